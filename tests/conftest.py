@@ -95,7 +95,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Near-ties at which a drafted text differed from the plain one are counted and told, never hidden."""
+    """Near-ties at which a drafted text differed from the plain one are counted and reported, never hidden."""
     flips = list(_recorded(terminalreporter, "flips"))
     if flips:
         terminalreporter.write_line(

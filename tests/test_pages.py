@@ -1,6 +1,6 @@
 """README and pages: what they link to; the commands, flags, keys and routes that they name; the plans that they show.
 
-A page is checked against the program itself, so that whoever renames a flag is told which page still says the old one.
+A page is checked against the program itself, so that renaming a flag shows which page still has the old name.
 """
 
 from __future__ import annotations

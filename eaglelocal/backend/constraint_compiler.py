@@ -93,9 +93,9 @@ class LlamaConstraints:
         return self._vocabulary.end_tokens[0]
 
     def prepare(self) -> None:
-        """Read the whole vocabulary in advance, and have the process that checks grammars started a little later.
+        """Scan the whole vocabulary in advance, and start the process that checks grammars a little later.
 
-        Reading takes a second or more, which the first constraint would wait for.
+        Scanning takes a second or more; otherwise the first constraint would wait for it.
         """
         if self._vocabulary.end_tokens:
             self._check_process().start(after_s=LATER_S)
@@ -108,7 +108,7 @@ class LlamaConstraints:
         return self._get_compiled(constraint)
 
     def matcher(self, constraint: Constraint) -> LLMatcher:
-        """Return a new matcher for an answer that begins."""
+        """Return a new matcher, in the state before an answer."""
         return self._get_compiled(constraint).prototype.deep_copy()
 
     def close(self) -> None:
@@ -224,7 +224,7 @@ def refusal(constraint: Constraint, problem: str) -> RequestError:
 class ConstrainedSampler:
     """A sampler that draws with a chain among the tokens that a grammar admits.
 
-    end_token  drawn if no token is admitted, to end the answer; `problem` then says why
+    end_token  drawn if no token is admitted, to end the answer; then `problem` gives the reason
     """
 
     def __init__(
@@ -323,7 +323,7 @@ _PLACE = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?")  # a p
 
 
 def extract_reason(text: str) -> str:
-    """Return llguidance's objection in one line; the rest of its message is the grammar.
+    """Return llguidance's error in one line; the rest of its message quotes the grammar.
 
     at 6(9): failed to compile JSON schema: regex parse error:
          ^(?=a)
@@ -335,7 +335,7 @@ def extract_reason(text: str) -> str:
     return shorten(f"{first}{next(errors, '')}" if first.endswith(":") else first)
 
 
-_UNBOUND = {  # the beginning of llguidance's warnings -> the keywords that they are about
+_UNBOUND = {  # the beginning of llguidance's warnings -> the keywords that they name
     "Unknown format": ("format",),
     "min/maxProperties": ("minProperties", "maxProperties"),
     "oneOf": ("oneOf",),  # taken as `anyOf`
@@ -343,7 +343,7 @@ _UNBOUND = {  # the beginning of llguidance's warnings -> the keywords that they
 
 
 def read_unbound(warnings: Sequence[str]) -> tuple[str, ...]:
-    """Return the keywords of a schema that llguidance's warnings are about, sorted.
+    """Return the keywords of a schema that llguidance's warnings name, sorted.
 
     Unimplemented keys: ["uniqueItems"]  ->  uniqueItems
     """

@@ -92,11 +92,11 @@ class TappedFeatures:
 class LlamaContext:
     """A target or draft model over llama.cpp. Implements core.ports.Context.
 
-    taps             layer inputs to copy for every row; n_layer is the state after the last layer, n_layer + 1 that
-                     after the output norm, which only decodes give whose rows are all outputs
-    final_by_nextn   read that final state as llama.cpp's "nextn" state, not as a layer input
-    normed_by_nextn  read the one after the output norm so, which all rows then have
-    is_asynchronous  a GPU computes some layers: `submit` returns before they are done. Otherwise it does all the work,
+    taps              layer inputs to copy for every row; n_layer is the state after the last layer, n_layer + 1 the
+    state after the output norm, which exists only if all rows of a decode are outputs final_by_nextn   read that final
+    state as llama.cpp's "nextn" state, not as a layer input normed_by_nextn  read the one after the output norm so,
+    which all rows then have is_asynchronous  a GPU computes some layers: `submit` returns before they are done.
+    Otherwise it does all the work,
                      in one native call, because a second one would run with cold caches
     """
 
@@ -129,7 +129,7 @@ class LlamaContext:
         self.is_unified, self.num_branches = params.unified, params.num_branches
         self.undivided = params.num_snapshots and params.num_snapshots + 1
         self.num_taps = len(taps)
-        self.num_decodes = 0  # closing counts too: it voids rows as a decode does
+        self.num_decodes = 0  # closing counts too: like a decode, it invalidates earlier rows
         self._top_tokens = TopTokens()
         self._best_tokens = (C.c_int32 * params.n_batch)(*[UNKNOWN] * params.n_batch)
         self._struct = fill_struct(
@@ -142,7 +142,7 @@ class LlamaContext:
         for layer in taps:
             if layer == nextn_tap:
                 self._library.set_nextn(self.handle, True, False)
-            elif layer != normed_tap:  # native code asks for that one
+            elif layer != normed_tap:  # native code requests that one
                 self._library.set_layer_input(self.handle, layer, True)
         if has_fixed_cells:
             self.run_once(params.num_sequences)  # gives each sequence a cell, in order; see KvCells
@@ -205,11 +205,11 @@ class LlamaContext:
         return bool(self._struct.head)
 
     def attach_head(self, head: int) -> None:
-        """Let this head (the address of its struct), and no other, encode the rows of every decode from now on."""
+        """Make this head (the address of its struct) the only one that encodes the rows of every decode from now on."""
         self._struct.head = head
 
     def detach_head(self, head: int) -> None:
-        """Let this head encode nothing more; another one that is attached stays so."""
+        """Stop this head from encoding rows; if another one is attached by now, that one stays."""
         if self._struct.head == head:
             self._struct.head = None
 
@@ -275,15 +275,15 @@ class LlamaContext:
         self._cells.check_open()
         return int(self._native.draw(self.address, *arguments))
 
-    def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
+    def propose(self, rows: Sequence[int], num_choices: int, *, confident: bool) -> Proposals:
         self._cells.check_open()
-        ranked, top = num_ranked(branches, self.n_vocab, confident=confident), self._top_tokens
+        ranked, top = num_ranked(num_choices, self.n_vocab, confident=confident), self._top_tokens
         top.reserve(len(rows) * ranked)
         indices = array("i", rows)
         arguments = (indices.buffer_info()[0], ranked, top.tokens_at, top.shares_at)
         if code := self._native.rank_rows(self.address, len(rows), *arguments):
             raise native_error(code, len(rows), self._library)
-        return top.read(len(rows), ranked, branches, confident=confident)
+        return top.read(len(rows), ranked, num_choices, confident=confident)
 
     def remove(self, sequence: int, first_position: int) -> None:
         self._cells.remove_later(sequence, first_position)
@@ -310,7 +310,7 @@ class LlamaContext:
 
 
 def choose_special_taps(n_layer: int, taps: tuple[int, ...], *, final: bool, normed: bool) -> tuple[int, int]:
-    """Return the layer that is read as "nextn" state, and the one read as embedding, after the output norm; or -1."""
+    """Return the layer read as "nextn" state, and the layer read as embedding after the output norm; -1 for none."""
     after_norm = n_layer + 1
     if after_norm not in taps:
         return n_layer if final else -1, -1
@@ -318,9 +318,9 @@ def choose_special_taps(n_layer: int, taps: tuple[int, ...], *, final: bool, nor
 
 
 def find_tap_width(model: LlamaModel, taps: tuple[int, ...], nextn_tap: int, normed_tap: int) -> int:
-    """Return the width of a tapped row: of all parallel states of a token, where the "nextn" state is all of them.
+    """Return the width of a tapped row: of all parallel states of a token if the "nextn" state holds all of them.
 
-    Raises IncompatibleError where llama.cpp's rows have another distance than the states are wide.
+    Raises IncompatibleError if llama.cpp's rows have another stride than the states are wide.
     """
     if model.n_embd_out == model.n_embd or not {nextn_tap, normed_tap}.intersection(taps):
         return model.n_embd

@@ -80,7 +80,7 @@ def create_context(model: LlamaModel | UpperWeights, params: ContextParams, *, o
 def open_context(model: LlamaModel | UpperWeights, size: str, hint: str, **fields: object) -> object:
     """Return a new llama_context with these parameters. Raises ResourceError with llama.cpp's own message.
 
-    A batch is one pass; prompts have as many threads as steps, and values the type of keys.
+    A batch is one pass. Prompts and steps use equally many threads; values have the type of keys.
     """
     api, log = model.library.api, model.library.log
     native = fill_struct(

@@ -2,8 +2,8 @@
 
 llama.cpp's own is fast for prompts (64 rows and more), but slow for the 2 to 16 rows that verify a draft: it reads the
 whole cache once for each row and head. Ours reads it once for all. It also adds in 32-bit floats, and a row's result
-does not depend on how many rows are computed with it (docs/architecture/step.md). Nor do those of products with K
-weights then, of which llama.cpp rounds four or eight rows and more differently.
+does not depend on how many rows are computed with it (docs/architecture/step.md). The same holds for our products with
+K-quantized weights: llama.cpp's kernels round differently from four or eight rows on.
 """
 
 from __future__ import annotations
@@ -57,17 +57,18 @@ def install_attention(llama: C.CDLL) -> bool:
 
 
 def install_products(llama: C.CDLL, *, num_skipped: int = 0) -> tuple[str, ...]:
-    """Have several rows multiplied with the weights as one row is (native/row_products.c).
+    """Multiply several rows with the weights as one row is multiplied (native/row_products.c).
 
-    Return the types of weights that are: those of which llama.cpp has its kernel for one row, and ours rounds as it
-    does. num_skipped: how many kernels for wider processors to pass over
+    Return the types of weights for which that works: where llama.cpp has a kernel for one row that rounds as ours does.
+
+    num_skipped  how many kernels for wider processors to pass over
     """
     at = C.c_void_p
     get_name = get_function(llama, "ggml_op_name", [C.c_int32], C.c_char_p)
     operation = next((number for number in range(MOST_OPERATIONS) if get_name(number) == b"MUL_MAT"), None)
     try:
         kernels = [C.cast(llama[symbol], at).value for symbol in ROW_KERNELS]
-    except AttributeError:  # a build that hides them, or for another processor
+    except AttributeError:  # the build hides them, or is for another processor
         return ()
     if operation is None:
         return ()
@@ -76,7 +77,7 @@ def install_products(llama: C.CDLL, *, num_skipped: int = 0) -> tuple[str, ...]:
 
 
 def leave_products() -> None:
-    """Leave all products to llama.cpp again."""
+    """Let llama.cpp compute all products again."""
     products_installer()(None, 0, 0)
 
 

@@ -57,7 +57,7 @@ def layout_names(native: C.CDLL) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def small_signal_stack() -> Iterator[None]:
-    """Give this thread a small signal stack within the block; does nothing if the system refuses one so small."""
+    """Give this thread a small signal stack within the block; do nothing if the system refuses one this small."""
     set_stack = C.CDLL(None).sigaltstack
     memory = C.create_string_buffer(STACK_BYTES)
     small, previous = SignalStack(C.addressof(memory), 0, STACK_BYTES), SignalStack()

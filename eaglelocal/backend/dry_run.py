@@ -1,9 +1,8 @@
 """Plan the memory of each device: llama.cpp plans the models and contexts without allocating them.
 
 Compute buffers follow no simple formula, so llama.cpp plans them: with `no_alloc` it builds the graphs of a real load,
-in some 10 ms plus the time to read the vocabulary, and logs the sizes (dry_run.py). Recurrent states, which it
-would still allocate, get dummy buffers (dry_run.py).
-This file adds the buffers that grow with the first decodes, which are not in that plan.
+in some 10 ms plus the time to read the vocabulary, and logs the sizes. Recurrent states, which it would still allocate,
+get dummy buffers. This file adds the buffers that grow with the first decodes, which are not in that plan.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from eaglelocal.memory.contexts import logits_bytes, tap_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRunPart:
-    """A model and the context it is to have; a head uses the context of the part before it.
+    """A model and the context planned for it; a head uses the context of the part before it.
 
     tap_width  values of a tapped row; 0: as many as a state has
     """
@@ -61,7 +60,7 @@ class DryRunPart:
 
     @property
     def tensors(self) -> Sequence[TensorInfo]:
-        """The tensors loaded with this part; those of MTP layers count to the model in whose file they are."""
+        """The tensors loaded with this part; MTP layers belong to the model in whose file they are."""
         if isinstance(self.info, MtpInfo):
             return list(self.header.tensors.values()) if self.info.is_alone else ()
         if self.placement.has_mtp:
@@ -160,7 +159,7 @@ def read_buffers(part: DryRunPart, lines: Sequence[str], devices: Sequence[str])
     yield from parse_cache_buffers(lines, devices)
     yield from parse_compute_buffers(lines, devices)
     yield Buffer(RAM, MemoryKind.BUFFERS, part.output_bytes)
-    if upper := find_upper_layers(part.header):  # its output is its embeddings too, which stay in RAM
+    if upper := find_upper_layers(part.header):  # its output is also its embeddings, which stay in RAM
         output = part.header.tensors["output.weight"]
         if layers and layers[max(layers)] != RAM:
             yield Buffer(RAM, MemoryKind.WEIGHTS, output.nbytes)
@@ -218,10 +217,10 @@ def dummy_allocations(library: LlamaLibrary) -> Iterator[None]:
 
 
 def dummy_functions(native: C.CDLL) -> BufferFunctions:
-    """Return the functions of a dummy buffer: functions of llama.cpp itself, because they must outlive any buffer.
+    """Return the functions of a dummy buffer: llama.cpp's own functions, because they must outlive any buffer.
 
-    Only distances from the base address are computed, so any but NULL will do: it is that of the buffer's type.
-    Clearing does nothing, as a reset does if there is nothing to reset.
+    Only distances from the base address are computed, so any address but NULL will do: the buffer type's is used.
+    Clearing does nothing: it calls a reset function that has nothing to reset.
     """
     base = bind(native, "ggml_backend_buffer_get_type", [C.c_void_p], C.c_void_p)
     nothing = bind(native, "ggml_backend_buffer_reset", [C.c_void_p], None)
@@ -229,7 +228,7 @@ def dummy_functions(native: C.CDLL) -> BufferFunctions:
 
 
 # ---- buffer log: parse the memory use that llama.cpp logs, of a real load or of a dry run
-# Each begins with the name of the function that logs it, so that a line that only quotes one does not match.
+# Each pattern begins with the name of the function that logs it, so that a line that only quotes a size does not match.
 BUFFER_LINE = re.compile(r"\w+: +(\S+) +(model|KV|compute|output|RS|DSV4 \w+ state) +buffer size *= *([\d.]+) *MiB")
 COMPRESSOR_STATE = "DSV4"  # begins the kind of buffers with DeepSeek V4's recurrent state
 LAYER_LINE = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^,]+),")
@@ -241,7 +240,7 @@ MIB = 2**20
 
 
 def sum_buffer_bytes(log: LlamaLog) -> dict[str, int]:
-    """Return bytes by kind of buffer, summed over devices, as far as the log holds them."""
+    """Return bytes by kind of buffer, summed over devices, from the lines that the log still holds."""
     totals: dict[str, int] = {}
     for line in log.buffer_lines:
         if match := BUFFER_LINE.match(line):

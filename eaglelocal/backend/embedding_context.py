@@ -2,8 +2,8 @@
 
 A reranker's vectors are its classifier's outputs per class.
 
-Encoders (such as BERT) and decoders with a pooling rule are called alike: a batch of whole texts is one pass, and
-nothing is kept between batches. Vectors are returned as the model gives them.
+Encoders (such as BERT) and decoders with a pooling rule are called the same way: a batch of whole texts is one pass,
+and nothing is kept between batches. Vectors are returned as the model gives them.
 """
 
 from __future__ import annotations

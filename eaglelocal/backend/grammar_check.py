@@ -1,9 +1,9 @@
 """Compile grammars in a separate process, to see whether it can be done. Runs inside a LimitedProcess.
 
 llguidance recurses and searches in native code: a schema of a hundred bytes can take a minute or gigabytes, a large one
-can overflow the stack. The cost depends on the grammar, hardly on the vocabulary, so the vocabulary here is single
-bytes, and the special tokens that grammars name. A large grammar is compiled in a fork: only large ones overflow the
-stack, and replacing the process takes much longer than a fork. Imports only llguidance, not llama.cpp.
+can overflow the stack. The cost depends on the grammar, hardly on the vocabulary, so the vocabulary here consists of
+single bytes, and the special tokens that grammars name. A large grammar is compiled in a fork: only large ones overflow
+the stack, and replacing the process takes much longer than a fork. Imports only llguidance, not llama.cpp.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def open_check(num_tokens: int, special: Mapping[int, bytes], ends: tuple[int, .
 
 
 def find_problem(grammar: str, tokenizer: LLTokenizer) -> str:
-    """Return llguidance's objection, NO_ANSWER if no text matches, or ""."""
+    """Return llguidance's error, NO_ANSWER if no text matches, or ""."""
     try:
         matcher = compile_grammar(grammar, tokenizer)
     except ValueError as error:
@@ -72,7 +72,7 @@ def find_problem(grammar: str, tokenizer: LLTokenizer) -> str:
 
 
 def find_start_problem(matcher: LLMatcher) -> str:
-    """Return why an answer cannot begin: llguidance's objection, or NO_ANSWER if no text matches; else ""."""
+    """Return why an answer cannot begin: llguidance's error, or NO_ANSWER if no text matches; else ""."""
     if not matcher.is_error() and any(matcher.compute_bitmask()) and not matcher.is_error():
         return ""
     reason = str(matcher.get_error())
@@ -147,7 +147,7 @@ def _run_in_thread(call: Callable[[], str]) -> str:
     def run() -> None:
         try:
             outcome.append(call())
-        except BaseException as error:  # a Rust panic is no Exception
+        except BaseException as error:  # a Rust panic is not an Exception
             outcome.append(error)
 
     thread = threading.Thread(target=run)

@@ -35,7 +35,7 @@ class UpperContext:
 
 
 class HeadCells:
-    """The owner of a head's llama_context. A head without embeddings or lm_head uses those of its target's context.
+    """The owner of a head's llama_context. A head without embeddings or lm_head borrows them from its target's context.
 
     The struct has the fields that every head needs; subclasses set the others.
     """

@@ -55,7 +55,7 @@ class LlamaHeadContext(HeadCells):
 
     has_encoder  False: the tapped rows are the states themselves, as an MTP layer takes them
     reads_cache  it has no cells of its own, and attends to the target's
-    num_layers   MTP layers of which each drafts one token; else 1
+    num_layers      MTP layers, each of which drafts one token; else 1
     selects_outputs  they return states of output rows alone; else all rows of a call are outputs, or none
     """
 
@@ -76,8 +76,8 @@ class LlamaHeadContext(HeadCells):
             raise EngineError(f"states of width {self.width} cannot be rows of {target.num_taps} x {target.tap_width}")
         super().__init__(model, params, target)
         self.forget = self._cells.forget
-        # masked, because llama.cpp returns NULL for a batch of one row otherwise.
-        # Upper layers need the rows of all pairs, and no logits of them.
+        # with output masking: without it llama.cpp returns NULL for a batch of one row. Upper layers need the rows of
+        # all pairs, but no logits.
         self._library.set_nextn(self.handle, True, self._upper is None)
         self._top_tokens = TopTokens()
         self._state_bytes = FLOAT_BYTES * self.width
@@ -92,7 +92,7 @@ class LlamaHeadContext(HeadCells):
             num_layers=num_layers,
             selects_outputs=selects_outputs,
         )
-        if not target.has_head:  # otherwise it is opened to replace that one, perhaps while the target decodes
+        if not target.has_head:  # otherwise it was opened as a replacement, perhaps while the target decodes
             self.attach()
 
     def _set_norms(self, norms: HeadNorms) -> None:
@@ -139,7 +139,7 @@ class LlamaHeadContext(HeadCells):
     def decode(
         self,
         batch: PairBatch,
-        branches: int,
+        num_choices: int,
         *,
         confident: bool,
         depth: int = 1,
@@ -150,7 +150,7 @@ class LlamaHeadContext(HeadCells):
         most_rows = n + n_out * (self._struct.num_layers - 1 - layer)
         if not 0 < n <= most_rows <= self.n_batch:
             raise EngineError(f"a batch of {most_rows} pairs does not fit {self.n_batch}")
-        ranked, top = num_ranked(branches, self._target.n_vocab, confident=confident), self._top_tokens
+        ranked, top = num_ranked(num_choices, self._target.n_vocab, confident=confident), self._top_tokens
         top.reserve((depth + extra_levels.num_levels) * n_out * ranked)
         rows = array("i", [*batch.tokens, *batch.positions, *batch.sequences, *batch.outputs])
         states = b"".join(batch.states)
@@ -161,7 +161,7 @@ class LlamaHeadContext(HeadCells):
         if code:
             raise native_error(code, n, self._library)
         num_proposed = self._struct.num_levels * n_out
-        proposals = top.read(num_proposed, ranked, branches, confident=confident)
+        proposals = top.read(num_proposed, ranked, num_choices, confident=confident)
         num_states = num_proposed if is_layered else n_out
         proposals.states.extend(read_states(self._states, range(num_states), self._state_bytes))
         return proposals
@@ -188,7 +188,7 @@ def read_states(memory: C.Array[C.c_char], rows: Iterable[int], size: int) -> li
 class BlockFormat:
     """The format of blocks that a head was trained on.
 
-    mask        the token that stands for one to be predicted
+    mask        the token that stands for unknown ones
     skips_root  the root's row predicts nothing
     is_causal   rows of a block attend only to those before them
     lattice     DFlash2: candidates per row, scored after each candidate of the row before; 0: rows give logits
@@ -223,7 +223,7 @@ class LlamaBlockContext(HeadCells):
     def _rows_of(self, features: Features | np.ndarray) -> list[int]:
         """Return the rows of the target's last decode that the features refer to.
 
-        Raises EngineError for another target's.
+        Raises EngineError if they are another target's.
         """
         if not isinstance(features, TappedFeatures) or features.decode.context is not self._target:
             raise EngineError("a head takes features of its own target only")
@@ -237,19 +237,19 @@ class LlamaBlockContext(HeadCells):
         if code := self._native.write_features(self._address, len(positions), ints.buffer_info()[0], rows_at, kept):
             raise native_error(code, len(positions), self._library)
 
-    def fill(self, roots: Roots, depth: int, branches: int) -> Proposals:
+    def fill(self, roots: Roots, depth: int, num_choices: int) -> Proposals:
         self._cells.check_open()
         n, num_skipped = len(roots.tokens), int(self._block.skips_root)
         if not 0 < n * (num_skipped + depth) <= self.n_batch:
             raise EngineError(f"{n} blocks of {num_skipped + depth} rows do not fit {self.n_batch}")
         vocab_size = self._block.lattice or self._target.n_vocab
-        ranked, top = num_ranked(branches, vocab_size, confident=True), self._top_tokens
+        ranked, top = num_ranked(num_choices, vocab_size, confident=True), self._top_tokens
         top.reserve(depth * n * ranked)
         ints = array("i", [*roots.tokens, *roots.positions, *roots.sequences])
         block = (self._block.mask, num_skipped, depth, self._block.lattice, ranked, top.tokens_at, top.shares_at)
         if code := self._native.draft_blocks(self._address, n, ints.buffer_info()[0], *block):
             raise native_error(code, n * (num_skipped + depth), self._library)
-        return top.read(depth * n, ranked, branches, confident=True)
+        return top.read(depth * n, ranked, num_choices, confident=True)
 
 
 # ---- medusa context: the context of a Medusa head: it drafts several tokens from one state of the target, and keeps
@@ -257,8 +257,8 @@ class LlamaBlockContext(HeadCells):
 #
 # Runs llama.cpp's `eagle3` graph in a way that it was not made for. A part of the head computes x + silu(W x + b) and
 # multiplies it by an lm_head. The encoder, a matrix, holds all W; native code adds the rest; the decoder, whose
-# attention and feed-forward are zero, norms each row and multiplies it by the lm_head. The norm changes no order of
-# logits, and native code undoes it for the confidences.
+# attention and feed-forward are zero, norms each row and multiplies it by the lm_head. The norm does not change the
+# order of logits, and native code undoes it for the confidences.
 @dataclass(frozen=True, slots=True)
 class MedusaFormat:
     """The sizes of a head.
@@ -285,7 +285,7 @@ class LlamaMedusaContext(HeadCells):
             widths = f"{medusa.state_width}, the target's have {target.tap_width}"
             raise EngineError(f"the head reads states of width {widths}")
         super().__init__(model, params, target)
-        # masked, because llama.cpp returns NULL for a batch of one row otherwise
+        # with output masking: without it llama.cpp returns NULL for a batch of one row
         self._library.set_nextn(self.handle, True, True)
         self._medusa, self._top_tokens = medusa, TopTokens()
         self.max_rows = min(params.n_batch, params.n_ctx)
@@ -299,11 +299,11 @@ class LlamaMedusaContext(HeadCells):
             states=(C.c_float * (self.max_rows * medusa.state_width))(),
         )
 
-    def propose(self, states: Sequence[Floats], depth: int, branches: int) -> Proposals:
+    def propose(self, states: Sequence[Floats], depth: int, num_choices: int) -> Proposals:
         medusa, n = self._medusa, len(states)
         if not (0 < n * depth <= self.max_rows and depth <= medusa.num_parts):
             raise EngineError(f"{n} x {depth} rows do not fit {self.max_rows}, of {medusa.num_parts} heads")
-        ranked, top = num_ranked(branches, self._target.n_vocab, confident=True), self._top_tokens
+        ranked, top = num_ranked(num_choices, self._target.n_vocab, confident=True), self._top_tokens
         top.reserve(depth * n * ranked)
         rows = np.ascontiguousarray(states, np.float32)
         if rows.shape != (n, medusa.state_width):
@@ -313,4 +313,4 @@ class LlamaMedusaContext(HeadCells):
         taken = (ranked, top.tokens_at, top.shares_at)
         if code := self._native.draft_heads(self._address, n, rows.ctypes.data, *sizes, *taken):
             raise native_error(code, n * depth, self._library)
-        return top.read(depth * n, ranked, branches, confident=True)
+        return top.read(depth * n, ranked, num_choices, confident=True)

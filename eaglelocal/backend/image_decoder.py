@@ -27,7 +27,7 @@ MAX_SIDE = 4096  # larger images are scaled down: no model uses more detail
 MAX_OUTPUT_PIXELS = 2048 * 2048  # pixels: 12 MB for each image of a request
 OPENER = f"{__name__}:open_decoder"
 # The largest image of the most expensive format takes 2 s and 640 MB; `wall_s` is for a machine that answers by all its
-# cores meanwhile. No number of deaths makes the images of others wait for `rest_s`.
+# cores meanwhile. However many processes die, the images of other owners never wait for `rest_s`.
 LIMITS = ProcessLimits(cpu_s=10.0, memory_bytes=768 * 2**20, wall_s=600.0, max_reply_bytes=16 * 2**20, max_deaths=2**31)
 NUM_PROCESSES = 2  # the second one starts when two files are decoded at once
 SIZE = struct.Struct("<II")
@@ -47,7 +47,7 @@ class ImageDecoder:
 
     def __init__(self) -> None:
         self._processes = [LimitedProcess(OPENER, limits=LIMITS) for _ in range(NUM_PROCESSES)]
-        self._free = LifoQueue[LimitedProcess]()  # so that one serves as long as one is enough
+        self._free = LifoQueue[LimitedProcess]()  # so that a single process serves while one is enough
         for process in self._processes:
             self._free.put(process)
 
@@ -56,7 +56,9 @@ class ImageDecoder:
         self._processes[-1].start()
 
     def measure(self, files: Sequence[bytes]) -> int:
-        """Return how many pixels the headers of a request's files declare. Raises RequestError, ResourceError."""
+        """Return the number of pixels that the headers of a request's files declare. Raises RequestError,
+        ResourceError.
+        """
         return cast(int, self._call(name_image(0, len(files)), tuple(files)))
 
     def decode(self, file: bytes, name: str) -> Pixels:
@@ -86,7 +88,7 @@ def open_decoder() -> Callable[..., object]:
     """Return the function of a process: it measures a tuple of files, or decodes one file, called by a name."""
     from PIL import Image
 
-    Image.MAX_IMAGE_PIXELS = None  # its check comes before ours, and does not say the size
+    Image.MAX_IMAGE_PIXELS = None  # Pillow checks before us, and its error lacks the size
 
     def serve(given: tuple[bytes, ...] | bytes, name: str = "") -> int | bytes:
         if isinstance(given, tuple):
@@ -156,7 +158,7 @@ def check_size(size: tuple[int, int], kind: str, name: str) -> None:
 
 
 def webp_size(data: bytes) -> tuple[int, int]:
-    """Return the size in a WebP file's header (RFC 9649); (1, 1) if there is none, which opening the file reports."""
+    """Return the size in a WebP file's header (RFC 9649); (1, 1) if there is none: opening the file then reports it."""
     head = data[:30].ljust(30, b"\0")
     match head[12:16]:
         case b"VP8X":

@@ -100,7 +100,7 @@ class LlamaImageReader:
         self._decoder.start()
 
     def _problem(self) -> str:
-        """Return why the projector is unsuitable, or "". One of equal width loads with another model too."""
+        """Return why the projector is unsuitable, or "". A projector of equal width loads with any model."""
         if not self._mtmd.mtmd_support_vision(self._handle):
             return "does not read images"
         marks = [piece for piece in self._tokenize([Bitmap(self._mtmd, GREY, b"grey")]) if isinstance(piece, int)]
@@ -215,7 +215,7 @@ def replace_broken_rows(rows: Floats, row_end: Floats | None) -> None:
 
 
 def make_native_parts(mtmd: ModuleType, parts: Iterable[TextPart | Bitmap]) -> C.Array[Any]:
-    """Return an array of pointers to mtmd_input_part; images must live as long."""
+    """Return an array of pointers to mtmd_input_part; the images must outlive it."""
     natives = []
     for part in parts:
         native = mtmd.mtmd_input_part()
@@ -230,7 +230,7 @@ def make_native_parts(mtmd: ModuleType, parts: Iterable[TextPart | Bitmap]) -> C
 
 
 def decode_error(code: int, num_rows: int, position: int) -> ResourceError:
-    """Return the error for a code of llama_decode, and for a full cache the context that would do."""
+    """Return the error for a code of llama_decode; for a full cache it names a sufficient context."""
     if code == CACHE_FULL:
         message = f"the cache is full: the {num_rows} rows of an image do not fit behind {position}"
         return ResourceError(message, hint=suggest_ctx(position + num_rows))

@@ -74,7 +74,7 @@ class KvCells:
                 raise removal_error({sequence: first})
 
     def forget(self, sequence: int, end: int) -> None:
-        """Remove the positions before `end`. Further rows fit only caches that may begin at any position."""
+        """Remove the positions before `end`. Only caches that may begin at any position accept further rows."""
         self.remove_pending()
         if sequence < 0 or end < 0:
             raise EngineError(f"cannot forget sequence {sequence} up to position {end}")
@@ -94,7 +94,7 @@ class KvCells:
         self._share(source, target, first, end)
 
     def copy(self, source: int, target: int, end: int) -> None:
-        """Copy between sequences with separate caches: the next decode copies everything first; then the end is cut."""
+        """Copy between sequences with separate caches. The next decode first copies everything; then the end is cut."""
         self.remove_pending()
         if min(source, target, end) < 0 or source == target:
             raise EngineError(f"cannot copy sequence {source} to {target} up to position {end}")
@@ -104,7 +104,7 @@ class KvCells:
         self.remove(target, end)
 
     def save(self, sequence: int) -> bytearray:
-        """Return the recurrent state of the sequence, which llama.cpp cannot cut; without its cells."""
+        """Return the sequence's recurrent state, which llama.cpp cannot cut, without its cells."""
         state = bytearray(self._size(sequence, PARTIAL_ONLY))
         written = self._get(sequence, state, PARTIAL_ONLY)
         if not state or written != len(state):
@@ -142,7 +142,7 @@ class KvCells:
             raise ResourceError(f"sequence {sequence} was not swapped in: {read} of {len(cells)} bytes")
 
     def clear_copies(self) -> None:
-        """Note that a decode has made the pending copies."""
+        """Record that a decode has made the pending copies."""
         self.copy_sources.clear()
         self.copy_targets.clear()
 
@@ -179,7 +179,7 @@ class KvCells:
 
 
 class JointCells:
-    """The cells of two contexts that hold the same positions, as one: those of a head's first and upper layers."""
+    """Two contexts that hold the same positions, treated as one: a head's first layer and its upper layers."""
 
     def __init__(self, first: KvCells, upper: KvCells) -> None:
         self._both, self.memory = (first, upper), first.memory

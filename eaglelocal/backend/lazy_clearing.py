@@ -1,8 +1,9 @@
 """Clear the caches of a new context without touching their memory, which takes most of the time of opening it.
 
 llama.cpp writes zeros to all cells. Fresh memory is zero already, and the system only provides it when it is touched:
-seconds for a large cache in a virtual machine. So only pages that were touched before are cleared. Of the others, a
-thread provides MAX_POPULATED_BYTES meanwhile, those that the first conversations use; the rest as it is used.
+seconds for a large cache in a virtual machine. So only pages that were touched before are cleared. A thread populates
+MAX_POPULATED_BYTES of the others in the background, which the first conversations use; the system provides the rest on
+use.
 
 Knows the tables of the pinned build, as dry_run.py does, and Linux's list of a process's pages.
 """
@@ -26,7 +27,7 @@ CLEAR = C.CFUNCTYPE(None, C.c_void_p, C.c_uint8)  # buffer, value
 PAGES = "/proc/self/pagemap"  # a number of 64 bits for each page; its highest two: in memory, swapped out
 MADV_POPULATE_WRITE = 23
 LOWEST_PRIORITY = 19
-PIECE_BYTES = 2**19  # while one is provided, nothing else in this process can be mapped
+PIECE_BYTES = 2**19  # while one is populated, nothing else in this process can be mapped
 # of all caches together: providing gigabytes would slow the first answers, and most conversations never use them
 MAX_POPULATED_BYTES = 512 * 2**20
 
@@ -35,10 +36,10 @@ Range = tuple[int, int]  # addresses: first, end
 
 @contextlib.contextmanager
 def lazy_clearing(library: LlamaLibrary, num_tensors: int) -> Iterator[BackgroundWork]:
-    """Let buffers in RAM that are allocated within the block be cleared lazily, as long as the block runs.
+    """Clear buffers in RAM lazily if they are allocated within the block, as long as the block runs.
 
-    Yields what provides their memory after the block, the beginnings of the `num_tensors` tensors of a cache first.
-    No other thread may load or decode during the block.
+    Yields a function that populates their memory after the block, starting with the beginnings of a cache's
+    `num_tensors` tensors. No other thread may load or decode during the block.
     """
     population = BackgroundWork("caches")
     if sys.platform != "linux":
@@ -75,7 +76,7 @@ def lazy_clearing(library: LlamaLibrary, num_tensors: int) -> Iterator[Backgroun
 
 
 def clear_memory(first: int, num_bytes: int, value: int) -> list[Range]:
-    """Set memory to a value; return the parts that were never touched and stay so, because they are zero."""
+    """Set memory to a value; return the parts that stay untouched because they are zero already."""
     touched = find_touched(first, num_bytes) if value == 0 else None
     if touched is None:
         C.memset(first, value, num_bytes)
@@ -90,7 +91,9 @@ def clear_memory(first: int, num_bytes: int, value: int) -> list[Range]:
 
 
 def find_touched(first: int, num_bytes: int) -> list[Range] | None:
-    """Return the parts of memory that this process has ever written to, in order; None if the system does not say."""
+    """Return the parts of memory that this process has ever written to, in order; None if the system does not report
+    it.
+    """
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     first_page, end_page = first // page_bytes, -(-(first + num_bytes) // page_bytes)
     try:
@@ -135,14 +138,14 @@ def _divide(whole: Range, num_parts: int, page_bytes: int) -> Iterator[Range]:
 
 
 def populate_last(ranges: Iterable[Range]) -> None:
-    """Populate on a thread of its own, at the lowest priority: the first answers may not need this memory."""
+    """Populate memory on a thread of the lowest priority: the first answers may not need it."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
     populate(ranges)
 
 
 def populate(ranges: Iterable[Range]) -> None:
-    """Have the system provide memory before it is used; its content stays. Linux before 5.14 refuses that."""
+    """Make the system provide memory before it is used; its content stays. Linux before 5.14 refuses that."""
     advise = C.CDLL(None).madvise
     advise.argtypes = [C.c_void_p, C.c_size_t, C.c_int]
     page_bytes = os.sysconf("SC_PAGE_SIZE")

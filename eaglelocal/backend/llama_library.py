@@ -111,7 +111,7 @@ class LlamaLog:
         self._recent.clear()
 
     def reason(self) -> str:
-        """Return why something failed: the first line since `begin` that reports an error, else the last line."""
+        """Return why something failed: the first error line since `begin`, else the last line."""
         words = ("error", "failed", "invalid", "unable", "missing", "mismatch")
         errors = [line for line in self._recent if any(word in line.lower() for word in words)]
         found = errors[:1] or list(self._recent)[-1:]
@@ -197,7 +197,7 @@ def check_version(installed: str | None) -> None:
 
 @contextlib.contextmanager
 def leave_out_wrapper() -> Iterator[None]:
-    """Keep the package llama_cpp from importing its class Llama: only the bindings are used, and it takes longer."""
+    """Keep the package llama_cpp from importing its class Llama, which takes long: only the bindings are used."""
     if WRAPPER in sys.modules:
         yield
         return
@@ -205,7 +205,7 @@ def leave_out_wrapper() -> Iterator[None]:
     try:
         yield
     finally:
-        del sys.modules[WRAPPER]  # whoever imports it later gets it
+        del sys.modules[WRAPPER]  # later imports get it
 
 
 @functools.cache
@@ -215,7 +215,7 @@ def load_bindings() -> ModuleType:
     Raises LibraryError with the reinstall command.
     """
     check_version(read_package_version(PACKAGE))
-    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else a crash first attaches a debugger
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # otherwise a crash first attaches a debugger
     try:
         return import_bindings()
     except (ImportError, OSError, RuntimeError) as error:
@@ -224,7 +224,7 @@ def load_bindings() -> ModuleType:
 
 
 def import_bindings() -> ModuleType:
-    """Return llama_cpp's bindings. If the loader misses libraries that are there, load these first."""
+    """Return llama_cpp's bindings. If the loader does not find libraries that are installed, load these first."""
     for _ in range(MOST_LOADED):
         try:
             with leave_out_wrapper():
@@ -243,8 +243,8 @@ def load_library() -> LlamaLibrary:
     return LlamaLibrary(load_bindings())
 
 
-# ---- missing libraries: the shared libraries that a llama.cpp built for graphics cards needs, and where they are if
-# the loader misses them
+# ---- missing libraries: the shared libraries that a llama.cpp built for graphics cards needs, and the places to look
+# for them
 #
 # An installed CUDA toolkit is often not on the loader's path, and neither are the libraries that NVIDIA publishes as
 # Python packages. They are loaded before llama.cpp, as torch does; then it finds them. The driver's library comes
@@ -257,9 +257,9 @@ MOST_LOADED = 8
 
 
 def load_missing(failure: str) -> bool:
-    """Load the shared library that is missing by this message of the loader, after what it needs itself.
+    """Load the shared library that the loader reports as missing, after its own dependencies.
 
-    Returns False if none is named, or one is not found.
+    Returns False if the message names none, or one is not found.
     """
     named = MISSING.search(failure)
     path = find_library_file(named[1]) if named else None
@@ -278,7 +278,7 @@ def load_missing(failure: str) -> bool:
 
 
 def find_library_file(name: str) -> Path | None:
-    """Return the file of a shared library among CUDA's usual folders; None if it is in none of them."""
+    """Return a shared library's file in one of CUDA's usual folders; None if it is in none of them."""
     return next((folder / name for folder in _iter_folders() if (folder / name).is_file()), None)
 
 
@@ -292,7 +292,7 @@ def _iter_folders() -> Iterator[Path]:
 
 
 def explain_failure(failure: str) -> str:
-    """Return why llama.cpp does not load, for people: what is missing of a card's software, or the message itself."""
+    """Explain to the user why llama.cpp does not load: a missing part of a card's software, or the message itself."""
     named = MISSING.search(failure)
     if (named and named[1] == DRIVER) or DRIVER_CALL.search(failure):
         return f"it is built for CUDA and needs NVIDIA's driver ({DRIVER}), which is not installed"
@@ -346,7 +346,8 @@ OUTPUT_TENSORS = rb"^(output|output_norm|token_embd)\.weight$"
 
 
 def connect_rpc_servers(library: LlamaLibrary, addresses: Sequence[str]) -> None:
-    """Make the devices of these servers known to llama.cpp. They must have answered: for others it aborts.
+    """Register the devices of these servers with llama.cpp. The servers must have answered: llama.cpp aborts for
+    others.
 
     Raises LibraryError if it was built without RPC, EngineError for a server without devices.
     """

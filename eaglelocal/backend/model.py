@@ -51,7 +51,7 @@ class BufferOverride(C.Structure):
 
 
 def overrides(library: LlamaLibrary, placement: Placement) -> C.Array[BufferOverride] | None:
-    """Return the NULL-terminated list of tensors placed elsewhere than their layer; None if there are none."""
+    """Return the NULL-terminated list of tensors placed on another device than their layer; None if there are none."""
     found = []
     if placement.n_cpu_moe:  # one pattern: llama.cpp compiles each again for every tensor
         layers = "|".join(map(str, range(placement.n_cpu_moe)))
@@ -129,7 +129,11 @@ def share_array(shares: Sequence[float], max_devices: int) -> C.Array[C.c_float]
 
 
 def load_failure(path: Path, reason: str, gpu_layers: int | None = None) -> EagleLocalError:
-    """Return the error for a failed load; `reason` is llama.cpp's message, `gpu_layers` as in `Placement`."""
+    """Return the error for a failed load.
+
+    reason      llama.cpp's message
+    gpu_layers  as in `Placement`
+    """
     if "does not support split buffers" in reason:
         return UsageError("--split row: these devices cannot share rows of a matrix", hint="--split layer")
     lacks_memory = any(word in reason.lower() for word in ("alloc", "memory"))
@@ -156,7 +160,7 @@ class LlamaModel:
     ) -> None:
         self.library, self.path = library, path
         self.handle: object = None
-        self.adapters: list[object] = []  # LoRA adapters, by id; see model.py
+        self.adapters: list[object] = []  # LoRA adapters, by id
         api = library.api
         native = NativePlacement(library, placement or Placement())
         params = native.params
@@ -169,7 +173,7 @@ class LlamaModel:
         callback = api.llama_progress_callback(report_progress)
         params.progress_callback = callback
         library.log.begin()
-        others = find_mappings(path)  # of another reader of this file
+        others = find_mappings(path)  # opened by another reader of this file
         self._load(params, layers, placement.gpu_layers if placement else None)
         self.mapped = exclude_others(find_mappings(path), others)
         self.n_embd: int = api.llama_model_n_embd(self.handle)
@@ -201,7 +205,6 @@ class LlamaModel:
         return raw.decode("utf-8", "replace") if raw else None
 
     def _load(self, params: object, layers: UpperLayers | None, gpu_layers: int | None = None) -> None:
-        """Load the weights. Raises the errors of `load_failure`."""
         self.upper: UpperWeights | None = None
         self.handle = self.library.api.llama_model_load_from_file(os.fsencode(self.path), params)
         if self.handle and layers is not None:
@@ -218,7 +221,7 @@ class LlamaModel:
             self.handle = None
 
 
-# ---- lora adapters: loRA adapters that were loaded for a model, and the mix of them that a context applies
+# ---- lora adapters: LoRA adapters that were loaded for a model, and the mix of them that a context applies
 #
 # llama.cpp reserves graph nodes for them when a context is created, so they are loaded before. They live as long as
 # the model. A change of the mix makes llama.cpp plan its graphs again at the next decode.
@@ -239,7 +242,7 @@ class ContextAdapters:
         self._mix = NO_ADAPTERS
 
     def use(self, mix: AdapterMix) -> None:
-        """Apply exactly these adapters from now on. Raises EngineError where llama.cpp refuses them."""
+        """Apply exactly these adapters from now on. Raises EngineError if llama.cpp refuses them."""
         if mix == self._mix:
             return
         api, count = self._library.api, len(mix)

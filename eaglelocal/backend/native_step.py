@@ -169,7 +169,9 @@ def load_native(kind: type[C.CDLL]) -> C.CDLL:
 
 
 def check_layout(native: C.CDLL) -> None:
-    """Raise LibraryError if the native code was compiled from other sources, as after a pull without installing."""
+    """Raise LibraryError if the native code was compiled from other sources, for example after a pull without a
+    reinstall.
+    """
     try:
         size = get_function(native, "native_size", [C.c_int32], C.c_int32)
         sizes = [size(number) for number in range(4)]
@@ -196,7 +198,7 @@ def fill_struct(struct: S, **fields: object) -> S:
     """
     kept = getattr(struct, "kept", [])
     for name, value in fields.items():
-        if not hasattr(type(struct), name):  # ctypes would take it as another attribute, which native code never sees
+        if not hasattr(type(struct), name):  # ctypes would set an ordinary attribute, which native code never sees
             raise AttributeError(f"{type(struct).__name__} has no field {name}")
         if isinstance(value, (C.Array, C.Structure)):
             kept.append(value)

@@ -1,4 +1,4 @@
-"""End a child process with its parent, whatever it is doing then: native/parent_watch.c watches the parent."""
+"""End a child process with its parent, whatever the child is doing: native/parent_watch.c watches the parent."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def end_with_parent(pipe: int = -1) -> None:
 
 
 def end_frozen_with_parent() -> None:
-    """Let Linux kill this process when the thread that started it ends: while it is frozen, its own threads are too.
+    """Let Linux kill this process when the thread that started it ends: a frozen process cannot watch its parent.
 
-    Other systems wake a frozen group that nobody is left to wake, and it ends then. Linux does not where the process
-    that adopts it is in the same session, as in containers.
+    Other systems wake a frozen process group when its parent ends, and then it ends. Linux does not if the process that
+    adopts it is in the same session, as in containers.
     """
     if sys.platform == "linux":
         C.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)

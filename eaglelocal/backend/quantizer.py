@@ -1,4 +1,4 @@
-"""llama.cpp's quantizer in a process of its own: it aborts on what it cannot do, and only a process can be stopped.
+"""llama.cpp's quantizer in a process of its own: it aborts on errors, and only a process can be stopped.
 
 `quantize_file` starts it and reports its progress; `main` is the process. It reads and writes a tensor at a time.
 """
@@ -24,11 +24,11 @@ MAX_REASON_CHARS = 300
 
 
 def quantize_file(source: Path, made: Path, file_type: int, *, on_bytes: Callable[[int], None]) -> None:
-    """Write `made` as `source` in a type of llama.cpp's (its number of a file type).
+    """Write `made` as a copy of `source`, quantized to llama.cpp's `file_type` number.
 
     on_bytes  called now and then with the number of bytes of `made` so far
 
-    Raises ResourceError with llama.cpp's reason where it fails. Ends the process if this one is interrupted.
+    Raises ResourceError with llama.cpp's reason if it fails. Ends the process if this one is interrupted.
     """
     command = [sys.executable, "-P", "-m", __name__, str(source), str(made), str(file_type)]
     with tempfile.TemporaryFile() as log:

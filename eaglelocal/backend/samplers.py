@@ -26,7 +26,7 @@ from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.errors import EngineError
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
-MAX_RANKED = 512  # with more, llama.cpp sorts the whole vocabulary as fast
+MAX_RANKED = 512  # with more, llama.cpp sorts the whole vocabulary equally fast
 
 RowReader = Callable[[int], Floats]  # an output row of the last decode -> its logits, a view [vocab]
 
@@ -51,7 +51,9 @@ class GreedySampler:
 
 
 class Filter(NamedTuple):
-    """The tokens that native code leaves to a chain: the `rank` most likely, or (0) those that top_p or min_p leave."""
+    """The tokens that native code leaves to a chain: the `rank` most likely, or (rank 0) those that pass top_p or
+    min_p.
+    """
 
     rank: int
     top_p: float = 1.0
@@ -61,7 +63,7 @@ class Filter(NamedTuple):
 def choose_filter(params: SamplingParams) -> Filter | None:
     """Return the filter of a request; None if the chain needs the whole vocabulary.
 
-    It does if nothing is filtered, or if something changes probabilities before the filters.
+    The chain does if nothing is filtered, or if something changes probabilities before the filters.
     """
     num_touched = len(params.logit_bias) + (params.repeat_last_n if params.has_penalties else 0)
     rank = 1 if params.is_greedy else params.top_k
@@ -236,7 +238,9 @@ def build_chain(library: LlamaLibrary, params: SamplingParams, n_vocab: int, *, 
 
 
 def resolve_seed(params: SamplingParams) -> int:
-    """Return a seed of 32 bits, random if none is given; never all ones, which makes llama.cpp choose one itself."""
+    """Return a seed of 32 bits, random if none is given; never all ones, because llama.cpp would then choose one
+    itself.
+    """
     seed = int.from_bytes(os.urandom(4), "little") if params.seed is None else params.seed
     return seed % 0xFFFFFFFF
 

@@ -67,18 +67,20 @@ class SuffixAutomaton:
         return int(self._native.latest(self._address, state))
 
     def step(self, state: int, token: int) -> int:
-        """Return the state of a substring followed by `token`; 0 if that does not occur."""
+        """Return the state of the substring followed by `token`; 0 if that does not occur."""
         return int(self._native.step(self._address, state, token))
 
     def follow(self, state: int, length: int, tokens: Iterable[int]) -> tuple[int, int]:
-        """Return the longest suffix that occurs when `tokens` follow a substring, as state and length; 0 for none."""
+        """Extend a substring by `tokens`; return the longest suffix that occurs, as state and length; 0
+        if none does.
+        """
         text, at = array("i", tokens), array("i", [state, length])
         first, _ = at.buffer_info()
         self._native.follow(self._address, len(text), text.buffer_info()[0], first, first + at.itemsize)
         return at[0], at[1]
 
     def counts(self, state: int, tokens: Sequence[int]) -> tuple[int, list[int]]:
-        """Return the state of a substring followed by `tokens`, and how often it was marked with 0, 1 .. all of them.
+        """Return the state of a substring followed by `tokens`, and how often it was marked after 0, 1, .. all of them.
 
         Shorter suffixes may have been marked less often than they occurred.
         """

@@ -4,10 +4,10 @@ A softmax over a large vocabulary costs more than the drafting itself, so confid
 MIN_RANKED, or one more than requested. It ranks drafts as well as the full softmax does, and is mapped to acceptance
 by learning (speculation/acceptance/acceptance_model.py). Siblings are ranked anyway, so they cost nothing.
 
-A sibling matters when every better token is wrong, so its confidence is its share among itself and the worse ones: its
-share including the better ones says nothing about that.
+A sibling matters when every better token is wrong, so its confidence is its share among itself and the worse tokens,
+without the better ones.
 
-    logits  a 5.0   b 3.0   c 1.0   d -4.0     one to three branches: among a, b, c, d
+    logits  a 5.0   b 3.0   c 1.0   d -4.0     one to three choices: among a, b, c, d
             a: 0.87         b: 0.88         c: 0.99
 """
 
@@ -22,9 +22,9 @@ MIN_RANKED = 4
 UNKNOWN = math.nan
 
 
-def num_ranked(branches: int, n_vocab: int, *, confident: bool) -> int:
-    """Return how many tokens of a row are ranked to propose `branches` of them, with confidences or without."""
-    return min(max(branches + 1, MIN_RANKED) if confident else branches, n_vocab)
+def num_ranked(num_choices: int, n_vocab: int, *, confident: bool) -> int:
+    """Return how many tokens of a row are ranked to propose `num_choices` of them, with or without confidences."""
+    return min(max(num_choices + 1, MIN_RANKED) if confident else num_choices, n_vocab)
 
 
 class TopTokens:
@@ -41,12 +41,12 @@ class TopTokens:
         if count > len(self._tokens):
             self._resize(count)
 
-    def read(self, num_rows: int, ranked: int, branches: int, *, confident: bool) -> Proposals:
+    def read(self, num_rows: int, ranked: int, num_choices: int, *, confident: bool) -> Proposals:
         """Return the best tokens of each row, best first, with confidences; NaN if `confident` is false."""
         n = num_rows * ranked
         tokens = self._tokens[:n]
-        best = [tokens[i : i + ranked][:branches] for i in range(0, n, ranked)]
+        best = [tokens[i : i + ranked][:num_choices] for i in range(0, n, ranked)]
         if not confident:
-            return Proposals(best, [[UNKNOWN] * branches] * num_rows)
+            return Proposals(best, [[UNKNOWN] * num_choices] * num_rows)
         shares = self._shares[:n]
-        return Proposals(best, [shares[i : i + ranked][:branches] for i in range(0, n, ranked)])
+        return Proposals(best, [shares[i : i + ranked][:num_choices] for i in range(0, n, ranked)])

@@ -18,7 +18,7 @@ WRITTEN_BY_TEMPLATES = 1 | 8  # llama_token_attr: unknown, control; llama.cpp pa
 # then parses them in plain text too. Here they stay control tokens; <|end|> only if it does not end an answer.
 MADE_ORDINARY = ("<|channel|>", "<|constrain|>", "<|end|>", "<|message|>", "<|start|>")
 CONTROL, USER_DEFINED = 8, 16  # llama_token_attr
-# a place within each of them where the pre-tokenizers of these families split anyway
+# a place within each of these texts where their families' pre-tokenizers split anyway
 _CUT = re.compile(f"(?<=<\\|)(?={'|'.join(re.escape(text[2:]) for text in MADE_ORDINARY)})")
 
 
@@ -166,9 +166,9 @@ class LlamaVocabulary:
 
 # ---- long text: split texts that llama.cpp's pre-tokenizers cannot take as a whole
 #
-# Those that are regular expressions recurse for every character of a match, and overflow a stack of 8 MiB after some
-# 26 000: a prompt with so many letters in a row would kill the process. So runs are cut much earlier. Each cut costs
-# about one more token, and the text means the same. Pure.
+# Pre-tokenizers that are regular expressions recurse for every character of a match, and overflow a stack of 8 MiB
+# after some 26 000. A prompt with a longer run of letters would kill the process, so runs are cut much earlier. Each
+# cut costs about one more token, and the text means the same. Pure.
 WINDOW = 2000  # characters; a run between two cuts is shorter than two of these
 # What one match may span: in C++ four control characters are no space, and punctuation may end in lines and slashes.
 LONG_RUN = re.compile("|".join(rf"{kind}{{{WINDOW}}}" for kind in (r"[\S\x1c-\x1f]", r"\s", r"[\r\n/]")))
@@ -188,13 +188,12 @@ def split_long_runs(text: str, whole_words: Collection[str] = ()) -> list[str]:
 
 
 def move_before(whole_words: Collection[str], text: str, at: int) -> int:
-    """Return the place, or the beginning of the string that a cut there would split."""
+    """Return the place of a cut, moved to the beginning of a string that it would split."""
     starts = (start for word in whole_words for start in _across(word, text, at))
     return min(starts, default=at)
 
 
 def _across(word: str, text: str, at: int) -> Iterator[int]:
-    """Yield where the word begins, if it lies across the place."""
     start = text.find(word, max(at - len(word) + 1, 0), at + len(word) - 1)
     if 0 <= start < at:
         yield start

@@ -1,12 +1,12 @@
-"""Decide which weights stay mapped from the file, llama.cpp's default, which move into huge pages, and which are read.
+"""Decide which weights stay mapped from the file (llama.cpp's default), move into huge pages, or are read into memory.
 
 Mapped weights lie in small pages. Verifying reads 16-bit weights several rows at a time, which is slower from small
-pages than from huge ones (tests/measures/pages.py), so they move once the model is loaded (weight_loading.py); for most
-quantized types unpacking takes longer than finding the next page. Some quantized types llama.cpp repacks for the CPU:
-they are copied anyway, and when mapped, the file would occupy memory too.
+pages than from huge ones (tests/measures/pages.py), so they move once the model is loaded; for most quantized types
+unpacking takes longer than finding the next page. llama.cpp repacks some quantized types for the CPU, which copies them
+anyway; if they were mapped, the file would occupy memory too.
 
-Moving is not worth it for a single answer. Both are for weights used by the CPU alone, and since such memory cannot be
-dropped like a file's pages, plenty must be free. Pure.
+Moving is not worth it for a single answer. Moving and reading are for weights that only the CPU uses. The system cannot
+drop such memory like a file's pages, so plenty must be free. Pure.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def is_moved(main_type: str, *, huge_pages: str | None, is_brief: bool) -> bool:
 
 
 def has_plenty(weights_bytes: int, free_memory: Sequence[FreeMemory], gpu_layers: int | None) -> bool:
-    """Return whether memory is free for a copy of the weights, with as much to spare, and no GPU computes with them."""
+    """Return whether there is memory for a copy of the weights and as much to spare, and no GPU computes with them."""
     ram = next(device for device in free_memory if device.device == RAM)
     is_on_cpu = len(free_memory) == 1 or gpu_layers == 0
     return is_on_cpu and ram.free_bytes is not None and weights_bytes <= MAX_SHARE * ram.free_bytes
@@ -67,9 +67,9 @@ Range = tuple[int, int]  # addresses: first, end
 
 @contextlib.contextmanager
 def moving_weights(ranges: Sequence[Range]) -> Iterator[None]:
-    """Move the weights in these ranges during the block; what has not been moved by its end stays mapped.
+    """Move the weights in these ranges during the block; weights not moved by its end stay mapped.
 
-    Nobody may unmap them meanwhile.
+    No other thread may unmap them meanwhile.
     """
     stop = C.c_int32(0)
     thread = threading.Thread(target=_move_when_idle, args=(ranges, stop), name="weights", daemon=True)
@@ -91,7 +91,7 @@ def _move_when_idle(ranges: Sequence[Range], stop: C.c_int32) -> None:
 
 
 def move_weights(ranges: Sequence[Range], stop: C.c_int32) -> None:
-    """Move what lies in these ranges, until `stop` is set or the system refuses."""
+    """Move the weights in these ranges, until `stop` is set or the system refuses."""
     move = get_function(load_native(C.CDLL), "weights_move", [C.c_void_p, C.c_void_p, C.c_void_p], C.c_int32)
     for first, end in ranges:
         if move(first, end, C.addressof(stop)):
@@ -99,12 +99,12 @@ def move_weights(ranges: Sequence[Range], stop: C.c_int32) -> None:
 
 
 def exclude_others(found: Sequence[Range], others: Sequence[Range]) -> list[Range]:
-    """Return the ranges outside of all `others`. What is left of a range whose weights move lies inside of it."""
+    """Return the ranges outside of all `others`."""
     return [(first, end) for first, end in found if all(end <= begin or first >= stop for begin, stop in others)]
 
 
 def find_mappings(file: Path) -> list[Range]:
-    """Return where this process has mapped a file; empty where the system has no list of that."""
+    """Return where this process has mapped a file; empty if the system has no list of mappings."""
     path = os.path.realpath(file)
     try:
         lines = Path(MAPPINGS).read_text(errors="surrogateescape").splitlines()

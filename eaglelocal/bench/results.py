@@ -42,7 +42,7 @@ class CategoryResult:
     num_identical: int
     num_reused: int  # answers to prompts that were partly cached
     num_drafts: int  # verifications that had a draft; without any, the acceptance length says nothing
-    num_asleep: int  # answers at whose end speculation was asleep
+    num_asleep: int  # answers that ended with speculation asleep
     differences: tuple[Difference, ...]
 
 
@@ -221,7 +221,7 @@ class Evaluation:
 
     @property
     def shown_comparisons(self) -> tuple[Comparison, ...]:
-        """The comparisons to show: all except those of two fixed lengths, whose speeds the table has."""
+        """The comparisons to show: all except comparisons of two fixed lengths, whose speeds are in the table."""
         return tuple(one for one in self.comparisons if not one.side.isdecimal() or not one.other.isdecimal())
 
 

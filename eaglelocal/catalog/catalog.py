@@ -113,7 +113,9 @@ def _folders(user_folder: Path | None) -> tuple[Path, Path]:
 def _read_entries(
     folders: tuple[Path, ...], folder_name: str, read: Callable[[str, TomlTable], Entry], *, is_one_per_file: bool
 ) -> Mapping[str, Entry]:
-    """Return the entries of all files in the folders of this name. One per file is named as the file."""
+    """Return the entries of all files in the folders of this name. An entry with a file of its own has
+    the file's name.
+    """
     versions = tuple(map(_identify_version, _list_files(folders, folder_name)))
     return cast(Mapping[str, Entry], _read_versions(versions, read, is_one_per_file))
 
@@ -121,7 +123,7 @@ def _read_entries(
 def _identify_version(path: Path) -> FileVersion:
     try:
         status = path.stat()
-    except OSError:  # reading it reports why
+    except OSError:  # reading it reports the reason
         return path, 0, 0
     return path, status.st_mtime_ns, status.st_size
 
@@ -140,7 +142,7 @@ def _read_versions(
 
 
 def _check_id(name: str, table: TomlTable) -> str:
-    """Return the id in lower case, as it is looked up. Raises UsageError if a reference cannot name it."""
+    """Return the id in lower case, for lookups. Raises UsageError if a reference cannot name it."""
     id = name.lower()
     try:
         can_be_named = parse_reference(id, exists=lambda path: False) == Profile(id)
@@ -201,7 +203,7 @@ def _find_near(word: str, known: Mapping[str, object]) -> list[str]:
 # ---- parsed files: the contents of TOML files, kept as JSON in the cache: parsing them takes longer than all else
 # that a plan needs
 #
-# What is kept counts only for exactly these files, as they are now; it is always safe to delete.
+# The cache is valid only for exactly these files, as they are now; it is always safe to delete.
 FileVersion = tuple[Path, int, int]  # file, time of its last change in ns, bytes
 
 
@@ -214,20 +216,20 @@ def read_tables(versions: Sequence[FileVersion]) -> list[TomlTable]:
         return [TomlTable(content, path=path) for content, (path, _, _) in zip(contents, versions, strict=True)]
     tables = [TomlTable.of_file(path) for path, _, _ in versions]
     keep = {"files": described, "contents": [table.content for table in tables]}
-    with suppress(OSError, TypeError, ValueError):  # dates are no JSON; a cache that cannot be written is none
+    with suppress(OSError, TypeError, ValueError):  # dates cannot be JSON; a cache that cannot be written is skipped
         write_atomically(kept, json.dumps(keep, allow_nan=False))
     return tables
 
 
 def find_kept(versions: Sequence[FileVersion]) -> Path:
-    """Return where the contents of files in these folders are kept."""
+    """Return the cache file for the contents of these folders' files."""
     folders = sorted({str(path.parent) for path, _, _ in versions})
     name = hashlib.blake2b("\n".join(folders).encode(errors="surrogateescape"), digest_size=8).hexdigest()
     return locations.parsed_profiles_dir() / f"{name}.json"
 
 
 def read_kept(path: Path, described: list[list[object]]) -> list[dict[str, object]] | None:
-    """Return the contents of exactly these files; None if they are not kept."""
+    """Return the cached contents of exactly these files; None if they are not cached."""
     try:
         kept = read_json(read_own(path))
     except (OSError, ValueError):
@@ -240,10 +242,10 @@ def read_kept(path: Path, described: list[list[object]]) -> list[dict[str, objec
     return contents if all(isinstance(one, dict) for one in contents) else None
 
 
-# ---- unknown target: the message for a target that neither the catalog nor the disk has. Of a name as Ollama writes
-# it, it says more
+# ---- unknown target: the message for a target that neither the catalog nor the disk has, with more details for a name
+# that looks like Ollama's
 def describe_unknown_target(id: str, tag: str | None) -> str:
-    """Return `unknown target 'ID:TAG'`; of a name of Ollama's also where it was looked for, and what puts it there."""
+    """Return `unknown target 'ID:TAG'`; for a name like Ollama's also where it was looked for, and how to get it."""
     written = f"{id}:{tag}" if tag else id
     if not is_ollama_tag(tag):
         return f"unknown target {written!r}"
@@ -263,7 +265,7 @@ def _name_store(path: Path) -> str:
 
 # ---- known machines: a machine as profiles/machines/*.toml describes it, so that one can plan for another machine
 #
-# States the whole memory, not what is free: on a real machine other processes and the screen use some of it.
+# An entry states the whole memory: on a real machine other processes and the screen use some of it.
 CUDA, VULKAN, METAL, CPU = "cuda", "vulkan", "metal", "cpu"
 KINDS = (CUDA, VULKAN, METAL, CPU)
 MAX_MIB, MAX_GB_S, MAX_GPUS = 1 << 30, 1e6, 64
@@ -281,7 +283,7 @@ class KnownMachine:
     memory_bytes: int
     gpu_limit_bytes: int | None  # the part of unified memory that the GPU may use
     bandwidth_gb_s: float  # 10^9 bytes per second, of the memory in `memory_bytes`
-    reached_share: float  # of that bandwidth, beside what kernels of its kind usually reach: HBM and double chips less
+    reached_share: float  # relative to the share that such kernels usually reach; lower for HBM and double chips
     fp16_tflops: float | None
     capability: str | None
     ram_bytes: int  # main memory; equals memory_bytes if it is shared

@@ -38,7 +38,7 @@ class DraftEntry:
     targets: tuple[str, ...]
     repo: str | None  # of the original weights
     source_repo: str | None  # of the original weights, where `repo` has none
-    source_revision: str | None  # the commit of the original weights; None: whatever is newest
+    source_revision: str | None  # the commit of the original weights; None: the newest
     gguf_repo: str | None
     file: str | None  # in gguf_repo
     needs_import: bool  # no GGUF is published
@@ -53,11 +53,11 @@ class DraftEntry:
     norm_before_fc: bool
     fc_norm: bool
     norm_output: bool
-    taps_more_layers: bool  # than the three that llama.cpp gives a head
+    taps_more_layers: bool  # more taps than the three that llama.cpp gives a head
     drafts_in_parallel: bool  # a P-EAGLE head: all tokens in one pass through four layers
     keeps_state: bool  # a model with recurrent state of its own
     acceptance_lengths: tuple[tuple[int, float], ...]
-    acceptance_text: str  # the kind of text that they were reported for; empty: of many kinds, or not said
+    acceptance_text: str  # the kind of text that they were reported for; empty: many kinds, or not stated
     reported: Mapping[str, Value]
     status: str  # of llama.cpp's support for it
     license: str | None
@@ -68,12 +68,12 @@ class DraftEntry:
 
     @property
     def is_in_target(self) -> bool:
-        """True if the draft is a layer in the target's own file, so that nothing else is fetched."""
+        """True if the draft is a layer in the target's own file, so that nothing else is downloaded."""
         return self.kind == MTP and self.file is None
 
     @property
     def weights_repo(self) -> str | None:
-        """The repository of the original weights in safetensors; None: not known, or they are the target's."""
+        """The repository of the original weights in safetensors; None: not known, or the target's own weights."""
         return self.source_repo or (self.repo if self.repo != self.gguf_repo else None)
 
     def serves(self, target_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""Estimated shapes of catalog entries, from what public pages state.
+"""Estimate the shapes of catalog entries from figures on public pages.
 
 File sizes are those of the pages; their split into embeddings, layers and output follows llama.cpp's rules for
 quantizing (src/llama-quant.cpp). gguf/model_shape.py gives exact figures once there is a header to read.
@@ -106,7 +106,7 @@ def _split_file(outline: EntryShape, quant: str, num_bytes: int) -> _FileParts:
 def _count_layer_embeddings(outline: EntryShape) -> int:
     """Return the number of per-layer embedding parameters, which are looked up and never multiplied (gemma-4-e4b).
 
-    They are the parameters that do not count as active, without the token embeddings; 0 for mixtures of experts.
+    They are the inactive parameters without the token embeddings; 0 for mixtures of experts.
     """
     if outline.experts is not None:
         return 0
@@ -138,7 +138,7 @@ def compute_expert_share(outline: EntryShape) -> float:
 
 
 def _spread_layers(outline: EntryShape) -> list[Layers | None]:
-    """Return what each layer caches; None for a layer without keys and values.
+    """Return the cache of each layer; None for a layer without keys and values.
 
     Layers with full attention are spread evenly, with recurrent layers between them. Other layers without a cache come
     last, because they read an earlier layer's.
@@ -334,7 +334,9 @@ def _assistant_shape(target: EntryShape, num_bytes: int) -> ModelShape:
 
 
 def _fit_layers(draft: DraftEntry, likely_layers: Sequence[int], *, n_embd: int, n_ff: int) -> _DraftLayers:
-    """Return layers of this width whose keys and values take what the entry states, the likely numbers first."""
+    """Return layers of this width whose keys and values have the size that the entry states, likely
+    layer counts first.
+    """
     num_layers, head_dim, kv_heads = _find_heads(draft.kv_bytes_per_token or 0, likely_layers)
     return _DraftLayers(num_layers, head_dim, kv_heads, n_embd, max(n_embd // head_dim, kv_heads), n_ff)
 

@@ -6,7 +6,7 @@
     user/repo:dir/x.gguf                  one file of it, where several have the same quantization
     hf.co/user/repo[:Q4_K_M]              the same, as Ollama and a browser write it, with or without https://
     ./x.gguf, /x, ~/x, x.gguf             a file; any existing path counts as one
-    REF@1b:q4_k_m, REF@drop10, REF@q2_k   a model made of that of REF, which is none of these
+    REF@1b:q4_k_m, REF@drop10, REF@q2_k   a model derived from the model of REF, which must not be derived itself
 
 Does not check whether the entry, the repository or the file exists, except for the last rule.
 """
@@ -73,7 +73,7 @@ def folder_name(repo: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file on disk. `name`: the name by which it was found, if it was not its path."""
+    """A file on disk. `name`: the name by which it was found, if not by its path."""
 
     path: Path
     name: str = field(default="", compare=False)
@@ -116,7 +116,7 @@ def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists
 
 
 def split_entry(id: str, tag: str | None) -> tuple[str, str]:
-    """Return the id of the entry that was meant, perhaps mistyped, and what follows it.
+    """Split a name into the entry that was probably meant and the rest.
 
     >>> split_entry("qwen3", "8b"), split_entry("qwen3-8x", "Q4_K_M")  # the first as Ollama writes it
     (('qwen3-8b', ''), ('qwen3-8x', ':Q4_K_M'))
@@ -129,12 +129,12 @@ def split_entry(id: str, tag: str | None) -> tuple[str, str]:
 
 
 def is_ollama_tag(tag: str | None) -> bool:
-    """Return whether what follows a model's name is a tag of Ollama's, not a quantization."""
+    """Return whether the part after a model's name is a tag of Ollama's, not a quantization."""
     return bool(tag) and re.fullmatch(_TYPE, tag or "", re.IGNORECASE) is None
 
 
 def _read_page(path: str) -> str:
-    """Return the reference to the repository or file that a page of the hub is about."""
+    """Return the reference to the repository or file that a page of the hub shows."""
     page = _PAGE.fullmatch(path)
     if page is None:
         return path
@@ -142,7 +142,7 @@ def _read_page(path: str) -> str:
 
 
 def split_derived(text: str, *, exists: Callable[[str], bool] = os.path.exists) -> tuple[str, str] | None:
-    """Return the two sides of the last `@` of a reference to a derived model; None if it is none."""
+    """Return the two sides of the last `@` of a reference to a derived model; None for other references."""
     parsed = _DERIVED.fullmatch(text)
     if parsed is None or text.startswith("demo@") or text.endswith(GGUF_SUFFIX) or exists(text):
         return None
@@ -150,7 +150,7 @@ def split_derived(text: str, *, exists: Callable[[str], bool] = os.path.exists) 
 
 
 def make_derived(source: Reference, recipe: str) -> DerivedModel:
-    """Return the reference to a model made of `source`. Raises UsageError if that is derived itself."""
+    """Return the reference to a model derived from `source`. Raises UsageError if that is derived itself."""
     if isinstance(source, DerivedModel | EmbeddedModel):
         raise UsageError("a model is made of a file, not of a model that is made itself", hint="use a single `@`")
     return DerivedModel(source, recipe)

@@ -87,11 +87,11 @@ class TargetEntry:
     repos: tuple[str, ...]  # with GGUF files
     files: tuple[str, ...]
     source_repo: str | None  # of the original weights
-    source_revision: str | None  # its commit; None: whatever is newest
+    source_revision: str | None  # its commit; None: the newest
     license: str
     gated: bool
     chat_template: str
-    by_name: str  # why it is offered by name only, such as "made for code"; empty: it may be planned unnamed
+    by_name: str  # why it is offered by name only, such as "made for code"; empty: the planner may choose it
     notes: str
     source: str
     confidence: str
@@ -227,7 +227,7 @@ def _read_state_bytes(table: TomlTable) -> int:
     return num_bytes
 
 
-# ---- quantizations: the quality that each quantization loses, from profiles/quants.toml: measured on Llama-3-8B
+# ---- quantizations: the loss of quality by each quantization, from profiles/quants.toml: measured on Llama-3-8B
 #
 # `kld` is the mean Kullback-Leibler divergence of the next token's distribution from that of f16.
 @dataclass(frozen=True, slots=True, kw_only=True)

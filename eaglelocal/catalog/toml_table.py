@@ -1,7 +1,7 @@
 """A strict reader of a TOML table: an unknown key and a value of the wrong type are errors.
 
-Every error names the file and the full key, because people write such files themselves. Does not know what the figures
-mean.
+Every error names the file and the full key, because users write such files themselves. Does not know the meaning of the
+figures.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class TomlTable:
             yield key, self.table(key)
 
     def close(self) -> None:
-        """Raise UsageError on a key that was not read."""
+        """Raise UsageError if a key was not read."""
         for key in self._content:
             if key not in self._read_keys:
                 near = difflib.get_close_matches(key, sorted(self._read_keys), n=1)

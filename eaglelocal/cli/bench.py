@@ -291,7 +291,7 @@ def measure(
 def limit_time(limit_s: float) -> IsNeeded:
     """Return a predicate: every group is needed until `limit_s` seconds from now have passed.
 
-    After that only those without which there is no result: FEWEST_PROMPTS of each category, waves, warm-up.
+    Later only the groups that a result requires: FEWEST_PROMPTS of each category, waves, warm-up.
     """
     began_at = time.monotonic()
 

@@ -121,7 +121,7 @@ class ChatStart:
 
 
 def begin_conversation(settings: Settings, *, resumes: bool) -> Conversation:
-    """Return a new conversation, or the one that was saved last; a --system of now replaces its system message."""
+    """Return a new conversation, or the one saved last; an explicit --system replaces its system message."""
     if not resumes:
         return Conversation(settings.system or "")
     conversation = conversation_file.load_last(locations.conversations_dir())

@@ -1,4 +1,4 @@
-"""The choice of what answers a chat: a running server, or an engine of its own.
+"""Choose the model behind a chat: a running server, or an engine of its own.
 
 `--url URL` joins that server. Without --target, a running eaglelocal server on this machine that generates text
 is joined, so that no second copy of a model is loaded; one that is still loading is waited for. If the environment or

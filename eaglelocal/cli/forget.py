@@ -141,7 +141,7 @@ def describe_folder(folder: Path) -> str:
 
 
 def name_models(folder: Path) -> list[str]:
-    """Return the files whose answers are kept, each with how much there is of it."""
+    """Return the model files whose answers are kept, with the amount kept of each."""
     from eaglelocal.hub.heads.versions import list_learned_heads
     from eaglelocal.learning.kept_answers import read_target
 

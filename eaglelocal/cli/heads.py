@@ -103,9 +103,9 @@ def find_learned_heads(target: str | None) -> tuple[list[HeadVersions], frozense
 
 
 def find_orphans(found: Sequence[HeadVersions], models: frozenset[str]) -> dict[HeadVersions, str]:
-    """Return the heads that draft for nothing, each with the reason: no model on this disk is theirs.
+    """Return the heads that cannot draft, each with the reason: no model on this disk belongs to them.
 
-    models  fingerprints of some models; those of all others are made only where a head seems to be an orphan
+    models  fingerprints of some models; others are computed only if a head seems to be an orphan
     """
     if not any(each.find_orphan_reason(models) for each in found):
         return {}

@@ -219,7 +219,7 @@ def run_agent(command: list[str], environment: Mapping[str, str]) -> int:
 def find_server(agent: Agent, settings: Settings, output: Output, *, starts: bool) -> Iterator[Endpoint]:
     """Yield a server for the agent: that of --url, a running one, or one that is started and ends with the block.
 
-    starts  False: what would be started is only described
+    starts  False: only describe what would be started
 
     Raises UsageError if the server's context is too small.
     """

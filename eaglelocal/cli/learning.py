@@ -1,4 +1,4 @@
-"""`--learn`: opens learning by the settings, and says what is kept."""
+"""`--learn`: open learning by the settings, and describe what is kept."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from eaglelocal.core.events import EngineInfo
     from eaglelocal.learning.idle_learning import IdleLearning, ModelLearning
     from eaglelocal.preparation.decision import Decision
-    from eaglelocal.preparation.model_choices import ModelOutlook
+    from eaglelocal.preparation.model_choices import ModelPreview
     from eaglelocal.tui.chat.model_picker import ModelSource
     from eaglelocal.worker.spare_process import SpareProcess
 
@@ -298,7 +298,7 @@ def mention_model(prompt: str | None, settings: Settings, output: MessageOutput)
         output.note(f"{words[0]!r} is taken as a question; for the model of this name: {command}")
 
 
-def assess_choice(settings: Settings, choice: ModelChoice, active: ActiveModel | None) -> ModelOutlook:
+def assess_choice(settings: Settings, choice: ModelChoice, active: ActiveModel | None) -> ModelPreview:
     """Return how the model of a choice would run here, once the active one is unloaded."""
     from eaglelocal.preparation.model_choices import assess_model, estimate_held
 

@@ -343,10 +343,11 @@ YES = frozenset({"y", "yes"})
 
 
 def confirm(question: str, output: Output, *, yes: bool, default: bool) -> None:
-    """Return if the answer is yes. Raises Cancelled on no, UsageError if stdin is no terminal.
+    """Ask a question and return whether the answer is yes. Raises Cancelled on no, UsageError if stdin is not a
+    terminal.
 
     yes      do not ask (--yes)
-    default  what an empty answer means
+    default  the meaning of an empty answer
     """
     if yes:
         return

@@ -212,7 +212,7 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
 
 
 def check_goal(name: str) -> None:
-    """Raise UsageError with the nearest name if `name` is no goal."""
+    """Raise UsageError with the nearest name if `name` is not a goal."""
     from eaglelocal.planning.candidate import GOALS
 
     if name not in GOALS:

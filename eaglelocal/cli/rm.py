@@ -259,7 +259,7 @@ def _is_of(head: HeadVersions, keys: set[str], paths: set[str]) -> bool:
 
 
 def leftover_lines(left: Leftovers) -> Iterator[str]:
-    """Yield what is of no use now that the files are gone; nothing of a model that is on this disk elsewhere too."""
+    """Yield files that became useless by the removal; nothing of a model that is elsewhere on this disk too."""
     from eaglelocal.cli.heads import find_orphans, fingerprint_models
 
     if not left.heads and not left.answers:

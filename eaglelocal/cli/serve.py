@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from eaglelocal.server.server_state import ServerState
 
 DEFAULT_PARALLEL = 4
-MAX_OFFERED = 20  # models of Ollama and LM Studio that a server offers though nobody named them
+MAX_OFFERED = 20  # models of Ollama and LM Studio that a server offers by default
 
 
 @flags.takes(

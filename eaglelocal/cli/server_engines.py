@@ -85,7 +85,7 @@ class ServerEngines:
         return LEARNING_OFF if self._learning is None else self._learning.status()
 
     def close(self) -> None:
-        """End learning, and an engine that was begun and that nobody waited for."""
+        """End learning, and an engine that was begun but never awaited."""
         self._is_closed = True
         if self._learning is not None:
             self._learning.close()

@@ -248,7 +248,7 @@ def choose_recipe(source: HeadSource, num_steps: int) -> Recipe:
 
 
 class _NotBetter(Exception):
-    """A signal that the new head is no better and is discarded; not raised if --out names a file."""
+    """A signal that the new head is not better and is discarded; not raised if --out names a file."""
 
 
 def keep_if_better(

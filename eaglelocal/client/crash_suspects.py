@@ -108,7 +108,7 @@ class CrashSuspects:
         return suspect.num_alone >= MAX_CRASHES and num_without < suspect.num_crashes
 
     def _trial_s(self, digest: Digest) -> float:
-        """Return how long a request runs before it gets company, in seconds; 0 if it is no suspect."""
+        """Return how many seconds a request runs before it gets company; 0 if it is not a suspect."""
         if not self._is_repeated(digest):
             return 0.0
         return min(TRIAL_S * 2.0 ** (self._suspects[digest].num_crashes - MAX_CRASHES), MAX_TRIAL_S)

@@ -217,7 +217,6 @@ class StreamedAnswer:
 
 
 def _read_delta(choice: Mapping[str, object]) -> tuple[str, str]:
-    """Return (reasoning, text) of a choice."""
     delta = mapping(choice.get("delta"))
     reasoning = delta.get("reasoning_content") or delta.get("reasoning")  # llama.cpp and DeepSeek; vLLM
     texts = (delta.get("content"), choice.get("text"))

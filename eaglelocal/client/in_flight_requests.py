@@ -268,7 +268,9 @@ class InFlightRequests:
                 self._suspects.clear(submitted.digest)
 
     def _send_waiting(self) -> None:
-        """Send the waiting requests in order, up to one that must wait; fail those that are refused by now."""
+        """Send the waiting requests in order, up to the first that must wait; fail requests that are
+        refused meanwhile.
+        """
         refused = []
         with self._lock:
             while self._process is not None and self._waiting:
@@ -336,7 +338,7 @@ class InFlightRequests:
 
 
 def _is_sent_again(sent: _SentRequest, has_begun: bool, is_crash: bool) -> bool:
-    """Return whether a request goes on in the next process; note that it was interrupted."""
+    """Return whether a request continues in the next process; record that it was interrupted."""
     if sent.is_cancelled:
         return False
     if not has_begun:

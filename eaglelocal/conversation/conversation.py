@@ -87,7 +87,7 @@ class Conversation:
         return question
 
     def rename(self, name: str) -> None:
-        """Record the name under which it is saved; "" if it is no longer."""
+        """Record the name under which the conversation is saved; "" if it is no longer saved."""
         self.name = name
 
     def forget(self, num_turns: int) -> None:

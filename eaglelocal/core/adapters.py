@@ -54,14 +54,14 @@ def is_scale(value: float) -> bool:
 
 
 def usual_mix(files: Sequence[AdapterFile]) -> AdapterMix:
-    """Return the mix of requests that choose none."""
+    """Return the mix of requests that choose no adapters."""
     return tuple((number, file.scale) for number, file in enumerate(files) if file.scale)
 
 
 def make_mix(scales: Iterable[tuple[int, float]], num_adapters: int) -> AdapterMix:
     """Return the mix of these (id, scale) pairs; adapters that they do not name have scale 0, as in llama-server.
 
-    Raises ValueError, for people, on an unknown id, one that comes twice, or a scale that is no number.
+    Raises ValueError, worded for users, on an unknown id, a repeated one, or a scale that is not a number.
     """
     mix: dict[int, float] = {}
     for number, scale in scales:
@@ -98,12 +98,12 @@ def apply_mix(files: Sequence[AdapterFile], mix: AdapterMix) -> tuple[AdapterFil
 
 
 def list_scales(files: Sequence[AdapterFile]) -> AdapterMix:
-    """Return the scale of every adapter, those that are off too."""
+    """Return the scale of every adapter, including those that are off."""
     return tuple((number, file.scale) for number, file in enumerate(files))
 
 
 def adapter_objects(files: Sequence[AdapterFile]) -> list[dict[str, object]]:
-    """Return what a server reports of its adapters. Of a path only the file's name is shown."""
+    """Return the adapters as a server reports them. Of a path only the file's name is shown."""
     return [{"id": number, "name": file.path.name, "scale": file.scale} for number, file in enumerate(files)]
 
 

@@ -119,7 +119,7 @@ def make_folder(folder: Path, mode: int = PRIVATE) -> None:
         make_folder(folder.parent, mode)
         make_folder(folder, mode)
     except FileExistsError:
-        if not folder.is_dir():  # a file, or a link that leads nowhere
+        if not folder.is_dir():  # a file, or a dangling link
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
     else:
         sync_folder(folder.parent)
@@ -134,9 +134,9 @@ def make_absolute(path: Path) -> Path:
 
 
 def is_gone(path: Path) -> bool:
-    """Return whether a file is certainly not there any more.
+    """Return whether a file is certainly gone.
 
-    One that cannot be read may be there, and so may one whose folder is missing too: its disk may not be mounted.
+    A file that cannot be read may still exist, and so may one whose folder is missing: its disk may not be mounted.
     """
     try:
         path.stat()

@@ -91,6 +91,8 @@ NO_EXTRA_LEVELS = ExtraLevels()
 class Proposals:
     """A draft model's proposals at its output rows, best first; for several levels, one level after another."""
 
-    tokens: list[list[int]]  # [levels x output rows][branches]
-    confidences: list[list[float]]  # [levels x output rows][branches], see backend/top_tokens.py; NaN if not asked for
+    tokens: list[list[int]]  # [levels x output rows][num_choices]
+    confidences: list[
+        list[float]
+    ]  # [levels x output rows][num_choices], see backend/top_tokens.py; NaN if not asked for
     states: list[State] = field(default_factory=list)  # [output rows] after the last level, input of the next rows

@@ -31,5 +31,5 @@ class Constraint:
     source: str = ""
     frame: str = ""  # a Lark grammar that contains this constraint as `@answer`; empty: it is the whole answer
     is_strict: bool = False  # unsupported parts of a schema are an error; else they are ignored
-    unbound: tuple[str, ...] = field(default=(), compare=False)  # what of the request's schemas nothing enforces
-    owner: str = ""  # whose it is: one that is compiled already tells that somebody used it before
+    unbound: tuple[str, ...] = field(default=(), compare=False)  # keywords that are not enforced
+    owner: str = ""  # part of the key: reuse of another owner's would reveal it by its speed

@@ -23,7 +23,10 @@ ROOT = -1
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Drafted tokens with their parents and the drafter's confidences; all three have one entry per node."""
+    """Drafted tokens as they are sent to the target, with their parents and confidences: one entry per node.
+
+    All chains of drafters end up in this form for verification.
+    """
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
@@ -99,9 +102,8 @@ MATCH_LENGTHS = (2, 4, 8)  # tokens that a lookup's match must have; more after 
 class DraftSources(NamedTuple):
     """The drafters of a run.
 
-    model    auto, mtp, none, or a reference; ngram: no model. With commas it names several, or is a path with commas:
-             hub/draft_resolver.py finds out
-    lookups  names of drafters without a model, of LOOKUPS
+    model    auto, mtp, none, or a reference; ngram: no model. with commas it names several, or is a path with commas:
+    hub/draft_resolver.py decides lookups  names of drafters without a model, of LOOKUPS
     """
 
     model: str
@@ -125,14 +127,14 @@ def parse_draft(text: str) -> DraftSources:
 
 # ---- drafting words: the state of drafting in words, the same on every screen and in every report. Pure
 #
-# States and reasons come from the engine or a server; this module only words them.
+# States and reasons come from the engine or a server.
 SWITCHED_OFF = "switched off"  # reason of the state `off` that the user chose
 MEASURING = "measuring whether drafting pays"  # reason of the state `asleep` during a probe
 NOT_REPORTED = "not reported by the server"
 
 
 def describe_draft(model: str, lookups: Sequence[str]) -> str:
-    """Return what drafts in words: the model's label ("": no model), and drafters that are not there in any case.
+    """Describe what drafts: the model's label ("": no model), and drafters that are not always present.
 
     describe_draft("EAGLE-3 head x", ["ngram"]) is the label alone: a lookup drafts beside every model.
     """
@@ -142,7 +144,7 @@ def describe_draft(model: str, lookups: Sequence[str]) -> str:
 
 
 def describe_cut_length(asked: int, most: int) -> str:
-    """Return that fewer tokens are drafted than were asked for; "" if as many are, or nobody knows (`most` 0)."""
+    """Say that fewer tokens are drafted than requested; "" if that is not so, or unknown (`most` 0)."""
     if not 0 < most < asked:
         return ""
     return f"at most {count_noun(most, 'token')} can be drafted here, not {asked}"

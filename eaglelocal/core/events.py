@@ -49,7 +49,7 @@ class EngineInfo:
     bos_text: str = ""
     eos_text: str = ""
     weights: str = ""  # fingerprint of the target's file
-    flash_attn: str = ""  # on, off or auto, as the target runs; "" for servers that do not say
+    flash_attn: str = ""  # on, off or auto, as the target runs; "" if a server does not report it
     sees_images: bool = False  # messages may contain images
     adapters: tuple[AdapterFile, ...] = ()  # LoRA adapters, by id, with the scales of requests that set none
 
@@ -80,9 +80,9 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The engine reads a request from now on, or decodes for it: if the process crashes, this may be the cause.
+    """The engine begins to read a request, or to decode for it: if the process crashes, this request may be the cause.
 
-    Sent before that work, not with the events of a step. One that was read rests until it has a slot.
+    Sent before that work, not with the events of a step. A request that was read rests until it has a slot.
     """
 
     request_id: str
@@ -91,7 +91,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Rested:
-    """A request has been read; nothing is done for it until it has a slot. Also sent if it was cancelled meanwhile."""
+    """A request has been read, and rests until it has a slot. Also sent if it was cancelled meanwhile."""
 
     request_id: str
 
@@ -103,7 +103,7 @@ class Started:
     request_id: str
     prompt_tokens: int
     cached_tokens: int  # of the prompt, reused from the slot's cache or copied from another slot's
-    unbound: tuple[str, ...] = ()  # keywords of the request's schemas that nothing enforces
+    unbound: tuple[str, ...] = ()  # keywords of the request's schemas that are not enforced
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Finished:
     reasoning: str = ""  # rest of the reasoning that was held back
     stop: str = ""  # the stop string that ended it
     tokens: tuple[int, ...] = ()  # prompt and answer, if the request asked for them
-    unread_calls: tuple[str, ...] = ()  # the forms of what began like a call and is none, each with why; no content
+    unread_calls: tuple[str, ...] = ()  # forms of texts that only began like a call, each with the reason; no content
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +305,7 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """A command to finish nothing, free everything and end."""
+    """A command to free everything and end, without finishing any answer."""
 
 
 Command = Submit | Cancel | SetSpec | SetAdapters | SwapHead | TakeSnapshot | Shutdown

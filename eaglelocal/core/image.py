@@ -63,7 +63,7 @@ MAX_PIXELS = (
     40_000_000  # of a picture: 640 MB while a WebP is decoded, less for other formats; 8K screens have 33 million
 )
 MAX_JPEG_PIXELS = 80_000_000  # large ones are decoded at reduced size; phones take 12 or 50 million
-MAX_REQUEST_PIXELS = 200_000_000  # of all pictures of a request, and of what one owner has decoded and not begun
+MAX_REQUEST_PIXELS = 200_000_000  # of a request's pictures, and of an owner's decoded ones that wait for a slot
 MAX_ASPECT = 100  # between the sides: thinner pictures show nothing, and scaling them may give unforeseen sizes
 SIZE_HINT = "show a smaller copy, or a part of it"
 _BEGINNINGS = (
@@ -93,5 +93,5 @@ def size_problem(width: int, height: int, kind: str) -> str:
 
 
 def name_image(index: int, count: int) -> str:
-    """Return what errors call the image with this index among a request's."""
+    """Return the name that errors use for the image with this index in a request."""
     return "the image" if count == 1 else f"image {index + 1} of {count}"

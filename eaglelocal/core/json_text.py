@@ -1,4 +1,4 @@
-"""Reads JSON from untrusted sources: bounded in depth, and strict about what is JSON.
+"""Read JSON from untrusted sources: bounded in depth, and strictly conforming.
 
 All JSON is read here, except by the readers that tests/test_architecture.py names (OWN_READERS): request bodies,
 whose errors name the place of a NaN, safetensors headers, ends of values, and what our own processes write. Python's
@@ -50,7 +50,7 @@ def read_object(text: str | bytes, max_depth: int = MAX_DEPTH) -> dict[str, obje
 
 
 def is_nested_deeper(value: object, levels: int) -> bool:
-    """Return whether lists and dictionaries are nested in more than `levels` levels. It descends no further."""
+    """Return whether lists and dictionaries are nested in more than `levels` levels. Stops at that depth."""
     if levels < 0:
         return True
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -187,7 +187,6 @@ def main(function: str, cpu_s: float, memory_bytes: int, max_reply_bytes: int) -
 
 
 def _reset_signals() -> None:
-    """Reset the signal handlers and the mask inherited from the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     ending = {signal.SIGIO, signal.SIGXCPU, signal.SIGTERM}
     for number in ending:

@@ -1,6 +1,6 @@
 """Calls one of our functions in a process with limits of time and memory, for untrusted input.
 
-The process (limited_process.py) is started once and serves calls one after another; one that exceeds its limits is
+The process (limited_child.py) is started once and serves calls one after another; one that exceeds its limits is
 killed, and the next call starts a new one.
 It knows neither the function nor how its failures are shown to users.
 """
@@ -147,8 +147,8 @@ class LimitedProcess:
 # ---- child process: the parent's side of one process that serves calls within limits: its pipes, and the checks of
 # its time and memory
 #
-# Requests are pickled; replies are text, bytes or JSON, so that the parent never unpickles what a reader of untrusted
-# input wrote. The process runs limited_child.py.
+# Requests are pickled; replies are text, bytes or JSON, so that the parent never unpickles output of a process that
+# reads untrusted input. The process runs limited_child.py.
 START_CPU_S, START_WALL_S = 60.0, 600.0  # for Python and what the function imports
 # The system limits addresses, of which some are there before they are used: resident memory may grow a little more.
 # This is for systems that set no limit.
@@ -193,7 +193,7 @@ class ChildProcess:
             self._first_bytes = read_usage(self.pid).resident_bytes
         watch = UsageWatch(self.pid, self._limits.cpu_s, self._limits.wall_s)
         watch.limit_memory(self._first_bytes, self._limits.memory_bytes)
-        with contextlib.suppress(BrokenPipeError):  # its last reply may say why
+        with contextlib.suppress(BrokenPipeError):  # its last reply may give the reason
             self._send(HEAD.pack(MessageKind.REQUEST, len(request)) + request, watch)
         return self._value(*self._receive(watch))
 
@@ -231,7 +231,7 @@ class ChildProcess:
         return b"".join(pieces)
 
     def _death(self) -> LimitedProcessError:
-        """Reap the process; return the error that says why its replies ended."""
+        """Reap the process; return the error that explains its end."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)
         self.kill()
@@ -254,7 +254,7 @@ class UsageWatch:
     def __init__(self, pid: int, cpu_s: float, wall_s: float) -> None:
         self._pid, self._cpu_s, self._wall_s = pid, cpu_s, wall_s
         self._most_bytes: int | None = None  # resident memory that ends it; None: not checked
-        self._allowed_bytes = 0  # as said in the error
+        self._allowed_bytes = 0  # as the error calls it
         self._ends_at = time.monotonic() + wall_s
         self._used_before_s: float | None = None  # read at the first check: most calls end before
 
@@ -264,7 +264,7 @@ class UsageWatch:
             self._most_bytes = first_bytes + more_bytes + more_bytes // SLACK_PART
 
     def wait(self, fd: int, event: int) -> None:
-        """Return when the pipe is ready, or broken. Raises TookTooLong, TookTooMuchMemory."""
+        """Wait until the pipe is ready or broken. Raises TookTooLong, TookTooMuchMemory."""
         poll = select.poll()
         poll.register(fd, event)
         while not poll.poll(CHECK_S * 1000):

@@ -1,8 +1,8 @@
 """Opens files only if they are regular ones, and those in our own folders only if this user put them there.
 
 A pipe, socket, device or folder may stand where we keep a cache, a head or a session. Opening a pipe in the usual way
-waits for a writer for ever, and a device may have no end. Readers treat the OSError like a missing file; a warning
-says once what is skipped.
+waits for a writer forever, and a device may have no end. Readers treat the OSError like a missing file; a warning says
+once what is skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from eaglelocal.core.atomic_file import OWN_FILE
 
 KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
 MAX_BYTES = 64 << 20  # of a file that is read whole
-USUAL_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT)  # nothing is in the place of the file
+USUAL_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT)  # there is no file at this path
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -83,7 +83,7 @@ def _open(path: Path, flags: int) -> int:
     try:
         handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, OWN_FILE)
     except OSError as problem:
-        if problem.errno == errno.ENXIO:  # a socket, or to write a pipe that nobody reads
+        if problem.errno == errno.ENXIO:  # a socket, or a pipe without a reader, opened for writing
             _check_kind(path, os.stat(path))
         raise
     try:
@@ -115,9 +115,9 @@ def _check_kind(path: Path, status: os.stat_result) -> None:
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
-    """Raise OSError for the file of a user who is neither this one nor the folder's owner; in containers that may be.
+    """Raise OSError for a file of a user who is neither this one nor, as in some containers, the folder's owner.
 
-    A folder that everybody can write is what this is for: a head that another user puts there would be loaded.
+    Otherwise a head that another user puts into a world-writable folder would be loaded.
     """
     if status.st_uid not in (0, os.geteuid()) and status.st_uid != os.stat(path.parent).st_uid:
         raise OSError(errno.EPERM, f"it belongs to another user ({status.st_uid})", str(path))

@@ -1,7 +1,7 @@
 """A plan: exactly what the engine process should load, and how. Plain, frozen, explainable.
 
-preparation/autoplan.py decides what the options leave open, and preparation/decision.py makes the plan. What is still
-`auto` depends on the machine that loads the plan, and is decided in fit.py.
+preparation/autoplan.py decides what the options leave open, and preparation/decision.py makes the plan. Settings that
+are still `auto` depend on the machine that loads the plan; fit.py decides them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ MAX_BRANCHES = 8  # of a slot's tree: siblings that are verified besides its tru
 class Owners:
     """The marks that keep the holders of keys apart, and the texts that they share.
 
-    names            (owner, digest of the key): owners have these names on disk, where what one wrote outlives the key
-                     file, in which somebody else may get the owner's name
-    shared_prefixes  beginnings of system prompts, whose cells all of them reuse
+    names            (owner, digest of the key): the names of owners on disk. Files outlive the key file, in which
+    another key may get the same owner's name later shared_prefixes  beginnings of system prompts, whose cells all of
+    them reuse
     """
 
     names: tuple[tuple[str, str], ...] = ()
@@ -49,8 +49,8 @@ class Plan:
     lookups: tuple[str, ...] = ("ngram",)  # drafters without a model, beside the draft's model or alone
     draft: Path | None = None  # for an MTP layer mostly the target itself
     draft_origin: Path | None = None  # the head that `draft` is a copy of: used if the copy is gone
-    draft_base: Path | None = None  # the head that `draft` was learned from, if it was: used if that is gone
-    draft_version: int = 0  # number of what was learned; 0: nothing was
+    draft_base: Path | None = None  # the head that `draft` was learned from, if any: used if `draft` is gone
+    draft_version: int = 0  # number of the learned version; 0: none
     draft_label: str = "none"
     draft_note: str = ""  # for people: something unexpected about the draft
     draft_reason: str = ""  # why there is no draft
@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def base_head(self) -> Path | None:
-        """The head in a file of its own with which learning begins, not a copy of it."""
+        """The original head that learning starts from, in a file of its own; never a quantized copy."""
         return self.draft_base or self.draft_origin or self.draft
 
     @property
@@ -127,16 +127,16 @@ class Plan:
 
 
 def describe_version(version: int) -> str:
-    """Return what follows a head's label if it was learned here; empty for the base head."""
+    """Return the suffix of a head's label if it was learned here; empty for the base head."""
     return f", learned version {version}" if version else ""
 
 
 def shares_cache(num_slots: int, *, on_gpu: bool, is_quantized: bool) -> bool:
     """Return whether one cache for all slots is best: drafts can then be trees, but every row pays for all cells.
 
-    Rows are cheap on GPUs, so that trees may pay off there. A tree leaves cells out of order, and attention adds them
-    up in theirs, which moves near-ties: not worth it with quantized weights on a CPU (`is_quantized`), of which most
-    round alike for any number of rows, and where trees gained nothing.
+    Rows are cheap on GPUs, so trees may pay off there. A tree leaves cells out of order, and attention sums them in
+    that order, which can flip near-ties. On a CPU with quantized weights (`is_quantized`) trees gained nothing, and
+    most types there round the same way for any number of rows, so one cache is not worth that.
     """
     if on_gpu:
         return num_slots <= MAX_UNIFIED_SLOTS_ON_GPU

@@ -152,7 +152,7 @@ class Context(NativeContext, Swappable, Cache, Protocol):
     def sampler(self, params: SamplingParams, constraint: Constraint | None = None) -> Sampler:
         """Make a sampler. With a constraint, it draws among the admitted tokens; Constraints.check must have passed."""
 
-    def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
+    def propose(self, rows: Sequence[int], num_choices: int, *, confident: bool) -> Proposals:
         """Return the most likely next tokens at output rows of the last decode (when used as a drafter)."""
 
 
@@ -171,7 +171,7 @@ class HeadContext(NativeContext, Swappable, Cache, Protocol):
     def decode(
         self,
         batch: PairBatch,
-        branches: int,
+        num_choices: int,
         *,
         confident: bool,
         depth: int = 1,
@@ -180,11 +180,10 @@ class HeadContext(NativeContext, Swappable, Cache, Protocol):
     ) -> Proposals:
         """Write the pairs, replacing each sequence's cells from its first pair on, and propose at the output rows.
 
-        confident  return confidences too, see backend/top_tokens.py
-        depth      number of levels: after each output row the best token is followed, depth - 1 rows more
-        extra_levels  optional levels after those; only with `confident`
-        layer      of MTP layers that draft one token each: the one that drafts first. At 0 all of them keep the pairs.
-                   The states after every level are returned, level by level; elsewhere those after the last one
+        confident  return confidences too, see backend/top_tokens.py depth      number of levels: after each output row
+        the best token is followed, depth - 1 rows more extra_levels  optional levels after those; only with `confident`
+        layer         first layer to draft, of MTP layers that draft one token each. At 0 all layers keep the pairs.
+        Then the states after every level are returned, level by level; otherwise only those after the last level
         """
 
     def forget(self, sequence: int, end: int) -> None:
@@ -204,7 +203,7 @@ class BlockContext(NativeContext, Swappable, Cache, Protocol):
     def show(self, pieces: Sequence[FeatureRows]) -> None:
         """Write features, replacing the cells from each piece's position on."""
 
-    def fill(self, roots: Roots, depth: int, branches: int) -> Proposals:
+    def fill(self, roots: Roots, depth: int, num_choices: int) -> Proposals:
         """Propose `depth` tokens after each root, with confidences (backend/top_tokens.py).
 
         The next call overwrites them.
@@ -221,7 +220,7 @@ class MedusaContext(NativeContext, Protocol):
     def max_rows(self) -> int:
         """The most tokens that one call drafts, of all states together."""
 
-    def propose(self, states: Sequence[Floats], depth: int, branches: int) -> Proposals:
+    def propose(self, states: Sequence[Floats], depth: int, num_choices: int) -> Proposals:
         """Propose `depth` tokens after the root of each state [n_embd], with confidences (backend/top_tokens.py)."""
 
 
@@ -271,7 +270,7 @@ class Vocabulary(Protocol):
         """Return the bytes that a token stands for; empty for control tokens."""
 
     def spelled(self, token: int) -> bytes:
-        """Return the text of a token; of control tokens too."""
+        """Return the text of a token, including control tokens."""
 
     def is_end(self, token: int) -> bool:
         """Return whether this token ends generation."""
@@ -290,11 +289,13 @@ class ImageReader(Protocol):
     def measure(self, files: Sequence[bytes]) -> int:
         """Return how many pixels the files of a request declare. Safe from any thread.
 
-        Raises RequestError, which names the file, if one is no image or too large, or if all are together.
+        Raises RequestError, which names the file, if one is not an image or too large, or if all together are too
+        large.
         """
 
     def read(self, file: bytes, name: str) -> object:
-        """Decode a file, outside this process, to what `tokenize` takes. Errors call it `name`. Safe from any thread.
+        """Decode a file, outside this process, to the form that `tokenize` takes. Errors call it `name`. Safe from any
+        thread.
 
         Raises RequestError, ResourceError.
         """
@@ -307,7 +308,7 @@ class ImageReader(Protocol):
         """
 
     def stop(self) -> None:
-        """Let `read` fail, also where it is being called."""
+        """Make `read` fail, also calls in progress."""
 
     def close(self) -> None: ...
 
@@ -316,7 +317,7 @@ class Constraints(Protocol):
     """The compiler of constraints for one model."""
 
     def check(self, constraint: Constraint) -> tuple[str, ...]:
-        """Compile a constraint; return the keywords of its schemas that nothing enforces.
+        """Compile a constraint; return the keywords of its schemas that are not enforced.
 
         Raises RequestError if it is wrong, unknown or too complex. Safe from any thread.
         """

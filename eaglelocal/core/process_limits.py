@@ -164,19 +164,18 @@ def glibc_version() -> tuple[int, ...]:
         return ()
 
 
-# ---- child environment: the environment of our child processes: what they need of ours, and our own import path
+# ---- child environment: the environment of our child processes: the variables they need, and our own import path
 #
-# A list of what is kept, not of what is removed: secrets have any name (DATABASE_URL, SMTP_PASS), and a variable that
-# is missing shows at once, while one that leaks never does. A process's environment can be read in /proc while it
-# runs, so it is left out before the start. Programs that users choose themselves (an editor, an agent) get
-# everything.
+# The list names the variables to keep, not those to remove: secrets may have any name (DATABASE_URL, SMTP_PASS). A
+# missing variable is noticed at once, a leaked one never. A process's environment can be read in /proc while it runs,
+# so it is left out before the start. Programs that users choose themselves (an editor, an agent) get everything.
 NAMES = frozenset(
     (
         *("PATH", "HOME", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TZDIR"),
         *("LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"),
     )
 )
-# What users set for llama.cpp, drivers, libraries of threads and numbers, and the C library; our paths and settings.
+# Users' settings for llama.cpp, drivers, threading and numeric libraries, and the C library; our paths and settings.
 SETTINGS = (
     *("GGML_", "LLAMA_", "MTMD_"),
     *("CUDA_", "NVIDIA_", "HIP_", "ROCR_", "ROCM_", "HSA_", "AMD_", "GPU_", "ONEAPI_", "SYCL_", "ZE_", "ZES_", "UR_"),

@@ -1,8 +1,9 @@
 """Dataclasses that are made in a quarter of the time; a start makes hundreds of them.
 
-For type checkers they are the standard library's. That compiles the source of up to six methods for each class, which
-is a sixth of a start. Here only `__init__` is compiled. So nothing stops code from setting a field of a frozen one as
-it runs: mypy does, before. It takes `frozen`, `slots`, `kw_only` and `eq`; use the standard library's for others.
+Type checkers see the standard library's dataclasses. The standard library compiles the source of up to six methods for
+each class, which takes a sixth of a start; here only `__init__` is compiled. So nothing at run time stops code from
+setting a field of a frozen class; mypy reports it. It takes `frozen`, `slots`, `kw_only` and `eq`; use the standard
+library's for others.
 """
 
 from __future__ import annotations
@@ -61,7 +62,6 @@ def _add_comparison(cls: type, frozen: bool) -> None:
 
 
 def _values_of(names: list[str]) -> Callable[[object], Any]:
-    """Return a function that gives the fields' values as a tuple."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda self: tuple([getattr(self, name) for name in names])

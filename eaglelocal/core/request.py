@@ -23,7 +23,7 @@ NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 def stored_owner(owner: str, names: Mapping[str, str]) -> str:
-    """Return what an owner's texts on disk are marked with: their name there (see core.plan.Owners), if they have one.
+    """Return the mark of an owner's texts on disk: their name there (see core.plan.Owners), if they have one.
 
     Chats with an engine of their own and servers without keys are one owner.
     """
@@ -114,7 +114,7 @@ class Mixed:
 
 @dataclass(frozen=True, slots=True)
 class Infill:
-    """Code with a gap; as much of it is read as fits in the context."""
+    """Code with a gap; the part that fits in the context is used."""
 
     before: Parts
     behind: Parts
@@ -127,7 +127,7 @@ class AnswerOptions:
     """The fields that a client's request and the engine's have in common: all are handed on (input_processor.py).
 
     constraint    a grammar, schema or other constraint on the answer's text
-    tells_tokens  Finished gives the prompt and the answer as token ids
+    tells_tokens   Finished gives the prompt and the answer as token ids
     is_private    nothing of it is kept on disk: to learn from, for lookups, or as a cache
     reuses_cache  reuse what a cache holds of the prompt
     line_limit_s  so many seconds after its first token, the answer ends with the current line
@@ -238,10 +238,10 @@ class Request(AnswerOptions):
     adapters: AdapterMix = NO_ADAPTERS
 
     def count_reusable(self, held: Sequence[int], owner: str) -> int:
-        """Return how many tokens of a held text it begins with and may reuse.
+        """Return how many tokens at the start of a held text the request begins with and may reuse.
 
-        Of another owner's text that is the shared beginning, whole or not at all: a part would tell where that text
-        departs from it.
+        Of another owner's text that is the shared beginning, whole or not at all: partial reuse would reveal where that
+        text differs.
         """
         if owner == self.owner:
             return common_prefix(held, self.prompt)

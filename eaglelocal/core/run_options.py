@@ -1,6 +1,6 @@
-"""The options of a run as the user gave them, each named as its flag.
+"""The options of a run as the user gave them, each named like its flag.
 
-Planning reads them, and decides in a `Plan` what they leave open. Nothing is written back to them.
+Planning reads them, and puts its decisions about open options into a `Plan`. Nothing is written back.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class RunOptions:
     cache_disk  GB on disk for the caches of conversations, which then survive a restart; 0: none
     binds_answers  prepare grammars while loading, not with the first answer that needs them
     is_brief    the model is loaded for one answer, so that loading time counts as much as speed
-    learns      a head's current learned version drafts, and goes on learning
-    model_folders  folders of the user's own models, whose names a target may be
+    learns          draft with a head's current learned version, and keep learning
+    model_folders   folders of the user's own models; a target may be a name from them
     """
 
     target: str | None = None
@@ -96,7 +96,7 @@ class RunOptions:
 
     @property
     def names_draft(self) -> bool:
-        """Return whether a certain draft is named, which is used even if it is not predicted to pay off."""
+        """Return whether the user named a draft, which is then used even if it is not predicted to pay off."""
         return self.draft not in (AUTO, NONE, NGRAM)
 
     @property
@@ -147,8 +147,7 @@ def parse_split(text: str) -> tuple[str, tuple[float, ...]]:
     return "layer", shares
 
 
-# ---- rpc hosts: the setting that names llama.cpp's rpc-servers: `HOST:PORT,HOST:PORT`. Also what has to be said
-# about them
+# ---- rpc hosts: the setting that names llama.cpp's rpc-servers: `HOST:PORT,HOST:PORT`
 MAX_HOSTS, MAX_PORT = 16, 65_535  # llama.cpp's limit of servers
 RPC_DEVICE = "RPC"  # llama.cpp numbers their devices over all servers: RPC0, RPC1 ...
 WARNING = "RPC is neither encrypted nor authenticated: use it only in a network that you trust, or through a tunnel"
@@ -167,7 +166,7 @@ def parse_rpc_hosts(text: str) -> tuple[str, ...]:
 
 
 def _is_address(text: str) -> bool:
-    """Return whether llama.cpp can read it: it cuts at the first colon, so that IPv6 needs a name."""
+    """Return whether llama.cpp can parse the address: it splits at the first colon, so IPv6 needs a host name."""
     host, _, port = text.partition(":")
     is_number = port.isascii() and port.isdecimal() and len(port) <= len(str(MAX_PORT))
     return bool(host) and not any(char.isspace() for char in host) and is_number and 1 <= int(port) <= MAX_PORT
@@ -178,8 +177,8 @@ def is_rpc_device(name: str) -> bool:
     return name.startswith(RPC_DEVICE)
 
 
-# ---- context hint: hints with the --ctx that would do: larger for a prompt that is too long, smaller for little
-# memory. Pure
+# ---- context hint: hints with a sufficient --ctx: larger for a prompt that is too long, smaller for little memory.
+# Pure
 CTX_STEP = 256  # a --ctx in a hint is a multiple of this
 ANSWER_TOKENS = 1024  # room for an answer
 
@@ -187,10 +186,10 @@ ANSWER_TOKENS = 1024  # room for an answer
 def suggest_ctx(
     num_tokens: int, *, trained_ctx: int = 0, answer_tokens: int = ANSWER_TOKENS, is_lower_bound: bool = False
 ) -> str:
-    """Return the flag with the number that would do for a prompt, or the advice to shorten it.
+    """Return the flag with a sufficient number for a prompt, or the advice to shorten it.
 
     trained_ctx     positions that the model was trained for; 0: unknown
-    is_lower_bound  the prompt has more tokens than that, and how many is not known
+    is_lower_bound  the prompt has more than num_tokens tokens; the exact number is not known
     """
     if 0 < trained_ctx < num_tokens + min(answer_tokens, 1):
         return f"use a shorter prompt: the model was trained for {trained_ctx} tokens"

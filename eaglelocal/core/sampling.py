@@ -1,8 +1,8 @@
 """Sampling parameters: how the next token is drawn from the target's distribution. Plain data, no algorithm.
 
 llama.cpp's samplers (backend), or the test double, make the draw. One random draw per emitted token, whatever was
-drafted, so a seed gives one text at any draft length and concurrency, but for rounding: a draw on the border of two
-tokens may change where rows were computed beside others, or found in a cache.
+drafted, so a seed gives one text at any draft length and concurrency, except for rounding: a draw on the border of two
+tokens may change if rows were computed in another batch, or came from a cache.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ STATES = ("idle", *ACTIVE_STATES, "paused")
 class LearningStatus:
     """The state of learning; `on` False: nothing is kept.
 
-    state    one of STATES; the note of a paused one says why
+    state    one of STATES; if it is paused, `note` gives the reason
     version  the learned version that drafts; 0: the base head
     """
 
@@ -190,5 +190,5 @@ class MeasuredCosts:
 
     @property
     def is_noisy(self) -> bool:
-        """Return whether equal decodes took so different times that something else must have been running."""
+        """Return whether equal decodes took such different times that another program must have been running."""
         return self.noise >= NOISY

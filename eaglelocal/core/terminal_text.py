@@ -1,7 +1,7 @@
-"""Clean what is written to a terminal: no text from outside may control it, and a simple one gets only lines.
+"""Clean the text written to a terminal: outside text must not control it, and a simple terminal gets only lines.
 
-Replaced are control characters, halves of surrogate pairs, and characters that change the order of the text around
-them, with which a name can be shown as another one. Letters of every script, emoji and marks of direction stay. Pure.
+Control characters, halves of surrogate pairs, and characters that reorder the text around them (which can disguise
+names) are replaced. Letters of every script, emoji and marks of direction stay. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from eaglelocal.core.records import dataclass
 # ---- surrogates: joins halves of UTF-16 surrogate pairs in outside text: JSON can spell them, and Python reads file
 # names with them
 #
-# Two halves are one character; a single half is none, and cannot be encoded. `make_printable` cleans names for one
+# Two halves form one character; a single half does not, and cannot be encoded. `make_printable` cleans names for one
 # line of a list, a comment or a heading. Pure.
 #
 # >>> join_surrogates("\ud83e\udd85 \ud83e") '🦅 �'
@@ -93,7 +93,7 @@ def clean_text(text: str) -> str:
 
 
 def clean_cells(text: str) -> str:
-    """Return a text that is laid out already: what takes no cell, as all of the above, is removed."""
+    """Clean a text that is laid out already: characters without a cell, such as all of the above, are removed."""
     return text if text.isprintable() else text.translate(_CELLS)
 
 

@@ -13,8 +13,8 @@ from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.terminal_text import FaultInLine, decode_text, format_place
 
 TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
-# Strings and comments are skipped, because brackets in them open nothing. Unterminated strings too: else each quote
-# in one would start another search.
+# Strings and comments are skipped, because brackets in them do not nest. Unterminated strings are skipped too, or each
+# quote in one would start another search.
 _TOKEN = re.compile(
     r'"""(?:[^\\]|\\(?:.|\Z))*?(?:"{3,5}|\Z)'
     r"|'''.*?(?:'{3,5}|\Z)"

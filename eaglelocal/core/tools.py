@@ -39,7 +39,7 @@ class CallPart:
 
 
 def join_calls(parts: Iterable[CallPart]) -> list[ToolCall]:
-    """Return the calls that the parts make up, in order. A call that was cut short has the arguments written so far."""
+    """Join the parts to calls, in order. A call that was cut short has the arguments written so far."""
     calls: dict[int, ToolCall] = {}
     arguments: dict[int, list[str]] = {}
     for part in parts:
@@ -115,7 +115,7 @@ class CallForm:
     quotes   TAGS: optional quotes around a value, which may then contain anything
     is_one_call   an answer has only one call
     has_short_ids  ids are nine letters and digits
-    ends_turn  the answer ends at this call's end marker, because the model would invent results
+    ends_turn      the answer ends at this call's end marker, because the model would go on to invent results
     headers  of messages, if an answer consists of several
     """
 

@@ -1,4 +1,4 @@
-"""Paths as people write them, in flags, variables and the config file, and as hints name them in commands."""
+"""Paths as users write them, in flags, variables and the config file, and as hints show them in commands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def expand_path(text: str | Path) -> Path:
 
 
 def quote_path(path: str | Path) -> str:
-    """Return a path as a word of a shell's command that no program takes for a flag."""
+    """Quote a path for a shell command, so that no program takes it for a flag."""
     return quote_word(f"./{path}" if str(path).startswith("-") else str(path))
 
 
@@ -77,15 +77,15 @@ def find_package_file(name: str) -> Path | None:
     """Return the first file of a top-level package; None if it is not installed."""
     try:
         spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # something put a module without a spec in its place
+    except (ImportError, ValueError):  # a module without a spec was put in its place
         return None
     return Path(spec.origin) if spec and spec.origin else None
 
 
 def read_package_version(name: str) -> str | None:
-    """Return the version in the package's file, else in its metadata; None if it is not installed or says none.
+    """Return the version in the package's file, else in its metadata; None if it is not installed or states none.
 
-    Metadata takes ten times as long, at every start.
+    Reading metadata takes ten times as long, at every start.
     """
     file = find_package_file(name)
     try:

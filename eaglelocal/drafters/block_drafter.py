@@ -53,16 +53,16 @@ class BlockSlot:
 class BlockDrafter(ContextDrafter):
     """A drafter (drafters.drafter.Drafter) over one head context.
 
-    block_size  tokens of a block
-    branches    tokens that are proposed at each position; drafting goes on after the best
+    block_size   tokens of a block
+    num_choices  tokens that are proposed at each position; drafting goes on after the best
     """
 
-    def __init__(self, head: BlockContext, taps: tuple[int, ...], *, block_size: int, branches: int = 1) -> None:
+    def __init__(self, head: BlockContext, taps: tuple[int, ...], *, block_size: int, num_choices: int = 1) -> None:
         # no margin: the features of a reused prefix are in the cache
         super().__init__(
             head, DraftTraits(name="dflash", taps=taps, block_size=block_size, max_depth=block_size, catches_up=True)
         )
-        self._head, self._branches = head, branches
+        self._head, self._num_choices = head, num_choices
         self._slots: defaultdict[int, BlockSlot] = defaultdict(BlockSlot)
 
     def catch_up(self, slots: Sequence[int]) -> int:
@@ -71,14 +71,14 @@ class BlockDrafter(ContextDrafter):
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:
-        """Return a block after each root, and nothing after other nodes: no pass continues a block."""
+        """Return a block after each root, and nothing after other nodes: a block cannot be continued."""
         self._wake([node.slot for node in nodes if node.is_root])
         roots = [node for node in nodes if node.is_root and self._is_complete(node)]
         if not roots:
             return [NOTHING for _ in nodes]
         batch = Roots([n.token for n in roots], [n.position for n in roots], [n.slot for n in roots])
         proposed = split_proposals(
-            self._head.fill(batch, min(depth, self.traits.block_size), self._branches), len(roots)
+            self._head.fill(batch, min(depth, self.traits.block_size), self._num_choices), len(roots)
         )
         by_slot = dict(zip(batch.sequences, proposed, strict=True))
         return [by_slot.get(node.slot, NOTHING) for node in nodes]
@@ -97,7 +97,6 @@ class BlockDrafter(ContextDrafter):
         self._encode_new(committed)
 
     def _encode_new(self, committed: Sequence[Committed]) -> None:
-        """Encode the rows that the head's cache does not hold yet."""
         pieces = [piece for rows in committed if (piece := self._new_rows(rows)) is not None]
         if pieces:
             self._head.show(pieces)
@@ -118,7 +117,9 @@ class BlockDrafter(ContextDrafter):
         buffer_rows(self._slots, committed)
 
     def _wake(self, slots: Sequence[int]) -> int:
-        """Encode the buffered rows of sleeping slots, and return how many; start over where older rows are missing."""
+        """Encode the buffered rows of sleeping slots, and return how many; restart a slot whose older
+        rows are missing.
+        """
         waking = []
         for index in slots:
             slot = self._slots[index]
@@ -152,7 +153,7 @@ class BlockDrafter(ContextDrafter):
         self._head.remove(slot, state.end)
 
     def copy_slot(self, source: int, target: int, position: int) -> None:
-        """Share the cells, which are never written again: later drafts and commits come after them."""
+        """Share the cells: they are never overwritten, because later drafts and commits come after them."""
         self._head.remove(target, 0)
         source_slot = self._slots[source]
         if not source_slot.is_empty:
@@ -182,32 +183,32 @@ class BlockDrafter(ContextDrafter):
 # token for 5, head 2 of h3 -> token for 6 ...
 #
 # A token does not depend on those drafted before it. There is no cache: a slot keeps the state of its newest row
-# only, asleep or awake, so that any target will do, and no step is lost by waking. Where a decode gives no such
+# only, asleep or awake, so any target will do, and waking costs no step. Where a decode gives no such
 # states, as with rows of a prompt, drafting waits for the next one.
 class Medusa(NewestStateDrafter[Floats]):
     """A drafter (drafters.drafter.Drafter) over one head context. A slot's state is [n_embd].
 
-    tap         the layer whose input is the state after the output norm
-    block_size  heads: tokens of a draft
-    branches    tokens that are proposed at each position
+    tap          the layer whose input is the state after the output norm
+    block_size   heads: tokens of a draft
+    num_choices  tokens that are proposed at each position
     """
 
-    def __init__(self, head: MedusaContext, tap: int, *, block_size: int, branches: int = 1) -> None:
+    def __init__(self, head: MedusaContext, tap: int, *, block_size: int, num_choices: int = 1) -> None:
         # no margin: a prompt's last token is always decoded
         super().__init__(head, DraftTraits(name="medusa", taps=(tap,), block_size=block_size, max_depth=block_size))
-        self._head, self._branches = head, branches
+        self._head, self._num_choices = head, num_choices
         self.num_rows_to_wake = 0  # the newest state is taken over
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:
-        """Return a block after each root, and nothing after other nodes: no pass continues a block."""
+        """Return a block after each root, and nothing after other nodes: a block cannot be continued."""
         roots = [node for node in nodes if node.is_root]
         states = {root.slot: state for root in roots if (state := self.find_state(root)) is not None}
         if not states:
             return [NOTHING for _ in nodes]
         depth = min(depth, self.traits.block_size, self._head.max_rows // len(states))
-        proposals = self._head.propose(list(states.values()), depth, self._branches)
+        proposals = self._head.propose(list(states.values()), depth, self._num_choices)
         by_slot = dict(zip(states, split_proposals(proposals, len(states)), strict=True))
         return [by_slot.get(node.slot, NOTHING) if node.is_root else NOTHING for node in nodes]
 
@@ -219,7 +220,7 @@ class Medusa(NewestStateDrafter[Floats]):
         self._slots = old._slots
 
     def attach(self) -> None:
-        """Do nothing: the states are read from the slots."""
+        """Do nothing: every call of `commit` brings the states along."""
 
 
 def copy_state(rows: Committed) -> Floats | None:
@@ -257,18 +258,18 @@ class PEagle(Eagle3):
         taps: tuple[int, ...],
         mask: Mask,
         *,
-        branches: int = 1,
+        num_choices: int = 1,
         window: int | None = None,
         max_prompt_rows: int | None = None,
     ) -> None:
-        super().__init__(head, taps, branches=branches, window=window, max_prompt_rows=max_prompt_rows)
+        super().__init__(head, taps, num_choices=num_choices, window=window, max_prompt_rows=max_prompt_rows)
         self.traits = replace(self.traits, name="p-eagle", block_size=mask.num_depths, max_depth=mask.num_depths)
         self._mask, self._rows_beside_pairs = mask, mask.num_depths
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:
-        """Return a block after each root, and nothing after other nodes: no pass continues a block."""
+        """Return a block after each root, and nothing after other nodes: a block cannot be continued."""
         self._wake([node.slot for node in nodes if node.is_root])
         roots = [node for node in nodes if node.is_root and self._has_pairs(node)]
         if not roots:
@@ -276,7 +277,7 @@ class PEagle(Eagle3):
         num_waiting = sum([len(self._slots[root.slot].waiting_tokens) for root in roots])
         room = (self._head.n_batch - num_waiting) // len(roots)
         rows = self._make_rows(roots, min(depth, self._mask.num_depths, room))
-        proposals = self._head.decode(rows.batch(), self._branches, confident=True)
+        proposals = self._head.decode(rows.batch(), self._num_choices, confident=True)
         by_slot = dict(zip([root.slot for root in roots], split_proposals(proposals, len(roots)), strict=True))
         return [by_slot.get(node.slot, NOTHING) for node in nodes]
 

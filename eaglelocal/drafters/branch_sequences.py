@@ -1,8 +1,8 @@
 """The sequences of a drafter's cache in which the branches of a slot's tree are drafted.
 
 A row attends to the cells of its own sequence, so every branch has one, which holds the path to it. It shares the cells
-of the chain that it leaves; llama.cpp then only notes who has a cell. What a branch shares of committed text it keeps
-between drafts, and extends when it is used again, because sharing takes time for every cell of the cache.
+of the chain that it leaves; llama.cpp then only notes who has a cell. A branch keeps its share of the committed text
+between drafts and extends it when it is used again, because sharing takes time for every cell of the cache.
 
     slot's own sequence   p0 p1 p2 | c1 c2 c3       | the root's pair is p2; what is drafted comes after it
     a branch at c2        p0 p1 p2 | c1 b2
@@ -20,7 +20,7 @@ from eaglelocal.drafters.row_buffer import HeadRows, NewestStateDrafter, decode_
 
 
 class SharingCache(Protocol):
-    """A cache whose cells several sequences may have."""
+    """A cache in which a cell can belong to several sequences."""
 
     def remove(self, sequence: int, first_position: int) -> None: ...
 
@@ -28,7 +28,7 @@ class SharingCache(Protocol):
 
 
 class BranchSequences:
-    """The sequences of all slots' branches: num_branches for each slot, after the slots' own."""
+    """The sequences of all slots' branches: num_branches for each slot, numbered after the slots' own."""
 
     def __init__(self, cache: SharingCache, num_slots: int = 0, num_branches: int = 0) -> None:
         self._cache, self._num_slots, self.num_branches = cache, num_slots, num_branches
@@ -43,9 +43,10 @@ class BranchSequences:
         return self._num_slots + slot * self.num_branches + chain - 1 if chain else slot
 
     def open(self, node: Node, *, start: int, root_end: int, end: int) -> None:
-        """Let a branch that begins with this node share the path to it: the cells start..end-1 of the chain it leaves.
+        """Let the branch that begins with this node share the path to it: the cells start..end-1 of the chain it
+        leaves.
 
-        root_end  position after the last cell that stays, whatever is verified
+        root_end  position after the last cell that stays, however verification ends
         """
         sequence = self.id_of(node)
         self._cache.share(self._number(node.slot, node.parent), sequence, self._ends.get(sequence, start), end)
@@ -53,7 +54,7 @@ class BranchSequences:
         self._drafted.setdefault(node.slot, []).append(sequence)
 
     def drop_drafted(self, slot: int) -> None:
-        """Remove what the slot's branches hold of the last draft."""
+        """Remove the last draft's cells from the slot's branches."""
         for sequence in self._drafted.pop(slot, ()):
             self._cache.remove(sequence, self._ends[sequence])
 
@@ -101,7 +102,7 @@ class TargetCacheDrafter(NewestStateDrafter[State]):
         rows = HeadRows()
         for node in nodes:
             self._add_row(node, rows)
-        drafts = decode_rows(self._head, rows, nodes, branches=1, depth=depth, extra_levels=extra_levels)
+        drafts = decode_rows(self._head, rows, nodes, num_choices=1, depth=depth, extra_levels=extra_levels)
         for node, draft in zip(nodes, drafts, strict=True):
             if node.slot in self._ends:
                 self._ends[node.slot] = self._ends[node.slot]._replace(state=draft.state)

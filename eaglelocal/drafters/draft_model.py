@@ -49,16 +49,16 @@ class DraftModelSlot:
 class DraftModel(ContextDrafter):
     """A drafter (drafters.drafter.Drafter) over a plain context, which holds a tree for each slot.
 
-    branches  children of a node that are proposed
-    sequences  of the context, for chains besides the trunk; None: drafts are combs
+    num_choices  children of a node that are proposed
+    sequences    of the context, for chains besides the trunk; None: drafts are combs
     """
 
-    def __init__(self, context: Context, *, branches: int = 1, sequences: BranchSequences | None = None) -> None:
+    def __init__(self, context: Context, *, num_choices: int = 1, sequences: BranchSequences | None = None) -> None:
         self._sequences = sequences or BranchSequences(context)
         num_branches = self._sequences.num_branches
         traits = DraftTraits(name="draft_model", num_branches=num_branches, catches_up=True, reads_texts=True)
         super().__init__(context, traits)
-        self._context, self._branches = context, branches
+        self._context, self._num_choices = context, num_choices
         self._slots: defaultdict[int, DraftModelSlot] = defaultdict(DraftModelSlot)
 
     def end(self, slot: int) -> None:
@@ -77,7 +77,9 @@ class DraftModel(ContextDrafter):
         if not output_rows:
             return [NOTHING for _ in nodes]
         self._context.decode(rows)
-        proposed = split_proposals(self._context.propose(output_rows, self._branches, confident=True), len(output_rows))
+        proposed = split_proposals(
+            self._context.propose(output_rows, self._num_choices, confident=True), len(output_rows)
+        )
         by_node = dict(zip(draftable, proposed, strict=True))
         return [by_node.get(node, NOTHING) for node in nodes]
 
@@ -105,9 +107,9 @@ class DraftModel(ContextDrafter):
         slot.waiting = []
 
     def commit(self, committed: Sequence[Committed]) -> None:
-        """Learn what was committed, and read long texts along with the target.
+        """Learn what was committed, and decode long texts along with the target.
 
-        What was slept through is left to `catch_up`, where it is timed.
+        Tokens that were committed during sleep are left to `catch_up`, where their time is measured separately.
         """
         awake = [rows.slot for rows in committed if len(self._slots[rows.slot].waiting) <= MAX_WAITING_TOKENS]
         self.buffer(committed)
@@ -118,9 +120,9 @@ class DraftModel(ContextDrafter):
             self._commit(rows)
 
     def _write_long_queues(self, slots: Sequence[int]) -> int:
-        """Write the long queues of these slots, and return how many tokens that was.
+        """Decode the long queues of these slots, and return how many tokens that was.
 
-        Sleeping slots are left out: they may never be drafted for, and others would pay for their rows.
+        Sleeping slots are left out: they may never draft again, and other slots would pay for their rows.
         """
         most = min(MAX_WAITING_TOKENS, self._context.n_batch // max(len(self._slots), 1) - 1)
         num_written = 0
@@ -182,7 +184,9 @@ class DraftModel(ContextDrafter):
         state = self._slots[slot]
         cells = None
         if state.num_written:
-            with suppress(ResourceError):  # a copy needs a decode first, for which a sleeping slot may wait long
+            with suppress(
+                ResourceError
+            ):  # llama.cpp copies at the next decode, which may come late for a sleeping slot
                 cells = self._context.swap_out(slot)
         return Swapped(state.copy_committed(), cells)
 
@@ -195,7 +199,7 @@ class DraftModel(ContextDrafter):
                 self._slots[slot] = swapped.state.copy_committed()
 
     def resume(self, slot: int, tokens: Sequence[int]) -> None:
-        """Keep the text: it is decoded at the next draft."""
+        """Keep the text; it is decoded at the next draft."""
         self._empty(slot)
         self._slots[slot] = DraftModelSlot(waiting=list(tokens))
 

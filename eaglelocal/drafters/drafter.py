@@ -3,7 +3,7 @@
     begin, draft, commit, rollback, end    each drafter has these; `buffer` and `skip` replace `commit` in two cases
     DraftTraits                            what it needs of the target, and how it drafts
     SlotState                              optional: copies of a slot's state
-    CatchesUp                              optional: what was put off is read before it drafts
+    CatchesUp  optional: decodes deferred tokens before it drafts
     Lookup                                 optional: a cheap answer whether there is anything to propose
 
 A drafter does not know costs, policies, verification or other drafters. The engine owns the draft loop.
@@ -23,14 +23,14 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 
 StateT = TypeVar("StateT")
-PRIVATE = "\0private "  # begins the name of an owner of whose texts nothing is kept on disk
+PRIVATE = "\0private "  # prefix of the names of owners whose texts are not kept on disk
 
 
 class Node(NamedTuple):
     """A token after which to draft: the root (the last sampled token) or the last token of a chain of its tree.
 
-    A tree is made of chains: the trunk follows first choices from the root on; every other chain leaves an earlier one
-    at one of its tokens, in whose place its first token stands.
+    A tree is made of chains. The trunk follows first choices from the root on. Every other chain leaves an earlier one:
+    its first token is an alternative to one of that chain's tokens.
     """
 
     slot: int
@@ -81,7 +81,7 @@ class DraftTraits:
     num_branches  chains of a slot's tree that it can draft besides the trunk
     reads_refused `commit` needs the drafted tokens that were refused, each with the target's likeliest token after it;
                   the first of them stood where the next root stands
-    catches_up    it puts work off, while it sleeps or until a draft, and has CatchesUp's method
+    catches_up  it defers work while it sleeps or until a draft, and has CatchesUp's method
     reads_texts   its model reads all of a text itself, but not while it sleeps
     """
 
@@ -112,9 +112,10 @@ class Drafter(Protocol):
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:
-        """Return at most `depth` tokens after each node: none where there is nothing to propose, or no state for it.
+        """Return at most `depth` tokens after each node; none if the drafter has nothing to propose there, or no state.
 
-        extra_levels  more levels, while each token is that confident; for drafters that can tell within one call
+        extra_levels  more levels, as long as each token is confident enough; only for drafters that can check that
+        within a call
 
         Each slot is drafted for from its root first, and then from the last token of its chain, until `commit`. A call
         may have several nodes of a slot, and then drafts one level.
@@ -130,7 +131,7 @@ class Drafter(Protocol):
         """End the slot's request; its rows may be reused."""
 
     def buffer(self, committed: Sequence[Committed]) -> None:
-        """Remember the newest rows of sleeping slots, and do no other work."""
+        """Keep the newest rows of sleeping slots, and do no other work."""
 
     def skip(self, image: Committed) -> None:
         """Skip an image that the target has read: its rows have no features, its tokens only identify it."""
@@ -148,7 +149,7 @@ class SlotState(Protocol):
     def copy_slot(self, source: int, target: int, position: int) -> None:
         """Replace the target slot by a copy of the source slot's first `position` tokens.
 
-        They are a prompt of the target slot: answers among them must not be drafted there as answers.
+        For the target slot they are prompt, even where they were answers of the source slot.
         """
 
     def swapped_bytes(self, slot: int) -> int:
@@ -158,7 +159,7 @@ class SlotState(Protocol):
         """Return a copy of the slot's state in RAM; the slot stays as it is. Raises ResourceError."""
 
     def swap_in(self, slot: int, swapped: Swapped[Any], tokens: Sequence[int]) -> None:
-        """Replace the slot by what was swapped out.
+        """Restore the slot from what `swap_out` returned.
 
         tokens  its text, or as much of it as a following `rollback` leaves; a prompt, as in `copy_slot`
         """
@@ -166,34 +167,34 @@ class SlotState(Protocol):
 
 @runtime_checkable
 class TextState(Protocol):
-    """Optional method of a drafter that needs no more than a slot's tokens to go on with a text.
+    """Optional method of a drafter that can restore a slot from its tokens alone.
 
-    Any other drafter starts over behind a text of which only the target's cells are there.
+    Any other drafter starts over after a text of which only the target's cells were restored.
     """
 
     def resume(self, slot: int, tokens: Sequence[int]) -> None:
-        """Replace the slot by this text; `tokens` as in SlotState.swap_in."""
+        """Restore the slot from its tokens alone; `tokens` as in SlotState.swap_in."""
 
 
 class CatchesUp(Protocol):
-    """The further method of a drafter that puts work off (DraftTraits.catches_up)."""
+    """The further method of a drafter that defers work (DraftTraits.catches_up)."""
 
     def catch_up(self, slots: Sequence[int]) -> int:
-        """Read what these slots have put off, and return how many tokens that was: few are left to `draft`.
+        """Decode the deferred tokens of these slots, and return their number; `draft` then has few left.
 
-        Called before their roots are drafted after, so that it is timed apart: it may take far longer than a draft.
+        Called before drafting from the slots' roots and timed separately: it may take far longer than a draft.
         """
 
 
 @runtime_checkable
 class Lookup(Drafter, Protocol):
-    """A drafter without a model, which looks earlier text up: it says whether it is worth asking."""
+    """A drafter without a model, which looks up earlier text: it says cheaply whether a draft could find anything."""
 
     def may_match(self, root: Node, length: int) -> bool:
         """Return False if the last `length` tokens, the root included, never stood together before.
 
-        Then `draft` has nothing to propose after the root but what follows a shorter match. Costs a few microseconds,
-        so that it can be asked at every step. Lengths are those of core/draft.py.
+        Then `draft` could only propose the continuation of a shorter match. The call costs a few microseconds, so it
+        can be made in every step. Lengths are those of core/draft.py.
         """
 
 
@@ -206,7 +207,7 @@ class Swapped(Generic[StateT]):
 
 
 class ContextDrafter:
-    """The common part of drafters over a context. Owners and ends of requests make no difference to them."""
+    """The common part of drafters over a context. It ignores owners and the ends of requests."""
 
     def __init__(self, context: NativeContext, traits: DraftTraits) -> None:
         self._native, self.traits = context, traits

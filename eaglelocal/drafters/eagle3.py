@@ -10,8 +10,8 @@ costs one encode, and one decode per drafted token.
     pairs         (t1,g0) (t2,g1) (t3,g2)
     draft root   (t4,g3) -> s3 -> child c5;   draft c5: (c5, s3) -> s4 -> c6 ...
 
-Of a long prompt an EAGLE head gets the last rows only: drafts hardly become better with more (docs/measured.md), and
-the prompt is read sooner. Pairs begin there.
+An EAGLE head gets only the last rows of a long prompt: more rows hardly improve its drafts (docs/measured.md) and slow
+down the prefill. Its pairs begin there.
 
 For a head that was trained with a sliding window, pairs that have left the window are removed before each draft. The
 window stays in place during a draft, so later rows see a few more cells.
@@ -43,7 +43,7 @@ from eaglelocal.drafters.drafter import (
 from eaglelocal.drafters.row_buffer import MAX_BUFFERED, HeadRows, RowBuffer, buffer_rows, decode_rows
 from eaglelocal.errors import EngineError
 
-FEW_PAIRS = MAX_DRAFT_TOKENS + 1  # that a step may leave; they are read together with the next draft
+FEW_PAIRS = MAX_DRAFT_TOKENS + 1  # pairs that a step may leave; they are decoded together with the next draft
 MAX_WAITING_PAIRS = 24  # beyond this, pairs are written without waiting for a draft
 
 
@@ -68,7 +68,7 @@ class EagleSlot:
         return self.num_written + len(self.waiting_tokens)
 
     def continues_with(self, rows: Committed) -> bool:
-        """Return whether these rows follow the pairs without a hole; the pair before them needs the tail's state."""
+        """Return whether these rows follow the pairs without a hole. The first pair needs the state of the tail."""
         reached = self.num_pairs + (self.tail is not None)
         return not self.is_empty and rows.first_position <= reached
 
@@ -95,9 +95,9 @@ class EagleSlot:
 class Eagle3(ContextDrafter):
     """A drafter (drafters.drafter.Drafter) over one head context, which holds a tree for each slot.
 
-    branches  children of a node that are proposed
-    sequences  of the head's cache, for chains besides the trunk; None: drafts are combs
-    window    positions that a row attends to, its own included; None: all
+    num_choices      children of a node that are proposed
+    sequences        of the head's cache, for chains besides the trunk; None: drafts are combs
+    window           positions that a row attends to, its own included; None: all
     max_prompt_rows  newest rows of a prompt that the head gets; None: all
     """
 
@@ -106,18 +106,18 @@ class Eagle3(ContextDrafter):
         head: HeadContext,
         taps: tuple[int, ...],
         *,
-        branches: int = 1,
+        num_choices: int = 1,
         sequences: BranchSequences | None = None,
         window: int | None = None,
         max_prompt_rows: int | None = None,
         name: str = "eagle3",
     ) -> None:
         self._sequences = sequences or BranchSequences(head)
-        # margin 1: the pair at the border of a reused prefix needs a feature that no cache holds
+        # margin 1: the pair at the end of a reused prefix needs a feature that is not cached
         num_branches = self._sequences.num_branches
         traits = DraftTraits(name=name, taps=taps, reuse_margin=1, num_branches=num_branches, catches_up=True)
         super().__init__(head, traits)
-        self._head, self._branches, self._window = head, branches, window
+        self._head, self._num_choices, self._window = head, num_choices, window
         self._max_prompt_rows = max_prompt_rows
         self._first_needed: dict[int, int] = {}  # position in the prompt, by slot
         self._slots: defaultdict[int, EagleSlot] = defaultdict(EagleSlot)
@@ -140,14 +140,16 @@ class Eagle3(ContextDrafter):
         rows = HeadRows()
         for node in nodes:
             self._add_rows(node, rows)
-        drafts = decode_rows(self._head, rows, nodes, branches=self._branches, depth=depth, extra_levels=extra_levels)
+        drafts = decode_rows(
+            self._head, rows, nodes, num_choices=self._num_choices, depth=depth, extra_levels=extra_levels
+        )
         for node, draft in zip(nodes, drafts, strict=True):
             last = node.position + len(draft.continuation.tokens) - 1  # the last token has no row yet
             self._slots[node.slot].states[node.chain, last] = draft.state
         return [draft.continuation for draft in drafts]
 
     def _add_rows(self, node: Node, rows: HeadRows) -> None:
-        """Add the rows that propose the node's children at the last of them; none if the state for it is missing."""
+        """Add the rows whose last one proposes the node's children; none if its state is missing."""
         slot = self._slots[node.slot]
         if not node.is_root:
             self._add_drafted(node, slot, rows)
@@ -163,7 +165,7 @@ class Eagle3(ContextDrafter):
         slot.num_written = node.position
 
     def _add_drafted(self, node: Node, slot: EagleSlot, rows: HeadRows) -> None:
-        """Add the row of a drafted token, with the state of the one before it, in its chain or the one it leaves."""
+        """Add the row of a drafted token, with the state of the preceding token of its path."""
         begins_branch = node.place == 0 and node.chain > 0
         if begins_branch:
             root_end, end = slot.num_written, node.position - 1
@@ -173,7 +175,7 @@ class Eagle3(ContextDrafter):
         rows.mark_output(node)
 
     def _has_pairs(self, root: Node) -> bool:
-        """Return whether all pairs before the root are there, and the state for its own."""
+        """Return whether all pairs before the root exist, and the state for the root's own pair."""
         slot = self._slots[root.slot]
         return slot.tail is not None and root.position == slot.num_pairs + 1
 
@@ -207,7 +209,7 @@ class Eagle3(ContextDrafter):
         self._encode_rows(committed)
 
     def _drop_unneeded(self, rows: Committed) -> Committed | None:
-        """Return the rows without those of a long prompt's beginning; None if no row is left."""
+        """Drop the rows at a long prompt's beginning; None if no row is left."""
         unneeded = self._first_needed.get(rows.slot, 0) - rows.first_position
         if unneeded <= 0:
             return rows
@@ -230,7 +232,9 @@ class Eagle3(ContextDrafter):
         buffer_rows(self._slots, committed)
 
     def _wake(self, slots: Sequence[int]) -> int:
-        """Encode the buffered rows of sleeping slots, and return how many; start over where older rows are missing."""
+        """Encode the buffered rows of sleeping slots, and return how many; restart a slot whose older
+        rows are missing.
+        """
         waking = []
         for index in slots:
             slot = self._slots.get(index)
@@ -265,12 +269,12 @@ class Eagle3(ContextDrafter):
         slot.tail = fused[-1]
 
     def _write_long_queues(self) -> None:
-        """Write long queues of pairs, so that the next drafts of all slots fit in one batch."""
+        """Decode long queues of pairs, so that the next drafts of all slots fit in one batch."""
         most = min(MAX_WAITING_PAIRS, max(self._head.n_batch // len(self._slots) - self._rows_beside_pairs, 0))
         self._write_queues(self._slots, most)
 
     def _write_queues(self, slots: Iterable[int], most: int) -> int:
-        """Write the queues of these slots that have more than `most` pairs, and return how many pairs that was."""
+        """Decode the queues of those slots that have more than `most` pairs, and return how many pairs that was."""
         num_written = 0
         for index in slots:
             slot = self._slots[index]
@@ -284,7 +288,9 @@ class Eagle3(ContextDrafter):
         return num_written
 
     def inherit(self, old: Eagle3) -> None:
-        """Take over the target's rows that `old` kept of sleeping slots. Its states are those of another encoder."""
+        """Take over the target's rows that `old` kept for sleeping slots, but not its states: another encoder made
+        them.
+        """
         self._first_needed = old._first_needed
         for index, slot in old._slots.items():
             self._slots[index] = EagleSlot(buffered=slot.buffered and RowBuffer(slot.buffered))
@@ -320,7 +326,7 @@ class Eagle3(ContextDrafter):
         self._head.remove(slot, 0)
 
     def copy_slot(self, source: int, target: int, position: int) -> None:
-        """Share the cells, which are never written again: later drafts and commits come after them."""
+        """Share the cells: they are never overwritten, because later drafts and commits come after them."""
         self._empty(target)
         source_slot = self._slots[source]
         if source_slot.start < source_slot.num_written:

@@ -1,8 +1,8 @@
 """A drafter whose head can be exchanged between two steps, while answers run.
 
-Everything that uses the drafter has the holder, so that a new head is in use everywhere at once. The new head has read
-nothing of the running texts. So it first gets the rows of some more steps, which it keeps as a sleeping head does,
-while the old one drafts on; then it wakes from them. Does not know how heads are opened.
+Everything that uses the drafter has the holder, so that a new head is in use everywhere at once. The new head knows
+nothing of the running texts. So it first buffers the rows of some more steps, as a sleeping head does, while the old
+one drafts on; then it wakes from them. Does not know how heads are opened.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Exchangeable(Drafter, SlotState, CatchesUp, Protocol):
 
     @property
     def num_rows_to_wake(self) -> int:
-        """The newest rows of a text from which it drafts well."""
+        """Number of newest rows of a text from which it drafts well."""
 
     def inherit(self, old: Self) -> None:
         """Take over what `old` kept of the target's rows, and what it knows of running requests."""
@@ -47,7 +47,7 @@ class OpenHead:
 
 
 class OwnState(NamedTuple):
-    """The state of a slot in RAM, and how many heads had been replaced: its cells mean nothing to a later one."""
+    """A slot's state in RAM, with the number of heads replaced by then: a later head cannot use its cells."""
 
     generation: int
     swapped: Swapped[Any]
@@ -97,9 +97,10 @@ class HeadHolder:
         return self._head.path
 
     def prepare(self, path: Path, version: int) -> Exchange:
-        """Open a head, in any thread; return what exchanges it, which returns what closes the old one.
+        """Open a head, in any thread. Return a function that exchanges it for the current one.
 
-        That is called between two steps, again and again while it returns None.
+        The engine calls that function between two steps, again and again while it returns None. When the exchange is
+        done, it returns a function that closes the old head.
 
         Raises IncompatibleError for a head that drafts differently, and the errors of opening it.
         """
@@ -112,7 +113,6 @@ class HeadHolder:
         return lambda: self._exchange(head)
 
     def _check(self, head: OpenHead) -> None:
-        """Raise IncompatibleError if a head cannot replace the one in use."""
         if type(head.drafter) is not type(self._head.drafter) or head.drafter.traits != self.traits:
             raise IncompatibleError(
                 f"the new head drafts differently ({describe(head.drafter.traits)}) from the one in use "
@@ -121,7 +121,9 @@ class HeadHolder:
             )
 
     def _exchange(self, head: OpenHead) -> CloseHead | None:
-        """Exchange the head if it has got enough rows; return what closes the old one, or None to be called again."""
+        """Exchange the head if it has enough rows. Return a function that closes the old one, or None to be called
+        again.
+        """
         if self._next is None:
             self._prepare_next(head)
         if self._next is not head or not self._is_ready:
@@ -141,7 +143,9 @@ class HeadHolder:
 
     @property
     def _is_ready(self) -> bool:
-        """True if the next head has rows of all running texts; one that is not read meanwhile does not hold it up."""
+        """Return whether the next head has rows of all running texts; a text that does not advance does
+        not hold it up.
+        """
         needed = self._drafters[-1].num_rows_to_wake
         return self._num_commits >= needed or all(count >= needed for count in self._rows.values())
 
@@ -190,7 +194,7 @@ class HeadHolder:
         return Swapped(OwnState(self._generation, swapped))
 
     def swap_in(self, slot: int, swapped: Swapped[OwnState], tokens: Sequence[int]) -> None:
-        """Restore the slot if this head wrote it; for another one it is empty, as after a copy without state."""
+        """Restore the slot if this head wrote it; otherwise the slot stays empty, as after a copy without state."""
         self.rollback(slot, 0)
         if swapped.state.generation == self._generation:
             self._head.drafter.swap_in(slot, swapped.state.swapped, tokens)
@@ -202,6 +206,6 @@ class HeadHolder:
 
 
 def describe(traits: DraftTraits) -> str:
-    """Return what distinguishes a head's way to draft, such as `eagle3 of layers 2, 18, 33`."""
+    """Return the traits of a head that drafting depends on, such as `eagle3 of layers 2, 18, 33`."""
     block = f", {traits.block_size} tokens a pass" if traits.block_size > 1 else ""
     return f"{traits.name} of layers {', '.join(map(str, traits.taps))}{block}"

@@ -1,4 +1,4 @@
-"""Draft from the target's own guesses: what it would have said after drafted tokens that it refused.
+"""Draft from the target's own guesses: the tokens that it would have chosen after drafted tokens that it rejected.
 
 A refused draft was decoded all the same, and its rows show which token the target finds likeliest after each drafted
 one. Jacobi decoding makes these guesses its next draft, and lookahead decoding (arXiv 2402.02057) keeps them as n-grams
@@ -23,8 +23,8 @@ from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, DraftT
 
 MAX_GRAMS = 8192  # of an owner, by two tokens and by one; the oldest go first
 MAX_OWNERS = 16  # whose n-grams are kept; the least recent goes first
-# Confidences tell the three sources apart: what they are worth is learned (acceptance_table.py), whether or not they
-# are sent. So they begin low: guesses that are right are soon sent, and those that never are take few rows.
+# Confidences tell the three sources apart: their acceptance is learned (acceptance_table.py), whether or not they are
+# sent. So they begin low: guesses that are right are soon sent, and those that never are take few rows.
 PAIR, SINGLE, PLACE = 0.06, 0.035, 0.02
 KeyT = TypeVar("KeyT")
 UNKNOWN = -1  # stands for the token before a text's first one
@@ -45,7 +45,7 @@ class GramPool:
         replace_newest(self._singles, token, guess)
 
     def find(self, before: int, token: int) -> tuple[int, float] | None:
-        """Return the guess after these tokens, and its confidence; None: none is kept."""
+        """Return the guess after these tokens, and its confidence; None if none is kept."""
         guess = self._pairs.get((before, token))
         if guess is not None:
             return guess, PAIR
@@ -57,7 +57,7 @@ class GramPool:
 
 
 def replace_newest(grams: dict[KeyT, int], key: KeyT, guess: int) -> None:
-    """Enter a guess as the newest, and drop the oldest one where there are too many."""
+    """Store a guess as the newest one, and drop the oldest if there are too many."""
     grams.pop(key, None)
     grams[key] = guess
     if len(grams) > MAX_GRAMS:
@@ -83,7 +83,7 @@ class LookaheadSlot:
     drafted: list[int] = field(default_factory=list)
 
     def forget(self, position: int) -> None:
-        """Continue at this position, after an unknown token."""
+        """Restart at this position, after an unknown token."""
         self.newest, self.end = (UNKNOWN, UNKNOWN), position
         self.guesses.clear()
         self.drafted.clear()
@@ -97,7 +97,7 @@ class Lookahead:
 
     def __init__(self) -> None:
         self._slots: defaultdict[int, LookaheadSlot] = defaultdict(LookaheadSlot)
-        self._pools: dict[str, GramPool] = {}  # by owner; the one that was taught last stands last
+        self._pools: dict[str, GramPool] = {}  # by owner; the most recently updated one last
 
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
         state = self._slots[slot]
@@ -108,9 +108,9 @@ class Lookahead:
         """Do nothing: the n-grams stay, for the owner's other requests."""
 
     def may_match(self, root: Node, length: int) -> bool:
-        """Return whether n-grams of the length continue: any for the shortest matches, pairs for longer ones.
+        """Return whether kept n-grams continue the text: pairs for longer matches, single tokens only for the shortest.
 
-        The longest matches are more than an n-gram can be: after many vain finds, nothing is drafted.
+        The longest match lengths exceed an n-gram: after many finds in vain, nothing is drafted.
         """
         state, pool = self._slots[root.slot], self._pools.get(self._slots[root.slot].owner)
         if length == MATCH_LENGTHS[0]:
@@ -195,7 +195,7 @@ class Lookahead:
         self._slots[slot].forget(len(tokens))
 
     def resume(self, slot: int, tokens: Sequence[int]) -> None:
-        """Make this text the slot's own. It is built from the tokens alone."""
+        """Restore the slot from its tokens alone."""
         self.swap_in(slot, Swapped(None), tokens)
 
     def close(self) -> None:

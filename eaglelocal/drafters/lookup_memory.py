@@ -23,7 +23,7 @@ from eaglelocal.core.request import NO_NAMES, stored_owner
 SUFFIX = ".tokens"
 BREAK = -1
 TOKEN_BYTES = 4
-MAX_EXCESS = 2  # a file is cut to its newest tokens when it has so many times more than it keeps
+MAX_EXCESS = 2  # a file is cut to its newest tokens when it exceeds the limit by this factor
 
 _log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@
     layer 2         (t4,h3) (c5,s4) (c6,s5) -> c7
 
 Each layer has keys and values of its own. The pairs of the target's tokens and states, which eagle3.py collects, are
-written for all layers in the call that drafts from them. The rows of a draft are computed by each layer that drafts a
-token after them. There is no token after the last layer's. Source: `chain_heads` of common/speculative.cpp, llama.cpp.
+written for all layers in the call that drafts from them. Each layer computes the rows of all drafted tokens before its
+own. Nothing is drafted after the last layer's token. Source: `chain_heads` of common/speculative.cpp, llama.cpp.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from eaglelocal.drafters.row_buffer import HeadRows
 class MtpLayers(Eagle3):
     """A drafter (drafters.drafter.Drafter) over the head context of `num_layers` layers. Drafts chains."""
 
-    def __init__(self, head: HeadContext, taps: tuple[int, ...], num_layers: int, *, branches: int = 1) -> None:
-        super().__init__(head, taps, branches=branches, name="mtp")
+    def __init__(self, head: HeadContext, taps: tuple[int, ...], num_layers: int, *, num_choices: int = 1) -> None:
+        super().__init__(head, taps, num_choices=num_choices, name="mtp")
         self.traits = replace(self.traits, max_depth=num_layers)
         self._rows_beside_pairs = num_layers
         self._drafted: dict[int, list[tuple[int, State]]] = {}  # by slot: tokens of its draft, and the states before
@@ -34,7 +34,7 @@ class MtpLayers(Eagle3):
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:
-        """Return as Drafter.draft; slots that have drafted differently far take one call each."""
+        """Draft as Drafter.draft; slots whose drafts have different lengths take one call per length."""
         self._wake([node.slot for node in nodes if node.is_root])
         continuations: dict[int, Continuation] = {}  # by slot
         for layer in sorted({node.place + 1 for node in nodes}):
@@ -53,7 +53,7 @@ class MtpLayers(Eagle3):
         if not rows.outputs:
             return {}
         proposals = self._head.decode(
-            rows.batch(), self._branches, confident=True, depth=depth, extra_levels=extra_levels, layer=layer
+            rows.batch(), self._num_choices, confident=True, depth=depth, extra_levels=extra_levels, layer=layer
         )
         num_rows = len(rows.outputs)
         drafts = split_proposals(proposals, num_rows)

@@ -34,8 +34,8 @@ POOL_TOKENS = 8192  # newest tokens of an owner's answers that can be found for 
 MAX_UNREAD = 32  # newest tokens of a text that are indexed later, several at a time
 MAX_OWNERS = 16  # whose answers are kept; the least recent goes first
 MAX_REMEMBERED = 16_384  # newest tokens of a request that go into a memory, at its end, between two steps
-KNOWN_TOKENS = 64  # pieces that occur already are not remembered again: system prompts, files that are read again
-PRIOR_WEIGHT = 3  # imagined occurrences that stand for the length of the match; see estimate_confidence
+KNOWN_TOKENS = 64  # pieces that occur already are not stored again: system prompts, files that are sent again
+PRIOR_WEIGHT = 3  # pseudo-occurrences that stand for the length of the match; see estimate_confidence
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ def estimate_confidence(length: int, num_seen: int, num_agreeing: int) -> float:
     """Return the confidence of a proposal, in (0, 1): how many occurrences agree, with the match's length as a prior.
 
     The followed occurrence agrees by definition and does not count; of the `num_seen` - 1 others, `num_agreeing` - 1
-    continued with the same token. Three more are imagined, of which length / (length + 3) agree: a long match that was
+    continued with the same token. Three more are assumed, of which length / (length + 3) agree: a long match that was
     seen once is worth as much as a short one that always continued alike.
 
         1 of 5 agrees, 2 tokens: 0.17    seen once, 2 tokens: 0.40    seen once, 30 tokens: 0.91
@@ -138,7 +138,7 @@ class NgramSlot:
     def index(self, max_tokens: int) -> Generations:
         """Return the index of the whole text.
 
-        The text is read when this is first called: a request that looks nothing up reads none.
+        The text is indexed at the first call: a request without lookups indexes nothing.
         """
         if self.own is None:
             self.own = Generations(max_tokens)
@@ -186,7 +186,7 @@ class Ngram:
         self._max_tokens, self._max_owners, self._memory = max_tokens, max_owners, memory
         self._pool_tokens = memory.max_tokens if memory else pool_tokens
         self._slots: defaultdict[int, NgramSlot] = defaultdict(NgramSlot)
-        self._pools: dict[str, Generations] = {}  # by owner; the one that answered last stands last
+        self._pools: dict[str, Generations] = {}  # by owner; the one that answered last comes last
 
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
         """Start a request of `owner` in the slot; its answer begins after `num_prompt` tokens.
@@ -201,7 +201,9 @@ class Ngram:
         state.num_prompt = num_prompt
 
     def end(self, slot: int) -> None:
-        """Let the owner's other requests draft from the slot's answer, which has ended. A second call does nothing."""
+        """Add the finished answer to the owner's pool, so that other requests can draft from it. A second call does
+        nothing.
+        """
         state = self._slots[slot]
         if self._memory is not None and not state.owner.startswith(PRIVATE):
             self._remember(self._memory, state.owner, state.take_text()[-MAX_REMEMBERED:])
@@ -209,7 +211,6 @@ class Ngram:
             self._pool(state.owner).begin(answer)
 
     def _remember(self, memory: LookupMemory, owner: str, text: array[int]) -> None:
-        """Add what is new in a text to the owner's pool and to the memory."""
         if len(text) <= MIN_MATCH:
             return
         pool = self._pool(owner)
@@ -230,7 +231,7 @@ class Ngram:
         return pool
 
     def _find_pool(self, owner: str) -> Generations | None:
-        """Return the owner's pool, read from the memory if there is one; None: nothing was answered yet."""
+        """Return the owner's pool, loaded from the memory if there is one; None if the owner has no answers yet."""
         return self._pools.get(owner) if self._memory is None else self._pool(owner)
 
     def may_match(self, root: Node, length: int) -> bool:
@@ -320,7 +321,7 @@ class Ngram:
             state.cut(position, position)
 
     def copy_slot(self, source: int, target: int, position: int) -> None:
-        """Copy the tokens alone and index them again: nothing else of the source's owner may come along."""
+        """Copy only the tokens and index them again, so that nothing else of the source's owner is copied."""
         source_slot = self._slots[source]
         self._replace_text(
             target, source_slot.text[: max(position - source_slot.start, 0)], source_slot.start, position
@@ -337,7 +338,7 @@ class Ngram:
         self._replace_text(slot, array("i", tokens), 0, len(tokens))
 
     def resume(self, slot: int, tokens: Sequence[int]) -> None:
-        """Make this text the slot's own. It is built from the tokens alone."""
+        """Restore the slot from its tokens alone."""
         self.swap_in(slot, Swapped(None), tokens)
 
     def _replace_text(self, slot: int, text: array[int], start: int, position: int) -> None:
@@ -352,7 +353,7 @@ class Ngram:
 
 
 def select_unknown(pool: Generations, text: array[int]) -> list[array[int]]:
-    """Return the parts of a text that are not in the pool, each with the tokens before it as a context."""
+    """Return the parts of a text that the pool lacks, each with its preceding tokens as context."""
     parts: list[array[int]] = []
     first = None  # of the part that is being collected
     for at in range(0, len(text), KNOWN_TOKENS):

@@ -1,7 +1,7 @@
 """The newest rows of a sleeping slot, in order and without holes, as owned copies from which a head can wake.
 
-Older rows are dropped, although a head drafts somewhat better with them: a step that sleeps should cost no more than a
-plain one. For the same reason the methods touch only the ends of the buffer.
+Older rows are dropped, although a head drafts somewhat better with them: a step with a sleeping drafter should cost no
+more than a plain one. For the same reason the methods touch only the ends of the buffer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CommittedRows(NamedTuple):
 
 
 class RowBuffer:
-    """The buffered rows of one slot; false while there are none."""
+    """The buffered rows of one slot. It is false while it is empty."""
 
     __slots__ = ("_num_rows", "_pieces")
 
@@ -118,7 +118,7 @@ class BufferingSlot(Protocol):
 
 
 def buffer_rows(slots: Mapping[int, BufferingSlot], committed: Sequence[Committed]) -> None:
-    """Keep the committed rows of sleeping slots. `slots` makes the state of a slot that it does not have."""
+    """Keep the committed rows of sleeping slots. `slots` creates the state of a slot that it lacks."""
     for rows in committed:
         slot = slots[rows.slot]
         if slot.buffered is None:
@@ -152,7 +152,7 @@ class HeadRows:
         self.sequences.append(sequence)
 
     def mark_output(self, node: Node) -> None:
-        """Make the last row an output row, whose proposal is returned: that of this node."""
+        """Make the last row an output row: its proposal is returned as this node's."""
         self.outputs.append(len(self.tokens) - 1)
         self.nodes.append(node)
 
@@ -170,24 +170,24 @@ def decode_rows(
     rows: HeadRows,
     nodes: Sequence[Node],
     *,
-    branches: int,
+    num_choices: int,
     depth: int,
     extra_levels: ExtraLevels = NO_EXTRA_LEVELS,
 ) -> list[HeadDraft]:
     """Decode the rows, and return what the head proposes after each node; NOTHING where it has no output row."""
     if not rows.outputs:
         return [HeadDraft(NOTHING) for _ in nodes]
-    proposals = head.decode(rows.batch(), branches, confident=True, depth=depth, extra_levels=extra_levels)
+    proposals = head.decode(rows.batch(), num_choices, confident=True, depth=depth, extra_levels=extra_levels)
     proposed = map(HeadDraft, split_proposals(proposals, len(rows.outputs)), proposals.states)
     by_node = dict(zip(rows.nodes, proposed, strict=True))
     return [by_node.get(node, HeadDraft(NOTHING)) for node in nodes]
 
 
-# ---- newest state: the common part of drafters that keep nothing of a slot but the target's state at its newest row,
-# asleep or awake
+# ---- newest state: the common part of drafters that keep only the target's state at a slot's newest row, asleep or
+# awake
 @dataclass(slots=True)
 class NewestState(Generic[StateT]):
-    """`state` is the target's at the newest committed row, at position end - 1; None: it is not known."""
+    """`state` is the target's state at the newest committed row, position end - 1; None if it is not known."""
 
     state: StateT | None = None
     end: int = 0
@@ -205,7 +205,7 @@ class NewestStateDrafter(ContextDrafter, Generic[StateT]):
         raise NotImplementedError
 
     def find_state(self, root: Node) -> StateT | None:
-        """Return the state that gave the root; None where it is not known."""
+        """Return the state of the row from which the root was sampled; None if it is not known."""
         slot = self._slots[root.slot]
         return slot.state if root.position == slot.end else None
 

@@ -39,8 +39,8 @@ class Generations:
 
     When the young automaton is full, it replaces the old one. Nothing is indexed again.
 
-    Hashes of all runs of MATCH_LENGTHS tokens are kept in sets: whoever looks for a run that is in none need not ask an
-    automaton, which is a cold call into native code at every step.
+    Hashes of all runs of MATCH_LENGTHS tokens are kept in sets: a run that is in no set need not be looked up in an
+    automaton, which would be a cold call into native code at every step.
     """
 
     def __init__(self, max_tokens: int) -> None:
@@ -54,7 +54,7 @@ class Generations:
         return len(self.young) + (len(self.old) if self.old else 0)
 
     def contains(self, tokens: Sequence[int]) -> bool:
-        """Return whether the tokens occur in one of the indexes in a row."""
+        """Return whether the tokens occur consecutively in one of the indexes."""
         sources = [self.young] if self.old is None else [self.young, self.old]
         return any(source.follow(0, 0, tokens)[1] == len(tokens) for source in sources)
 
@@ -86,5 +86,5 @@ class Generations:
 
 
 def list_runs(tokens: Sequence[int], length: int) -> Iterable[tuple[int, ...]]:
-    """Return all runs of so many neighbouring tokens."""
+    """Return all runs of `length` neighbouring tokens."""
     return zip(*(tokens[first:] for first in range(length)), strict=False)

@@ -28,7 +28,7 @@ from eaglelocal.text.tool_calls.tool_grammar import make_constraint
 from eaglelocal.text.tool_calls.tool_schemas import has_unknown_reference, read_schema
 
 MAX_LOOSENED = 512  # tools
-MAX_COSTLY = 2  # schemas per request that may turn out too complex, which takes seconds to find out
+MAX_COSTLY = 2  # schemas per request that may turn out too complex; finding out takes seconds each
 ONE_CALL = ToolChoice(use=ToolUse.REQUIRED)
 
 
@@ -51,9 +51,9 @@ class ConstraintSpec:
         )
 
     def list_unbound(self, tools: Sequence[Tool], ignored: Iterable[str]) -> Iterator[str]:
-        """Yield the keywords of the request's schemas that a constraint with these tools cannot keep.
+        """Yield the keywords of the request's schemas that a constraint with these tools cannot enforce.
 
-        ignored    keywords of the tools' schemas that the constraint leaves out
+        ignored  keywords of the tools' schemas that the constraint leaves out
         """
         yield from self.constraint.unbound if self.constraint is not None else ()
         said = frozenset().union(*(list_said(read_schema(tool)) for tool in self.split.tools))
@@ -118,7 +118,9 @@ class AnswerConstraint:
         raise self._blame_tool(spec) or refusal
 
     def _candidates(self, spec: ConstraintSpec) -> Iterator[tuple[Tool, ...]]:
-        """Yield the tools as last loosened, then each as it compiles alone, then all with any arguments."""
+        """Yield the tools as last loosened, then each in the tightest form that compiles alone, then all with any
+        arguments.
+        """
         tools = spec.split.tools
         remembered = tuple(self._loosened.get((spec.owner, tool), tool) for tool in tools)
         yield remembered
@@ -130,7 +132,7 @@ class AnswerConstraint:
             yield untyped
 
     def _blame_tool(self, spec: ConstraintSpec) -> RequestError | None:
-        """Return the error of the first strict tool that does not compile by itself, if there is one."""
+        """Return the error of the first strict tool that does not compile alone, if any."""
         for tool in spec.split.tools:
             if tool.is_strict and (refusal := self._check(spec.make_call(tool))[0]):
                 reason = refusal.message.partition(": ")[2] or refusal.message
@@ -155,7 +157,7 @@ class AnswerConstraint:
         return tuple(loosened)
 
     def _loosen(self, tool: Tool, spec: ConstraintSpec) -> tuple[Tool, bool]:
-        """Return the tightest form of this tool that compiles, else the loosest, and if it was too complex."""
+        """Return the tightest form of this tool that compiles, else the loosest, and whether it was too complex."""
         loosened, is_costly = tool, False
         for loosened in (tool, *loosen_tool(tool)):
             refusal, _ = self._check(spec.make_call(loosened))

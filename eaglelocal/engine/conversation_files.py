@@ -1,4 +1,5 @@
-"""Conversations on disk (`--cache-disk`): cells of the target, written behind answers, read when a prompt goes on.
+"""Conversations on disk (`--cache-disk`): cells of the target, written after answers, and read for prompts that
+continue them.
 
     text 1   [system prompt, files, question, answer]     written while the engine is idle
              the server is stopped, and started again
@@ -6,8 +7,9 @@
 
 A file holds a description, the tokens, the cells as llama.cpp copies them, and recurrent states. It is used only if its
 checksums are right; a damaged one is removed, and the prompt is read as usual. Drafters start anew. One thread writes;
-lanes read (engine/input_queue.py). The folder is that of one model file, cache and build, so files of another are never
-found; the description names the owner, so that a prompt finds no more of another's text than a shared beginning.
+input threads read (engine/input_queue.py). Each model file, cache layout and build has its own folder, so files of
+another are never found. The description names the owner, so a prompt reuses only a shared beginning of another owner's
+text.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ MAX_DESCRIPTION = 64 * 1024  # bytes
 MAX_TOKENS = 2**24
 PIECE_BYTES = 4 * 2**20
 CLOSE_WAIT_S = 5.0
-MAX_PENDING_BYTES = 2**30  # of cells that wait for the writer, beside the text that it writes
+MAX_PENDING_BYTES = 2**30  # most bytes of cells that wait for the writer, besides the text being written
 NO_STATES: Mapping[int, bytearray] = {}
 
 _log = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ class StoredCells(NamedTuple):
 
 
 class DamagedFileError(Exception):
-    """A file that is not what its description says."""
+    """A file that contradicts its description."""
 
 
 class ConversationFiles:
@@ -106,7 +108,7 @@ class ConversationFiles:
         return " ".join(sorted(f"{self._adapters[number]}:{scale!r}" for number, scale in mix))
 
     def wants(self, held: Slot | SwappedText) -> bool:
-        """Return whether a text is worth writing, and the writer keeps up."""
+        """Return whether a text is worth writing, and the writer is not behind."""
         if self.problem or self._num_pending > MAX_PENDING_BYTES:
             return False
         return self.index.wants(self._describe(held), self._writing)
@@ -116,7 +118,9 @@ class ConversationFiles:
         return StoredText("", held.tokens, owner=owner, adapters=self._name(held.adapters))
 
     def write_later(self, held: SwappedText, cells: Bytes, states: Mapping[int, bytearray] = NO_STATES) -> None:
-        """Write a text in the background, unless it is larger than all files may be. The cells may not change."""
+        """Write a text in the background, unless it exceeds the size limit of all files. The cells must not change
+        meanwhile.
+        """
         num_bytes = len(cells) + sum(map(len, states.values())) + TOKEN_BYTES * len(held.tokens)
         if num_bytes > self._max_bytes:
             return
@@ -158,9 +162,9 @@ class ConversationFiles:
         with suppress(OSError):
             path.unlink(missing_ok=True)
 
-    # ---- reading: called from lanes
+    # ---- reading: called from input threads
     def fetch(self, request: Request, num_held: int, max_bytes: int) -> None:
-        """Read the cells that save a prompt most, if memory holds much less of it. Called from a lane.
+        """Read the cells that save a prompt most, if memory holds much less of it. Called from an input thread.
 
         num_held   tokens of the prompt that memory holds
         max_bytes  of cells that memory takes
@@ -183,11 +187,13 @@ class ConversationFiles:
             return  # the prompt is read as usual
 
     def _find_owner(self, name: str) -> str:
-        """Return the owner who has this name on disk; the name itself, which nobody else has, if their key is gone."""
+        """Return the owner with this name on disk. If their key is gone, return the name itself, which no other owner
+        has.
+        """
         return next((owner for owner, own in self._owners.items() if own == name), name)
 
     def take_read(self) -> Iterator[StoredCells]:
-        """Yield what was read since the last call."""
+        """Yield the texts that were read since the last call."""
         while self._read:
             yield self._read.popleft()
 
@@ -201,7 +207,7 @@ class ConversationFiles:
         self._writer.submit(int).result()
 
     def close(self) -> None:
-        """Wait for what is being written, for some seconds at most."""
+        """Wait for the write in progress, for some seconds at most."""
         with suppress(TimeoutError):
             self._writer.submit(int).result(CLOSE_WAIT_S)
         self._writer.shutdown(wait=False, cancel_futures=True)
@@ -340,7 +346,7 @@ def read_file(path: Path) -> StoredCells:
 
 
 def read_part(file: BinaryIO, size: int, check: int) -> tuple[Bytes, int]:
-    """Read so many bytes. Returns them, and the checksum of all bytes so far."""
+    """Read `size` bytes. Return them, and the checksum of all bytes so far."""
     part: Bytes = np.empty(size, dtype=np.uint8)
     for piece in pieces_of(part.data):
         if file.readinto(piece) != len(piece):  # type: ignore[attr-defined]  # of BufferedReader

@@ -34,8 +34,8 @@ from eaglelocal.core.request import AnyRequest, EmbedRequest, Ranking, Spec
 from eaglelocal.core.run_options import suggest_ctx
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.drafters.head_holder import Exchange
-from eaglelocal.engine.input_queue import INLINE, INPUT_WAIT_S, InputQueue, Lanes
-from eaglelocal.engine.prompt_tokens import SURE_TOKEN_BYTES, choose_embed_lane
+from eaglelocal.engine.input_queue import INLINE, INPUT_WAIT_S, InputExecutors, InputQueue
+from eaglelocal.engine.prompt_tokens import SURE_TOKEN_BYTES, choose_embed_executor
 from eaglelocal.engine.running_answer import make_never_started
 from eaglelocal.engine.step_timing import peak_rss_bytes
 from eaglelocal.errors import EagleLocalError, EngineError, IncompatibleError, RequestError
@@ -70,7 +70,7 @@ class RunningEmbedding:
     texts: list[list[int]]
     submitted_at: float
     ranking: Ranking | None
-    num_taken: int = 0  # texts that went into a pass
+    num_taken: int = 0  # texts that are in a pass or done
     vectors: list[Floats] = field(default_factory=list)
 
     @property
@@ -82,14 +82,14 @@ class RunningEmbedding:
         return self.texts[self.num_taken]
 
     def take_text(self) -> bool:
-        """Record that the next text goes into a pass; return whether others still wait for one."""
+        """Record that the next text goes into a pass; return whether more texts wait."""
         self.num_taken += 1
         return self.num_taken < len(self.texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingOutput:
-    """The kind of output: vectors, or with `pairs` scores, which the model may already give as probabilities."""
+    """The kind of output: vectors, or with `pairs` scores; the model may already give probabilities."""
 
     pairs: Pairs | None = None
     gives_probabilities: bool = False
@@ -109,18 +109,18 @@ class EmbeddingEngine:
         close: Callable[[], None],
         *,
         output: EmbeddingOutput = VECTORS,
-        lanes: Lanes = INLINE,
+        input_executors: InputExecutors = INLINE,
     ) -> None:
         """Take ownership of the model.
 
         close  closes what the builder opened, in reverse order
-        lanes  executors that tokenize, see input_queue.py
+        input_executors  executors that tokenize, see input_queue.py
         """
         self.info = info
         self._embedder, self._vocabulary, self._close = embedder, vocabulary, close
         self._pairs, self._gives_probabilities = output.pairs, output.gives_probabilities
-        self._inputs = InputQueue(self._read, lanes, lane_of=choose_embed_lane)
-        self._report = lanes.report
+        self._inputs = InputQueue(self._read, input_executors, choose_executor=choose_embed_executor)
+        self._report = input_executors.report
         self._running: dict[str, RunningEmbedding] = {}
         self._turns: deque[RunningEmbedding] = deque()  # with texts that wait for a pass
         self._outbox: list[RequestEvent] = []
@@ -146,13 +146,13 @@ class EmbeddingEngine:
         self._inputs.submit(request)
 
     def _read(self, request: EmbedRequest) -> list[list[int]]:
-        """Return the tokens of each text. Raises RequestError. Runs on any lane."""
+        """Return the tokens of each text. Raises RequestError. Runs on any executor."""
         if not request.inputs:
             raise RequestError("there is no input", parameter="input")
         return [self._tokenize(each, request) for each in request.inputs]
 
     def _receive(self) -> None:
-        """Take over requests that have been tokenized. With nothing else to do, wait up to INPUT_WAIT_S for one."""
+        """Take over requests that have been tokenized. If there is no other work, wait up to INPUT_WAIT_S for one."""
         if len(self._inputs) and not (self._running or self._outbox):
             self._inputs.wait(INPUT_WAIT_S)
         for prepared in self._inputs.take():
@@ -226,10 +226,12 @@ class EmbeddingEngine:
         return self._check_tokens(self._vocabulary.tokenize(text, add_special=True, parse_special=False))
 
     def _truncate(self, text: str) -> list[int]:
-        """Return the tokens of as much of a text's beginning as fits, and those that the vocabulary adds to each."""
+        """Return the tokens of the longest beginning of a text that fits, and the tokens that the vocabulary adds to
+        each.
+        """
         limit, max_bytes = self._embedder.n_batch, self._vocabulary.max_token_bytes
         if max_bytes is not None:
-            text = text[: limit * max_bytes]  # more cannot be needed, and millions of characters would take seconds
+            text = text[: limit * max_bytes]  # no more can be needed, and millions of characters would take seconds
         tokens = self._vocabulary.tokenize(text, add_special=True, parse_special=False)
         if len(tokens) <= limit:
             return tokens
@@ -251,7 +253,7 @@ class EmbeddingEngine:
         return tokens
 
     def _check_length(self, num_chars: int) -> None:
-        """Refuse a text that cannot fit before it is tokenized, which takes seconds for millions of characters."""
+        """Refuse a text that is too long before it is tokenized: millions of characters would take seconds."""
         limit = self._embedder.n_batch
         if num_chars <= limit * SURE_TOKEN_BYTES:
             return

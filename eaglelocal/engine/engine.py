@@ -1,7 +1,7 @@
 """The engine: one step, repeated. Schedule, draft, run, verify, commit.
 
-The same lines serve one slot or sixteen, greedy or sampled, with or without drafts. Holds the collaborators; knows
-neither which drafter runs nor how the target is computed.
+The same lines serve one slot or sixteen, greedy or sampled, with or without drafts. Holds the collaborators; does not
+know which drafter runs, or how the target is computed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.head_holder import CloseHead, Exchange, HeadHolder
 from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.input_processor import InputProcessor
-from eaglelocal.engine.input_queue import INLINE, Lanes, WaitingRequests
+from eaglelocal.engine.input_queue import INLINE, InputExecutors, WaitingRequests
 from eaglelocal.engine.runner import Runner, SubmittedRows
 from eaglelocal.engine.running_answer import make_never_started
 from eaglelocal.engine.running_answers import RunningAnswers
@@ -59,12 +59,12 @@ class Engine:
         controller: Controller,
         scheduler: Scheduler,
         info: EngineInfo,
-        lanes: Lanes = INLINE,
+        input_executors: InputExecutors = INLINE,
         close: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take ownership of the input processor and the lanes.
+        """Take ownership of the input processor and the executors.
 
-        lanes  executors that read requests; threads in a serving process (input_queue.start_lanes)
+        input_executors  executors that read requests; threads in a serving process (input_queue.start_executors)
         close  closes what the builder opened, in reverse order
         """
         self.info = info
@@ -80,8 +80,8 @@ class Engine:
         self._padding = Padding(context, scheduler, info.num_slots)
         self._timing = StepTiming(controller.costs, self._native_s)
         self._learning = StepLearning(controller, scheduler, context, drafters)
-        self._waiting = WaitingRequests(input_processor, scheduler, lanes)
-        self._report_work = lanes.report
+        self._waiting = WaitingRequests(input_processor, scheduler, input_executors)
+        self._report_work = input_executors.report
         self._answers = RunningAnswers(
             context,
             vocabulary,
@@ -97,7 +97,7 @@ class Engine:
         self.idle_work = IdleWork()
 
     def keep_conversations(self, files: ConversationFiles) -> None:
-        """Keep conversations on disk, and go on with those that are there. The engine closes the files."""
+        """Keep conversations on disk, and continue those that are there. The engine closes the files."""
         self._files = self._caches.files = self._waiting.files = files
 
     # ---- EngineLoop: called by the process
@@ -110,9 +110,9 @@ class Engine:
         return self._scheduler.has_work or self._submitted is not None or bool(self._outbox)
 
     def submit(self, request: AnyRequest) -> None:
-        """Queue a request. One that cannot be served comes out of a later step as Failed.
+        """Queue a request. A request that cannot be served comes out of a later step as Failed.
 
-        Raises RequestError if the id is in use: an event could not say which request it means.
+        Raises RequestError if the id is in use: events could not be assigned to a request.
         """
         if isinstance(request, EmbedRequest):
             raise RequestError(
@@ -159,8 +159,8 @@ class Engine:
     def step(self) -> list[RequestEvent]:
         """Run one step for all slots, and return its events.
 
-        Where a device computes beside the processor, the step returns while its rows are decoded, with the events of
-        the step before: the next step collects the rows first, and learns and tells of them while its own are decoded.
+        If a device computes beside the processor, the step returns while its rows are decoded, with the events of the
+        previous step. The next step first collects these rows, and reports them while its own rows are decoded.
         """
         if self.idle_work.is_left:
             self.idle_work.do_next()
@@ -168,7 +168,7 @@ class Engine:
         self._collect()
         self._receive()
         if self._caches.copy_ahead():
-            self._timing.pause()  # its time is not learned from
+            self._timing.pause()  # its time must not be learned from
         self._timing.begin()
         self._resume()
         self._admit()
@@ -228,7 +228,7 @@ class Engine:
         self._close_opened()
 
     def _store_last(self, files: ConversationFiles) -> None:
-        """Write what is worth it, for a few seconds at most."""
+        """Write the conversations that are worth it, for a few seconds at most."""
         end_s = time.monotonic() + MAX_LAST_COPIES_S
         while self._caches.copy_ahead() and time.monotonic() < end_s:
             pass
@@ -236,11 +236,11 @@ class Engine:
 
     # ---- the parts of a step
     def _receive(self) -> None:
-        """Enqueue requests that have been read. With nothing else to do, wait for one."""
+        """Enqueue requests that have been read. If there is no other work, wait for one."""
         if self._waiting.num_reading and not self._can_step:
             self._waiting.wait()
         self._outbox += self._waiting.enqueue()
-        self._caches.take_read()  # after it: a lane reads the disk before it returns the request
+        self._caches.take_read()  # after that: an input thread reads the disk before it returns the request
 
     def _resume(self) -> None:
         """Start sequences that waited for another slot to prefill the prefix that they share."""
@@ -249,7 +249,6 @@ class Engine:
             self._outbox += self._answers.start(assignment.sequence)
 
     def _admit(self) -> None:
-        """Give waiting requests free slots."""
         for assignment in self._scheduler.admit():
             sequence = assignment.sequence
             self._report_work(Begun(sequence.request.id))
@@ -323,7 +322,7 @@ class Engine:
             self._outbox += self._answers.emit(step.verdicts, step.drafted.drafts, times)
 
     def _catch_up(self) -> None:
-        """Collect and report what was submitted, for calls that must see a state between two steps."""
+        """Collect and report submitted rows, for calls that need the state between two steps."""
         self._collect()
         self._report()
 
@@ -350,15 +349,15 @@ class Engine:
         return sum([drafter.native_s for drafter in self._drafters])
 
 
-# ---- idle work: work that may be done before the first request, in short pieces, or not at all
+# ---- idle work: optional work before the first request, in short pieces
 class IdleWork:
-    """The pieces of such work; at first there are none."""
+    """The pieces of optional work; at first there are none."""
 
     def __init__(self) -> None:
         self._pieces: Iterator[None] | None = None
 
     def begin(self, pieces: Iterator[None]) -> None:
-        """Have work done; each item of the iterator is a piece of it."""
+        """Set the work to do: each item of the iterator is one piece."""
         self._pieces = pieces
 
     @property
@@ -371,5 +370,4 @@ class IdleWork:
             self._pieces = None
 
     def drop(self) -> None:
-        """Leave the rest undone."""
         self._pieces = None

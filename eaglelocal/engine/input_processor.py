@@ -35,7 +35,13 @@ from eaglelocal.text.templates.literal_text import HiddenSpellings, Span, Spelli
 from eaglelocal.text.templates.prefilled_answer import PrefilledAnswer, read_prefill, reopen_reasoning
 from eaglelocal.text.tool_calls.tool_grammar import list_callable_tools
 
-SHARED_BEHIND = ("", "e", " a", ".", "\n\nB")  # what may follow a shared text: its end, its last word going on, others
+SHARED_BEHIND = (
+    "",
+    "e",
+    " a",
+    ".",
+    "\n\nB",
+)  # possible continuations of a shared text: none, more of its last word, other text
 IMAGE_TEXT = "<__media__>"  # stands for an image in a prompt's text, as in llama-server
 
 
@@ -78,19 +84,21 @@ class InputProcessor:
         self.shared: list[tuple[int, ...]] = []  # beginnings of prompts that owners share
         self._trained_ctx = trained_ctx
         self._prompts = PromptCache(self.make_prompt)
-        self._images: dict[str, dict[bytes, object] | Exception] = {}  # decoded, or why not, by the request's id
+        self._images: dict[
+            str, dict[bytes, object] | Exception
+        ] = {}  # decoded images or the error, by the request's id
         self._constraints = NoConstraints() if constraints is None else constraints
         self._answer_constraint = AnswerConstraint(self._constraints)
         self._spellings = Spellings(vocabulary.control_texts)  # walks the vocabulary, so do it before any request
 
     def offer_adapters(self, files: Sequence[AdapterFile]) -> None:
-        """Let requests choose among these LoRA adapters; those that do not get all of them, with their scales."""
+        """Let requests choose among these LoRA adapters; other requests get all of them, with their scales."""
         self._num_adapters, self.adapters = len(files), usual_mix(files)
 
     def share(self, text: str) -> None:
-        """Let owners share the cells of this text, where it begins the system prompt. Raises RequestError.
+        """Let owners share the cells of this text, if a system prompt begins with it. Raises RequestError.
 
-        Shared are the tokens before its end that do not depend on what follows it.
+        The shared tokens are those at its start that do not depend on what follows the text.
         """
         systems = [Message("system", text + behind) for behind in SHARED_BEHIND]
         chats = [ChatRequest(id="", messages=(system, Message("user", "?"))) for system in systems]
@@ -98,7 +106,7 @@ class InputProcessor:
         self.shared.append(tokens[: min(common_prefix(tokens, other) for other in others)])
 
     def _count_shared(self, prompt: tuple[int, ...]) -> int:
-        """Return how many tokens the longest shared beginning has with which a prompt begins."""
+        """Return how many tokens of a prompt's start belong to the longest shared beginning."""
         return max((len(shared) for shared in self.shared if prompt[: len(shared)] == shared), default=0)
 
     def close(self) -> None:
@@ -111,9 +119,9 @@ class InputProcessor:
         return (*request.params.stop, *(self.template.stops if request.messages else ()))
 
     def decode_images(self, request: ChatRequest) -> Iterator[int]:
-        """Decode a request's images for `process`, one a step, after a step that yields how many pixels all have.
+        """Decode a request's images for `process`, one a step; the first step yields the pixels of all images.
 
-        `process` raises what fails. It also decodes them if this was not called.
+        `process` raises the errors. It also decodes the images itself if this was not called.
         """
         files = [image.data for message in request.messages for image in message.images]
         if self._image_reader is None or not files or self._prompts.holds(request):
@@ -130,15 +138,16 @@ class InputProcessor:
                 self._images[request.id] = error
 
     def forget_images(self, request_id: str) -> None:
-        """Drop what was decoded of a request that is read no more."""
+        """Drop the decoded images of a request that will not be read."""
         self._images.pop(request_id, None)
 
     def forget_prompts_with_images(self) -> None:
-        """Drop the prompts with images that were kept for equal requests: they take megabytes each."""
+        """Drop the cached prompts with images: they take megabytes each."""
         self._prompts.forget_images()
 
     def process(self, request: ChatRequest) -> ReadRequest:
-        """Return the prompt, and the Request unless only the prompt's tokens are counted. Raises RequestError.
+        """Return the prompt and the Request, or None for the latter if only prompt tokens are counted. Raises
+        RequestError.
 
         Safe from any thread.
         """
@@ -149,7 +158,7 @@ class InputProcessor:
         return prompt, None if request.is_counted else self.read(request, prompt)
 
     def read(self, request: ChatRequest, prompt: PromptTokens | None = None) -> Request:
-        """Return the Request, with `prompt` if it was made already. Raises RequestError if it cannot be served."""
+        """Return the Request, reusing `prompt` if it was made already. Raises RequestError if it cannot be served."""
         prompt = self.make_prompt(request) if prompt is None else prompt
         if not prompt.tokens:
             raise RequestError("the prompt is empty", parameter="messages" if request.messages else "prompt")
@@ -255,9 +264,9 @@ class InputProcessor:
         )
 
     def _find_beginning(self, request: ChatRequest) -> PrefilledAnswer:
-        """Return the messages, and the answer's beginning if the last message is to be continued.
+        """Return the messages, and the beginning of the answer if the last message is to be continued.
 
-        A constrained answer always starts new: its constraint holds for the whole of it.
+        A constrained answer always starts new, because its constraint applies to the whole answer.
         """
         last = request.messages[-1]
         is_bound = request.constraint is not None or request.tool_choice.use is ToolUse.REQUIRED
@@ -303,7 +312,7 @@ class InputProcessor:
         return images
 
     def _check_length(self, num_chars: int, *, is_chat: bool) -> None:
-        """Refuse a text that cannot fit before tokenizing it, which takes seconds for millions of characters."""
+        """Refuse a text that is too long before tokenizing it: millions of characters would take seconds."""
         if num_chars < self._n_ctx * SURE_TOKEN_BYTES:
             return
         max_bytes = self.vocabulary.max_token_bytes  # walks the vocabulary, once
@@ -312,7 +321,7 @@ class InputProcessor:
 
     def _make_too_long(self, num_prompt: int, *, is_chat: bool, is_lower_bound: bool = False) -> RequestError:
         shown = f"more than {num_prompt}" if is_lower_bound else f"{num_prompt}"
-        return RequestError(  # clients recognize the first words and shorten the prompt
+        return RequestError(  # clients recognize these first words and shorten the prompt
             f"this model's maximum context length is {self._n_ctx} tokens, and the prompt has {shown}: "
             "no room is left for an answer",
             hint=suggest_ctx(num_prompt, trained_ctx=self._trained_ctx, is_lower_bound=is_lower_bound),

@@ -1,7 +1,7 @@
-"""Reads requests on executors outside the step loop, so that no answer waits for another request's prompt.
+"""Read requests on executors outside the step loop, so that no answer waits for another request's prompt.
 
-Rendering, tokenizing and compiling constraints take from a millisecond to seconds. Lanes are executors of one thread
-each and keep the order of arrival, except for images (image_lane.py); prompt_tokens.py chooses a request's lane. Does
+Rendering, tokenizing and compiling constraints take from a millisecond to seconds. Each executor has one thread and
+keeps the order of arrival, except for images (image_executor.py). prompt_tokens.py chooses a request's executor. Does
 not know templates or vocabularies.
 """
 
@@ -21,9 +21,9 @@ from eaglelocal.core.events import Begun, Failed, ReportWork, RequestEvent, Rest
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, ChatRequest
 from eaglelocal.engine.conversation_files import ConversationFiles
-from eaglelocal.engine.image_lane import ImageLane
+from eaglelocal.engine.image_executor import ImageExecutor
 from eaglelocal.engine.input_processor import InputProcessor, ReadRequest
-from eaglelocal.engine.prompt_tokens import IMAGE_LANE, ChatLanes, count_chars, is_read_quickly
+from eaglelocal.engine.prompt_tokens import IMAGE_EXECUTOR, ExecutorChooser, count_chars, is_read_quickly
 from eaglelocal.engine.running_answer import make_count_events, make_prompted
 from eaglelocal.engine.step_times import Clock
 from eaglelocal.errors import EagleLocalError, ResourceError
@@ -33,7 +33,7 @@ from eaglelocal.worker.unexpected_error import make_engine_error
 
 INPUT_WAIT_S = 0.05  # a step without other work waits this long for a request; commands are handled between steps
 STACK_BYTES = 32 * 1024 * 1024  # of address space; the grammar compiler recurses
-NICENESS = 10  # of low lanes: decoding has priority
+NICENESS = 10  # of low-priority threads: decoding goes first
 # Each native call of a step releases the GIL, and waits this long to get it back; Python's default is 5 ms.
 SWITCH_INTERVAL_S = 0.0005
 
@@ -65,7 +65,7 @@ class InlineExecutor(Executor):
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class InputExecutors:
     """Executors that read requests. `report` gets each event of work on a request, on the thread that does it; the
     engine reports its own work to it too.
     """
@@ -74,23 +74,23 @@ class Lanes:
     report: ReportWork = lambda event: None
 
 
-INLINE = Lanes()
+INLINE = InputExecutors()
 
 
-def start_lanes(num_low: int = 4, *, report: ReportWork = INLINE.report) -> Lanes:
-    """Return one lane, and `num_low` of a lower priority. Raises ResourceError if no thread can be started."""
+def start_executors(num_low: int = 4, *, report: ReportWork = INLINE.report) -> InputExecutors:
+    """Start one thread, and `num_low` with a lower priority. Raises ResourceError if no thread can be started."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     first = ThreadPoolExecutor(1, thread_name_prefix="input")
     low = [ThreadPoolExecutor(1, f"input-low-{i}", initializer=_lower_priority) for i in range(num_low)]
     own_bytes = threading.stack_size(STACK_BYTES)
     try:
-        for lane in (first, *low):
-            lane.submit(time.monotonic).result()  # starts the thread, with this stack
+        for executor in (first, *low):
+            executor.submit(time.monotonic).result()  # starts the thread, with this stack
     except RuntimeError as error:
         raise ResourceError(f"no thread can be started: {error}", hint="free processes or memory") from error
     finally:
         threading.stack_size(own_bytes)
-    return Lanes((first, *low), report)
+    return InputExecutors((first, *low), report)
 
 
 def _lower_priority() -> None:
@@ -100,20 +100,21 @@ def _lower_priority() -> None:
 
 
 class InputQueue(Generic[RequestT, ResultT]):
-    """A queue of requests that are read on lanes. Belongs to the engine's thread; only `wait` and `close` block.
+    """A queue of requests that executors read. Belongs to the engine's thread; only `wait` and `close` block.
 
     read       converts a request for the engine; raises EagleLocalError if it cannot be served
-    lane_of    gives the index of a request's lane, out of so many
+    choose_executor  takes a request and the number of executors; returns an index
     """
 
     def __init__(
         self,
         read: Callable[[RequestT], ResultT],
-        lanes: Lanes = INLINE,
+        input_executors: InputExecutors = INLINE,
         *,
-        lane_of: Callable[[RequestT, int], int],
+        choose_executor: Callable[[RequestT, int], int],
     ) -> None:
-        self._read, self._lanes, self._lane_of, self._report = read, lanes.executors, lane_of, lanes.report
+        self._read, self._choose_executor = read, choose_executor
+        self._executors, self._report = input_executors.executors, input_executors.report
         self._pending: dict[str, Future[Prepared[RequestT, ResultT]]] = {}
         self._done: deque[Future[Prepared[RequestT, ResultT]]] = deque()
         self._has_done = threading.Condition()
@@ -125,10 +126,12 @@ class InputQueue(Generic[RequestT, ResultT]):
         return request_id in self._pending
 
     def submit(self, request: RequestT, *, at_once: bool = False) -> None:
-        """Read a request on its lane; `at_once` in this thread, unless it would overtake another."""
+        """Read a request on its executor; `at_once` in this thread, unless it would overtake another."""
         is_inline = at_once and all(reading.done() for reading in self._pending.values())
-        lane = INLINE.executors[0] if is_inline else self._lanes[self._lane_of(request, len(self._lanes))]
-        reading = lane.submit(self._prepare, request, time.perf_counter())
+        executor = (
+            INLINE.executors[0] if is_inline else self._executors[self._choose_executor(request, len(self._executors))]
+        )
+        reading = executor.submit(self._prepare, request, time.perf_counter())
         self._pending[request.id] = reading
         reading.add_done_callback(self._announce)
 
@@ -158,9 +161,9 @@ class InputQueue(Generic[RequestT, ResultT]):
         return taken
 
     def close(self) -> None:
-        """Wait for requests being read, and end the lanes: no reader may use a model that is being freed."""
-        for lane in self._lanes:
-            lane.shutdown(cancel_futures=True)
+        """Wait for requests being read, and end the executors: no reader may use a model that is being freed."""
+        for executor in self._executors:
+            executor.shutdown(cancel_futures=True)
 
     def _prepare(self, request: RequestT, submitted_at_s: float) -> Prepared[RequestT, ResultT]:
         self._report(Begun(request.id, is_reading=True))
@@ -182,7 +185,7 @@ class InputQueue(Generic[RequestT, ResultT]):
             self._has_done.notify()
 
 
-# ---- waiting requests: the requests without a slot: those being read on lanes, and those in the scheduler's queue
+# ---- waiting requests: the requests without a slot: being read on executors, or in the scheduler's queue
 class WaitingRequests:
     """Requests from `submit` until `start`, when they get a slot."""
 
@@ -190,17 +193,19 @@ class WaitingRequests:
         self,
         input_processor: InputProcessor,
         scheduler: Scheduler,
-        lanes: Lanes,
+        input_executors: InputExecutors,
     ) -> None:
-        """Take ownership of the input processor and the lanes. Those from IMAGE_LANE on are threads for images."""
+        """Take ownership of the input processor and the executors; from IMAGE_EXECUTOR on they read images."""
         self._input_processor, self._scheduler = input_processor, scheduler
-        self._lanes = ChatLanes()
-        executors = lanes.executors
-        self._image_lane = ImageLane(input_processor.decode_images, executors[IMAGE_LANE:])
-        self.files: ConversationFiles | None = None  # conversations on disk, which lanes read
-        if len(executors) > IMAGE_LANE:
-            lanes = Lanes((*executors[:IMAGE_LANE], self._image_lane), lanes.report)
-        self._queue = InputQueue(self._read, lanes, lane_of=self._lanes.choose)
+        self._chooser = ExecutorChooser()
+        executors = input_executors.executors
+        self._image_executor = ImageExecutor(input_processor.decode_images, executors[IMAGE_EXECUTOR:])
+        self.files: ConversationFiles | None = None  # conversations on disk, read by the executors
+        if len(executors) > IMAGE_EXECUTOR:
+            input_executors = InputExecutors(
+                (*executors[:IMAGE_EXECUTOR], self._image_executor), input_executors.report
+            )
+        self._queue = InputQueue(self._read, input_executors, choose_executor=self._chooser.choose)
         self._submitted_at: dict[str, float] = {}  # of requests in the scheduler's queue
 
     def __len__(self) -> int:
@@ -215,16 +220,16 @@ class WaitingRequests:
         return len(self._queue)
 
     def submit(self, request: ChatRequest) -> None:
-        """Read the request, then queue it. A quick one is read at once if nobody waits for the next step."""
+        """Read the request, then queue it. A quick one is read at once if no request waits for the next step."""
         self._queue.submit(request, at_once=self._is_read_at_once(request))
 
     def _is_read_at_once(self, request: ChatRequest) -> bool:
-        """Return whether to read it on this thread: it is quick, also where the disk is looked at for long prompts."""
+        """Return whether to read it on this thread: it is quick, and needs no lookup on disk."""
         is_short = self.files is None or count_chars(request) < MIN_STORED_ROWS
         return is_short and is_read_quickly(request) and not self._scheduler.has_work
 
     def _read(self, chat: ChatRequest) -> ReadRequest:
-        """Read a request on a lane, and what the disk holds of its prompt."""
+        """Read a request on an executor, and the part of its prompt that is on disk."""
         prompt, request = self._input_processor.process(chat)
         if self.files is not None and request is not None and request.reuses_cache:
             self.files.fetch(request, self._scheduler.num_held(request), self._scheduler.swap.max_bytes)
@@ -235,7 +240,7 @@ class WaitingRequests:
         self._queue.wait(INPUT_WAIT_S)
 
     def enqueue(self) -> list[RequestEvent]:
-        """Pass the requests that have been read to the scheduler; return the events of those that need no slot."""
+        """Pass the requests that have been read to the scheduler; return the events of requests that need no slot."""
         read = self._queue.take()
         if read and not self._queue:
             self._input_processor.forget_prompts_with_images()
@@ -243,17 +248,17 @@ class WaitingRequests:
 
     def _enqueue(self, prepared: Prepared[ChatRequest, ReadRequest]) -> list[RequestEvent]:
         chat = prepared.request
-        self._lanes.learn(chat, prepared.read_s)
+        self._chooser.learn(chat, prepared.read_s)
         if prepared.result is None:
             assert prepared.error is not None
-            self._image_lane.release(chat.id)
+            self._image_executor.release(chat.id)
             return [Failed(chat.id, prepared.error)]
         prompt, request = prepared.result
         events: list[RequestEvent] = []
         if chat.tells_prompt:
             events.append(make_prompted(chat.id, prompt, self._input_processor.vocabulary))
         if request is None:
-            self._image_lane.release(chat.id)
+            self._image_executor.release(chat.id)
             return [*events, *make_count_events(chat.id, prompt.num_rows)]
         self._submitted_at[chat.id] = prepared.submitted_at_s
         self._scheduler.add(request)
@@ -261,7 +266,7 @@ class WaitingRequests:
 
     def start(self, request_id: str) -> Clock:
         """Return the clock of a request that gets a slot now."""
-        self._image_lane.release(request_id)
+        self._image_executor.release(request_id)
         return Clock(self._submitted_at.pop(request_id), time.perf_counter())
 
     def withdraw(self, request_id: str) -> bool:
@@ -270,7 +275,7 @@ class WaitingRequests:
         is_queued = not is_reading and self._scheduler.withdraw(request_id)
         if is_queued:
             del self._submitted_at[request_id]
-        self._image_lane.release(request_id)
+        self._image_executor.release(request_id)
         self._input_processor.forget_images(request_id)
         return is_reading or is_queued
 

@@ -66,7 +66,7 @@ def tokenize_mixed(mixed: Mixed, vocabulary: Vocabulary) -> tuple[int, ...]:
 
 
 def starts_with_bos(text: str, vocabulary: Vocabulary) -> bool:
-    """Return whether the text begins with BOS: templates often write it, and a second one would shift all positions."""
+    """Return whether the text begins with BOS: templates often write it, and a second BOS would shift all positions."""
     return bool(vocabulary.bos_text) and text.startswith(vocabulary.bos_text)
 
 
@@ -126,19 +126,20 @@ def last_tokens(tokens: tuple[int, ...], count: int) -> tuple[int, ...]:
     return tokens[max(len(tokens) - count, 0) :]
 
 
-# ---- input size: the size of a request's input, which decides on which lane it is read, and a cache of equal prompts
+# ---- input size: the size of a request's input, which decides on which executor it is read, and a cache of equal
+# prompts
 #
 # Works on plain data, without measuring anything on this machine.
 SHORT_CHARS = 32 * 1024  # of all texts of a request; tokenizing so many takes about ten milliseconds
 QUICK_CHARS = 2 * 1024
 SURE_TOKEN_BYTES = 16  # every vocabulary has longer tokens
 MAX_CACHED_PROMPTS = 2
-LONG_LANE, CONSTRAINT_LANE, IMAGE_LANE = 1, 2, 3
+LONG_EXECUTOR, CONSTRAINT_EXECUTOR, IMAGE_EXECUTOR = 1, 2, 3
 QUICK_S, MAX_QUICK = 0.05, 256
 
 
-class ChatLanes:
-    """Chooses the lane of a request: 0 if it is short; one each for long texts, for new constraints and for images.
+class ExecutorChooser:
+    """Chooses the executor of a request: 0 if it is short; one each for long texts, for new constraints and for images.
 
     Only requests with a new schema wait for schemas. A schema that was compiled quickly counts as short from then on.
     """
@@ -146,15 +147,15 @@ class ChatLanes:
     def __init__(self) -> None:
         self._quick: OrderedDict[int, None] = OrderedDict()  # hashes of make_constraint_key
 
-    def choose(self, request: ChatRequest, num_lanes: int) -> int:
-        if num_lanes == 1:
+    def choose(self, request: ChatRequest, num_executors: int) -> int:
+        if num_executors == 1:
             return 0
         if any(message.images for message in request.messages):
-            return min(IMAGE_LANE, num_lanes - 1)
+            return min(IMAGE_EXECUTOR, num_executors - 1)
         if count_chars(request) > SHORT_CHARS:
-            return LONG_LANE
+            return LONG_EXECUTOR
         return (
-            CONSTRAINT_LANE
+            CONSTRAINT_EXECUTOR
             if may_compile_grammar(request) and hash(make_constraint_key(request)) not in self._quick
             else 0
         )
@@ -168,10 +169,10 @@ class ChatLanes:
             self._quick.popitem(last=False)
 
 
-def choose_embed_lane(request: EmbedRequest, num_lanes: int) -> int:
-    """Return the index of the lane that reads the request: 0 if it is short."""
+def choose_embed_executor(request: EmbedRequest, num_executors: int) -> int:
+    """Return the index of the executor that reads the request: 0 if it is short."""
     count = sum(map(len, request.inputs)) + (len(request.ranking.query) if request.ranking else 0)
-    return 0 if num_lanes == 1 or count <= SHORT_CHARS else LONG_LANE
+    return 0 if num_executors == 1 or count <= SHORT_CHARS else LONG_EXECUTOR
 
 
 def may_take_long(request: ChatRequest) -> bool:
@@ -184,7 +185,7 @@ def may_take_long(request: ChatRequest) -> bool:
 
 
 def is_read_quickly(request: ChatRequest) -> bool:
-    """Return whether reading takes a millisecond at most: less than a lane's thread takes to wake up."""
+    """Return whether reading takes a millisecond at most: less than an executor's thread takes to wake up."""
     renders_or_compiles = bool(request.messages) or may_compile_grammar(request)
     return not renders_or_compiles and count_chars(request) <= QUICK_CHARS
 
@@ -202,7 +203,7 @@ def make_constraint_key(request: ChatRequest) -> tuple[object, ...]:
 
 
 def count_raw_chars(request: ChatRequest) -> int:
-    """Return the characters of a prompt without template. Infill does not count: it is cut to fit."""
+    """Return the characters of a prompt without a template. Infill does not count, because it is cut to fit."""
     mixed = request.mixed.parts if request.mixed is not None else ()
     return len(request.text or "") + len(request.suffix) + sum(len(part) for part in mixed if isinstance(part, str))
 
@@ -224,7 +225,7 @@ def count_chars(request: ChatRequest) -> int:
 def make_prompt_key(request: ChatRequest) -> tuple[object, ...]:
     """Return the fields that determine a prompt: requests with equal keys have equal prompts.
 
-    And the owner: a prompt that is there at once tells that somebody sent it before.
+    The owner is one of them: a cached prompt would reveal that another owner sent it before.
     """
     begins_anew = request.constraint is not None or request.tool_choice.use is ToolUse.REQUIRED
     content = (request.messages, request.text, request.tokens, request.mixed, request.infill, request.suffix)
@@ -233,7 +234,7 @@ def make_prompt_key(request: ChatRequest) -> tuple[object, ...]:
 
 
 class PromptCache:
-    """A cache of the last prompts that took long to make, or of the errors that they raised.
+    """A cache of the last prompts that took long to make, or of the errors that making them raised.
 
     A client that wants sixteen answers sends sixteen requests with one prompt. Safe from any thread.
     """
@@ -260,7 +261,7 @@ class PromptCache:
         return prompt
 
     def holds(self, request: ChatRequest) -> bool:
-        """Return whether `get` would make no prompt."""
+        """Return whether `get` would find a cached prompt."""
         key = make_prompt_key(request)
         with self._lock:
             return key in self._prompts

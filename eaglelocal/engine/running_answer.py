@@ -21,7 +21,7 @@ from eaglelocal.text.stops.answer_text import AnswerPiece, AnswerText
 
 
 class AnswerProgress(NamedTuple):
-    """The pieces that a verdict adds to an answer. A reason or an error means that the answer ends here."""
+    """The pieces that a verdict adds to an answer. If it has a reason or an error, the answer ends here."""
 
     pieces: tuple[TextPiece, ...]
     reason: str | None = None
@@ -37,7 +37,7 @@ class RunningAnswer:
     text: AnswerText | SplitAnswerText
     clock: Clock
     counter: SpeculationCounter = field(default_factory=SpeculationCounter)
-    num_tokens: int = 0  # of the text; the sequence may have more, sampled behind the stop string
+    num_tokens: int = 0  # tokens of the text; the sequence may have more, sampled after the stop string
     num_calls: int = 0
     stop: str = ""  # the stop string that ended it
     _rest: AnswerPiece | None = None  # text that was held back, once the answer has ended
@@ -47,8 +47,8 @@ class RunningAnswer:
         return self.sequence.request.id
 
     @property
-    def told_tokens(self) -> tuple[int, ...]:
-        """The prompt and the answer, without what was sampled behind a stop string; empty unless asked for."""
+    def reported_tokens(self) -> tuple[int, ...]:
+        """The prompt and the answer, without tokens sampled after a stop string; empty unless requested."""
         sequence = self.sequence
         return tuple(sequence.tokens[: sequence.num_prompt + self.num_tokens]) if sequence.request.tells_tokens else ()
 
@@ -103,7 +103,7 @@ class RunningAnswer:
         return limit_s is not None and first_at > 0 and time.perf_counter() - first_at > limit_s
 
     def finish_text(self, *, is_cut: bool) -> AnswerPiece:
-        """Return the text that was held back when the answer ended.
+        """Return the text still held back when the answer ended.
 
         is_cut  the answer was cut short (limit or cancel) instead of ending by itself
         """
@@ -117,7 +117,7 @@ class RunningAnswer:
 
 
 def fill_pieces(sampled: Sampled, vocabulary: Vocabulary) -> Sampled:
-    """Return the draw with the bytes of its tokens filled in, so that readers need no vocabulary."""
+    """Fill in the bytes of the drawn tokens, so that readers need no vocabulary."""
     top = tuple(TokenLogprob(t.token, t.logprob, vocabulary.piece(t.token)) for t in sampled.top)
     return Sampled(sampled.token, sampled.logprob, vocabulary.piece(sampled.token), top)
 
@@ -133,7 +133,7 @@ def make_prompted(request_id: str, prompt: PromptTokens, vocabulary: Vocabulary)
 
 
 def make_count_events(request_id: str, num_prompt: int) -> tuple[RequestEvent, ...]:
-    """Return all events of a request that only asks for the number of its prompt tokens."""
+    """Return all events of a request that only counts prompt tokens."""
     return Started(request_id, num_prompt, 0), _make_empty_answer(
         request_id, "stop", num_prompt, "nothing was answered"
     )

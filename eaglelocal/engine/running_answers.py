@@ -1,4 +1,4 @@
-"""The answers that have a slot: they are begun, verified, emitted and finished here.
+"""Begin, verify, emit and finish the answers that have a slot.
 
 Knows samplers, texts, drafting states and the events of an answer; knows neither caches nor how steps are scheduled.
 """
@@ -16,7 +16,7 @@ from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import PRIVATE, Drafter
 from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.running_answer import RunningAnswer
-from eaglelocal.engine.step_learning import EMPTY
+from eaglelocal.engine.step_learning import NO_DRAFT
 from eaglelocal.engine.step_times import Clock, StepTimes
 from eaglelocal.engine.step_timing import StepTiming
 from eaglelocal.errors import EagleLocalError
@@ -61,7 +61,7 @@ class RunningAnswers:
 
     @property
     def drafting_state(self) -> tuple[str, str]:
-        """The drafting state of all answers together, and the reason for it."""
+        """The combined drafting state of all answers, and its reason."""
         return self._drafting.read_all(self._by_slot)
 
     # ---- beginnings
@@ -78,7 +78,9 @@ class RunningAnswers:
         self._timing.totals.add_prompt(sequence.num_prompt_rows)
 
     def start(self, sequence: Sequence) -> list[RequestEvent]:
-        """Return Started, and a SpeculationChanged if the answer is not drafted for: clients take drafting as on."""
+        """Return Started, and a SpeculationChanged if the answer starts without drafting: clients assume that drafting
+        is on.
+        """
         self._timing.totals.add_reused(sequence.num_reused_rows)
         constraint = sequence.request.constraint
         unbound = constraint.unbound if constraint is not None else ()
@@ -88,10 +90,10 @@ class RunningAnswers:
         return [started, self._make_change(sequence.slot)]
 
     def set_spec(self, spec: Spec) -> list[RequestEvent]:
-        """Set the spec of requests that have none of their own; return an event for each answer that it switches."""
+        """Set the spec of requests that set none; return an event for each answer whose drafting it switches."""
         started = [
             slot for slot in self._by_slot if not self._scheduler.is_waiting(slot)
-        ]  # others report at their start
+        ]  # others report it when they start
         before = {slot: self._drafting.read(slot)[0] for slot in started}
         self._controller.set_default_spec(spec)
         return [self._make_change(slot) for slot, state in before.items() if self._drafting.read(slot)[0] != state]
@@ -100,7 +102,7 @@ class RunningAnswers:
         return SpeculationChanged(self._by_slot[slot].request_id, *self._drafting.read(slot))
 
     def show_changes(self, changes: Several[Change]) -> list[RequestEvent]:
-        """Return the events of answers whose drafting fell asleep or woke."""
+        """Return the events of answers whose drafter fell asleep or woke."""
         return [
             SpeculationChanged(self._by_slot[change.slot].request_id, name_state(change.state), change.reason)
             for change in changes
@@ -118,12 +120,12 @@ class RunningAnswers:
         for chunk in plan.prefill:
             if chunk.is_last:
                 slot = chunk.sequence.slot
-                verdicts[slot] = self._verify(chunk.sequence, EMPTY, decoded.rows[slot][-1:])
+                verdicts[slot] = self._verify(chunk.sequence, NO_DRAFT, decoded.rows[slot][-1:])
         return verdicts
 
     def _verify(self, sequence: Sequence, draft: Draft, rows: list[int]) -> Verdict:
         answer = self._by_slot.get(sequence.slot)
-        if answer is None or not sequence.num_left:  # max_tokens 0: only the prompt is read
+        if answer is None or not sequence.num_left:  # max_tokens 0: only the prompt is prefilled
             return Verdict((), ())
         return verify(
             draft,
@@ -134,7 +136,7 @@ class RunningAnswers:
         )
 
     def select_running(self, verdicts: Mapping[int, Verdict]) -> dict[int, Verdict]:
-        """Return the verdicts without those of answers that have ended."""
+        """Drop the verdicts of answers that have ended."""
         return {slot: verdict for slot, verdict in verdicts.items() if slot in self._by_slot}
 
     def extend(self, verdicts: Mapping[int, Verdict]) -> bool:
@@ -157,7 +159,7 @@ class RunningAnswers:
                 answer,
                 times,
                 num_tokens=len(pieces),
-                num_drafted=len(drafts.get(slot, EMPTY)),
+                num_drafted=len(drafts.get(slot, NO_DRAFT)),
                 num_accepted=min(verdict.num_accepted, len(pieces)),
             )
             if pieces:
@@ -191,7 +193,7 @@ class RunningAnswers:
             text=rest.text,
             reasoning=rest.reasoning,
             stop=answer.stop,
-            tokens=answer.told_tokens,
+            tokens=answer.reported_tokens,
             unread_calls=rest.unread,
             prompt_tokens=answer.sequence.num_prompt_rows,
             completion_tokens=answer.num_tokens,
@@ -227,7 +229,7 @@ def is_never_end(token: int) -> bool:
     return False
 
 
-# ---- drafting state: the drafting state of answers, as it is shown: on, asleep or off, with the reason
+# ---- drafting state: the drafting state of answers for display: on, asleep or off, with the reason
 SHOWN_FIRST = ("on", "asleep", "off")
 
 
@@ -248,9 +250,9 @@ class SlotDraftingStates:
         return name_state(state), reason
 
     def read_all(self, slots: Iterable[int]) -> tuple[str, str]:
-        """Return the state of all these slots together, with its reason: on if any is drafted for.
+        """Return the combined state of these slots, with its reason: on if drafting is on for any of them.
 
-        Without slots, return the state that the next answer would start with.
+        Without slots, return the state in which the next answer would start.
         """
         if self._off_reason is not None:
             return "off", self._off_reason
@@ -261,7 +263,7 @@ class SlotDraftingStates:
 
 
 def name_state(state: GateState | None) -> str:
-    """Return the state to show: on, asleep or off. A probe is too short to show and counts as asleep."""
+    """Return the state to display: on, asleep or off. A probe is too short to display and counts as asleep."""
     if state is None:
         return "off"
     return "on" if state is GateState.AWAKE else "asleep"

@@ -9,7 +9,7 @@ has a branch sequence, to which the root and the leaf's ancestors belong as well
      └── 3
 
 Branches share the slot's cells. Sharing a long context again in each step would be expensive, because llama.cpp
-updates every cell; so a branch keeps what it shares between steps and is extended only when it is used.
+updates every cell; so a branch keeps its shared cells between steps and is extended only when it is used.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SequenceIds:
         self._context.share(source, target, 0, position)
 
     def find_miscounted(self, slot: int, num_cached: int) -> list[int]:
-        """Return the branches whose cells differ from what they should share, or that hold more than their slot."""
+        """Return the branches whose cells differ from those they should share, or that hold more than their slot."""
         num_cells = {branch: self._context.last_position(branch) + 1 for branch in self._ids[slot]}
         return [branch for branch, count in num_cells.items() if not self._shared[branch] == count <= num_cached]
 
@@ -126,7 +126,7 @@ class Padding:
         if plan.prefill or self._context.is_unified or self._num_slots == 1:  # one cache is one pass
             return []
         decoding = {s.slot: 1 + len(drafts[s.slot]) for s in plan.decode}
-        # padding is removed again: decoding slots can always do that, idle ones only if caches can be cut anywhere
+        # padding is removed again, which decoding slots always allow, idle ones only if caches can be cut anywhere
         slots = range(self._num_slots) if self._scheduler.can_cut else ()
         idle = [slot for slot in slots if not self._scheduler.is_running(slot)]
         counts = count_rows(decoding, idle, self._context.undivided)

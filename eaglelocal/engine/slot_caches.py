@@ -82,10 +82,10 @@ class SlotCaches:
             drafter.rollback(slot, 0)
 
     def copy_ahead(self) -> bool:
-        """Do a piece of copying an idle slot's conversation to RAM. Return False if there is nothing to do.
+        """Copy a piece of an idle slot's conversation to RAM. Return False if there is nothing to copy.
 
-        Call it between steps. Most of the time goes into memory that was not used before, which is prepared in pieces;
-        llama.cpp copies a sequence at once.
+        Call it between steps. Most of the time is spent on touching new memory, which is done in pieces; llama.cpp
+        copies a sequence at once.
         """
         slot = self._scheduler.slot_to_copy()
         if slot is None:
@@ -105,7 +105,7 @@ class SlotCaches:
         return True
 
     def _begin_copy(self, slot: int) -> PendingCopy | None:
-        """Return memory for the slot's conversation; None if there is none that others do not use."""
+        """Return memory for the slot's conversation; None if all of it is in use."""
         states = [state for (owner, _), state in self._saved.items() if owner == slot]
         num_bytes = self._swapped_bytes(slot) + sum(map(len, states))
         if not self._scheduler.swap.has_room(num_bytes, evicts=self.files is not None):
@@ -117,7 +117,7 @@ class SlotCaches:
 
     def _swap_out(self, slot: int, key: int) -> None:
         """Copy the slot's conversation to RAM. Without memory for it, drop it: its prompt is then prefilled again."""
-        pending, self._pending = self._pending, None  # the room for another slot's copy is taken here
+        pending, self._pending = self._pending, None  # the room reserved for another slot's copy is used here
         buffer = pending.buffer if pending is not None and pending.slot == slot else None
         swap = self._scheduler.swap
         try:
@@ -137,9 +137,10 @@ class SlotCaches:
             self.files.write_later(conversation, cells, states)
 
     def take_read(self) -> None:
-        """Keep in RAM what lanes have read from disk. Call it between reading requests and giving them slots.
+        """Keep in RAM the texts that executors have read from disk. Call it after requests were read and before they
+        get slots.
 
-        Drafters start over behind such a text, so it counts as seen by them.
+        Drafters start over after such a text, so it counts as seen by them.
         """
         swap = self._scheduler.swap
         for text, cells, states, owner, adapters in () if self.files is None else self.files.take_read():
@@ -234,7 +235,7 @@ class SlotCaches:
         verdicts: Mapping[int, Verdict],
         is_awake: Callable[[int], bool],
     ) -> None:
-        """Remove rejected cells, and commit the rows that stay; for sleeping slots the drafters only buffer them."""
+        """Remove rejected cells, and commit the rows that stay; sleeping drafters only buffer them."""
         committed = [self._commit_prompt(chunk, decoded) for chunk in plan.prefill]
         for sequence in plan.decode:
             committed.append(self._commit_draft(sequence, drafts[sequence.slot], decoded, verdicts[sequence.slot]))
@@ -276,7 +277,7 @@ class SlotCaches:
         return Committed(slot, first, tokens, decoded.features(rows), refused)
 
     def _read_refused(self, draft: Draft, verdict: Verdict, rows: Several[int]) -> Several[tuple[int, int]]:
-        """Return the tokens of the draft's trunk after the accepted depth, each with the target's likeliest next."""
+        """Return the rejected tokens of the draft's trunk, each with the target's likeliest next token."""
         trunk = draft.path_to(draft.leaves[0]) if len(draft) else []
         nodes = trunk[verdict.num_accepted :]
         if not nodes:
@@ -285,7 +286,7 @@ class SlotCaches:
         return [(draft.tokens[node], next_token) for node, (next_token,) in zip(nodes, likeliest, strict=True)]
 
     def forget(self, slot: int) -> None:
-        """Empty the slot after a failed decode, when its contents are unknown."""
+        """Empty the slot after a failed decode: its contents are unknown."""
         self._branches.cut(slot, 0)
         for drafter in self._drafters:
             drafter.rollback(slot, 0)
@@ -307,8 +308,8 @@ class SlotCaches:
 
 # ---- pending copy: memory for a conversation that is about to be copied to RAM
 #
-# The first write to new memory costs more than the copy: the system provides each page when it is written. So the
-# memory is written in pieces beforehand. Does not know what is copied there.
+# The first write to new memory costs more than the copy, because the system provides each page on its first write. So
+# the memory is written in pieces beforehand. Does not know the copied contents.
 PIECE_BYTES = 4 * 2**20  # a few milliseconds
 
 

@@ -1,4 +1,4 @@
-"""Chooses how a step drafts, and learns from finished steps: costs, acceptance, draft lengths, the price of prompts.
+"""Choose how a step drafts, and learn from finished steps: costs, acceptance, draft lengths, the cost of prompt rows.
 
 Knows plans, verdicts and times; decodes nothing and emits nothing.
 """
@@ -36,7 +36,7 @@ class PlannedStep:
 
     plan: StepPlan
     num_cells: int  # cached positions that a decoding row attends to
-    policy: StepPolicy | None  # None: only lookups could draft, and none finds anything
+    policy: StepPolicy | None  # None: only lookups could draft, and none found anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class StepEstimate:
         self._costs, self._num_cached = costs, num_cached
         self._is_unified, self._undivided = is_unified, undivided
         self._lengths: dict[int, float] = {}  # by slot
-        self._log_factor = 0.0  # logarithm of PrefillPace.dearer
+        self._log_factor = 0.0  # logarithm of PrefillPace.prompt_factor
 
     @property
     def pace(self) -> PrefillPace:
@@ -168,7 +168,7 @@ class StepEstimate:
         lengths = {}
         for slot, draft in drafts.items():
             before = self._lengths.get(slot, float(len(draft)))
-            is_quiet = not chunks  # with a prompt in the step less may be drafted, so it does not count
+            is_quiet = not chunks  # less may be drafted beside a prompt, so such steps do not count
             lengths[slot] = before + (len(draft) - before) / MEMORY if is_quiet else before
         self._lengths = lengths
 
@@ -183,13 +183,13 @@ class StepEstimate:
         self._log_factor += (log_factor - self._log_factor) / PROMPT_MEMORY
 
 
-# ---- draft loop: the draft loop: ask the drafters for tokens after each root until the step's policy needs no more
-EMPTY = Draft()
+# ---- draft loop: the draft loop: call the drafters for tokens after each root until the step's policy needs no more
+NO_DRAFT = Draft()
 
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The draft of each slot, and what each call of a drafter cost that proposed or read something."""
+    """The result of the draft loop: the draft of each slot, and the cost of each call of a drafter."""
 
     drafts: Mapping[int, Draft]
     calls: Several[DraftCall]
@@ -206,7 +206,7 @@ def grow(
     is_end  recognizes end-of-generation tokens; nothing is drafted after one unless the request ignores them
     """
     if policy is None:
-        return Drafted({s.slot: EMPTY for s in sequences}, ())
+        return Drafted({s.slot: NO_DRAFT for s in sequences}, ())
     ignores_end = {s.slot for s in sequences if s.request.continues_after_eos}
     roots = {s.slot: make_root(s) for s in sequences}
     calls: list[DraftCall] = []
@@ -237,7 +237,7 @@ def grow(
 
 
 def catch_up(drafter: Drafter, nodes: Several[Node]) -> list[DraftCall]:
-    """Let the drafter read what it has put off, before it drafts after roots; return that as a call of no levels."""
+    """Let the drafter decode deferred tokens before it drafts after roots; return that as a call of no levels."""
     slots = [node.slot for node in nodes if node.is_root]
     if not (slots and drafter.traits.catches_up):
         return []

@@ -20,7 +20,7 @@ class StepTimes:
     draft_s: float  # drafting, and passing decoded and committed rows to the drafters
     verify_s: float  # the target's decode and sampling
     host_s: float  # outside the native library
-    plain_s: float  # what verify_s would have been without the drafted rows
+    plain_s: float  # verify_s without the drafted rows, estimated
     ended_at: float
 
 
@@ -75,7 +75,7 @@ class Clock:
     plain_s: float = 0.0  # estimated duration of the tokens after the first without drafts
 
     def charge(self, times: StepTimes, num_tokens: int) -> float | None:
-        """Add a step that gave this many tokens; return the seconds since the one before, None for the first."""
+        """Add a step that gave num_tokens tokens; return the seconds since the previous step, None for the first."""
         previous_at, self.last_at = self.last_at, times.ended_at
         if self.first_at == 0.0:
             self.first_at = times.ended_at
@@ -127,7 +127,7 @@ class Calibration:
     """A single calibration run.
 
     time_rows  decodes this many rows and returns the seconds
-    prepare    does what happens only when a size first runs; None if that is nothing but reading the weights
+    prepare    does the one-time work of a size's first run; None if that is only reading the weights
     """
 
     def __init__(
@@ -141,7 +141,10 @@ class Calibration:
         max_check_s: float = 0.5,
         max_decode_s: float = math.inf,
     ) -> None:
-        """`max_decode_s`: sizes that are expected to take longer are left out."""
+        """Set the limits.
+
+        max_decode_s  sizes that are expected to take longer are left out
+        """
         self._time_rows, self._clock, self._prepare = time_rows, clock, prepare
         self._sizes = sizes
         self._max_s, self._max_check_s, self._max_decode_s = max_s, max_check_s, max_decode_s
@@ -155,7 +158,7 @@ class Calibration:
         """
         if self._prepare is not None:
             self._sizes = list(self._prepare_sizes(self._prepare))
-        self._time_rows(1)  # not counted: in it a head encodes the rows of the preparations
+        self._time_rows(1)  # not counted: it includes the head's encoding of the preparations' rows
         for _ in self.iter_decodes(stored_ratio):
             pass
         return self._seconds

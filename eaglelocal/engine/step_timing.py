@@ -1,7 +1,7 @@
 """Times the steps: seconds by part, totals of the engine, and the share of each answer.
 
 A step that follows another directly starts where that one ended, so that emitting, pickling and the pipe count as
-host time too. Knows clocks and counters, not what a step does.
+host time too. Knows clocks and counters, not the work of a step.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StepTiming:
     def __init__(self, costs: StepCosts, native_s: Callable[[], float]) -> None:
         self._costs, self.totals, self.counter = costs, EngineTotals(), SpeculationCounter()
         self._native_clock = native_s
-        self._ended_at: float | None = None  # of the step before, if this one follows at once
+        self._ended_at: float | None = None  # end of the previous step, if this one follows at once
         self._started_at = self._native_s = 0.0  # native seconds at the start of the step
         self._marks: list[tuple[float, float]] = []  # (moment, seconds that the drafters' models took so far)
 
@@ -53,7 +53,7 @@ class StepTiming:
         self._marks.append((time.perf_counter(), drafters_s))
 
     def end(self) -> StepMarks:
-        """End the step, and return what `measure` takes. The next one may begin before."""
+        """End the step, and return the argument of `measure`. The next step may begin before that call."""
         native_before_s, self._native_s = self._native_s, self._native_clock()
         self._ended_at = time.perf_counter()
         return StepMarks(self._started_at, self._ended_at, self._native_s - native_before_s, self._marks)
@@ -89,7 +89,7 @@ class StepTiming:
         return min(plain_s, verify_s)
 
     def pause(self) -> None:
-        """Note that no step follows directly: the time until the next one is waiting, not work."""
+        """Record that no step follows directly: the time until the next one is waiting, not work."""
         self._ended_at = None
 
     def restart(self) -> None:

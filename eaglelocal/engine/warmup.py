@@ -18,9 +18,9 @@ from eaglelocal.speculation.costs.step_costs import StepCosts
 
 SLOT, TOKEN = 0, 0
 DRAFT_LEVELS = 2  # the first takes all rows, the second one
-MAX_FIRST_S = 0.7  # most seconds of measuring while somebody waits for the start
-MAX_IDLE_S = 6.0  # the same, when nobody waits
-MAX_IDLE_DECODE_S, MAX_IDLE_ROWS = 0.25, 3  # how long a first request may have to wait for one; or for so many rows
+MAX_FIRST_S = 0.7  # most seconds of measuring while a user waits for the start
+MAX_IDLE_S = 6.0  # the same, when no user waits
+MAX_IDLE_DECODE_S, MAX_IDLE_ROWS = 0.25, 3  # longest wait of a first request for one decode; or for this many rows
 MAX_IDLE_WAIT_S = 0.01  # the same, for a wait
 MAX_PROMPT_S = 2.0  # most seconds that a full batch may take, extrapolated from fewer rows
 
@@ -51,7 +51,8 @@ class Warmup:
     ) -> Iterator[None]:
         """Measure what decodes cost, and enter it into `costs`.
 
-        Returns the work that is left, to be done before the first request or not at all: each item is one short decode.
+        Returns the remaining work, which is optional and must end before the first request: each item is one short
+        decode.
 
         stored         costs that an earlier engine measured on this machine with this model; without a GPU they are
                        used at once, and confirmed by the work that is left

@@ -87,7 +87,8 @@ SNAPSHOT_ARCHITECTURES = frozenset(
     }
 )  # fmt: skip
 
-# of those, the ones whose texts with drafts equal plain ones (tests/engine/test_hybrid.py), or that share their graph
+# among those, architectures whose texts with drafts equal plain ones (tests/engine/test_hybrid.py), or that share a
+# graph with one
 ROLLBACK_ARCHITECTURES = frozenset(
     {"bailingmoe3", "deepseek4", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"}
 )
@@ -102,7 +103,7 @@ MTP_ARCHITECTURES = frozenset(
 # whose MTP layer reads and returns all parallel states of a token
 HYPER_CONNECTED_ARCHITECTURES = frozenset({"deepseek4"})
 SEVERAL_MTP_ARCHITECTURES = frozenset({"hy_v3", "mimo2", "step35"})  # whose files may have several such layers
-SELECTING_MTP_ARCHITECTURES = frozenset({"mimo2", "step35"})  # of those, which return states of output rows alone
+SELECTING_MTP_ARCHITECTURES = frozenset({"mimo2", "step35"})  # among those, these return only states of output rows
 # whose MTP layers cannot draft, and why
 UNUSED_MTP: Mapping[str, str] = MappingProxyType(
     {

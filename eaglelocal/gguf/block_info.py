@@ -35,7 +35,9 @@ MAX_BLOCK_SIZE = 64
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """Sizes of what DFlash2 adds: short convolutions over a block, and a selector among the best tokens of each row."""
+    """Sizes of the parts that DFlash2 adds: short convolutions over a block, and a selector among the best tokens of
+    each row.
+    """
 
     num_candidates: int
     rank: int
@@ -53,7 +55,7 @@ class BlockInfo(DraftHeadInfo):
     """A block head as its header describes it. `width` is the target's hidden size too: llama.cpp has one for both.
 
     block_size  rows of a block in training, the root's included
-    mask        the token that stands for one to be predicted; None: the file names none
+    mask        the token that stands for unknown ones; None: the file names none
     skips_root  the root's row predicts nothing
     """
 
@@ -70,7 +72,7 @@ class BlockInfo(DraftHeadInfo):
     def from_header(cls, header: Header) -> BlockInfo:
         """Read a head's header.
 
-        Raises ModelFileError where the file is no such head or lacks a key that llama.cpp needs.
+        Raises ModelFileError if the file is not such a head or lacks a key that llama.cpp needs.
         """
         keys = ArchitectureKeys(header, read_architecture(header))
         if keys.prefix != BLOCK:

@@ -46,11 +46,11 @@ def _name_as_draft(header: Header) -> str:
 
 
 def read_draft(header: Header, *, target_header: Header, target: ModelInfo, kind: str | None = None) -> DraftInfo:
-    """Return what describes the draft, after checking that it fits the target.
+    """Return the draft's description, after checking that it fits the target.
 
     kind  eagle3, dflash, mtp or draft_model; None: by the file (a target's own MTP layer drafts only as `mtp`)
 
-    Raises IncompatibleError with the figures where it cannot draft for the target, ModelFileError on a bad file.
+    Raises IncompatibleError with the figures if it cannot draft for the target, ModelFileError on a bad file.
     """
     check_rolls_back(target)
     kind = kind or detect_draft_kind(header)
@@ -82,7 +82,7 @@ def detect_draft_kind(header: Header) -> str:
 def check_rolls_back(target: ModelInfo) -> None:
     """Check that the target can remove rejected tokens.
 
-    Raises IncompatibleError where it cannot: then nothing can draft for it, not even a lookup.
+    Raises IncompatibleError if it cannot: then no drafter works, not even a lookup.
     """
     problem = state_problem(target)
     if problem:
@@ -90,12 +90,12 @@ def check_rolls_back(target: ModelInfo) -> None:
 
 
 def head_problem(target: ModelInfo) -> str:
-    """Return why no head at all can draft for this target; empty where one could."""
+    """Return why no head can draft for this target; empty if one could."""
     return state_problem(target) or layer_inputs_problem(target)
 
 
 def state_problem(target: ModelInfo) -> str:
-    """Return why rejected tokens cannot be removed from the target's recurrent state; empty where they can.
+    """Return why rejected tokens cannot be removed from the target's recurrent state; empty if they can.
 
     Removing them takes earlier states, which llama.cpp keeps for some architectures only.
     """
@@ -106,15 +106,15 @@ def state_problem(target: ModelInfo) -> str:
 
 
 def draft_state_problem(draft: ModelInfo) -> str:
-    """Return why the draft model's state rules it out; empty where it does not.
+    """Return why the draft model's state rules it out; empty if it does not.
 
-    Its cache is cut where the answer departs from the draft, further back than kept states go.
+    Its cache is cut where the answer departs from the draft, further back than kept states reach.
     """
     return f"{draft.architecture} keeps recurrent state, which drafting cannot cut" if draft.has_state else ""
 
 
 def branch_problem(target: ModelShape) -> str:
-    """Return why drafts for this target must be chains; empty where they may be trees."""
+    """Return why drafts for this target must be chains; empty if they may be trees."""
     if target.has_state:
         return f"{target.architecture} keeps recurrent state, which has no branches"
     if target.has_windows:  # llama.cpp reuses cells outside the window only if no branch shares them
@@ -123,7 +123,7 @@ def branch_problem(target: ModelShape) -> str:
 
 
 def _vocabulary_problem(header: Header, draft: ModelInfo, target_header: Header, target: ModelInfo) -> str:
-    """Return how the vocabularies differ; empty if they are equal, as they must be: drafted ids are used unchanged."""
+    """Return how the vocabularies differ; empty if they are equal. They must be: drafted ids are used unchanged."""
     if draft.n_vocab != target.n_vocab:
         return f"its vocabulary has {draft.n_vocab} tokens, the target's {target.n_vocab}"
     difference = compare_tokens(header, target_header)
@@ -162,7 +162,7 @@ def _warnings(draft: DraftInfo, header: Header, target_header: Header, target: M
 
 
 def is_same_model(name: str, other: str) -> bool:
-    """Return whether two names mean one model: `Meta-Llama-3.1-8B-Instruct` and `Llama 3.1 8B Instruct` do."""
+    """Return whether two names mean the same model, as `Meta-Llama-3.1-8B-Instruct` and `Llama 3.1 8B Instruct` do."""
     return _words(name) == _words(other)
 
 
@@ -196,7 +196,7 @@ class TokenDifference:
 
 
 def compare_tokens(header: Header, other: Header) -> TokenDifference | None:
-    """Return the differences; None where all tokens are equal, or where either file has no list to compare."""
+    """Return the differences; None if all tokens are equal, or if a file has no list to compare."""
     if header.array_bytes(TOKENS_KEY) == other.array_bytes(TOKENS_KEY):
         return None
     ours, theirs = header.string_bytes(TOKENS_KEY), other.string_bytes(TOKENS_KEY)

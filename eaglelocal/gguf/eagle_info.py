@@ -30,7 +30,7 @@ WINDOW_KEY = "eaglelocal.window"
 TARGET_NAME_KEY = "eaglelocal.target_name"  # general.name of the target that it was imported for
 VERIFIER_KEY = "eaglelocal.verifier"  # the target that its authors name
 ACCEPTANCE_LENGTH_KEY = "eaglelocal.acceptance_length"  # measured when it was imported
-MASK_TOKEN_KEY = "eaglelocal.mask_token"  # the token of rows whose own is not known yet; only in P-EAGLE heads
+MASK_TOKEN_KEY = "eaglelocal.mask_token"  # the token that stands for unknown ones; only in P-EAGLE heads
 MASK_HIDDEN_KEY = "eaglelocal.mask_hidden"  # [taps x target hidden size] stands for the states of such a row
 NUM_DEPTHS_KEY = "eaglelocal.num_depths"  # tokens that the head was trained to draft in one pass
 MAX_DEPTHS = 64
@@ -69,7 +69,7 @@ class EagleInfo(DraftHeadInfo):
     def from_header(cls, header: Header) -> EagleInfo:
         """Read a head's header.
 
-        Raises ModelFileError where the file is no EAGLE-3 head or lacks a key that llama.cpp needs.
+        Raises ModelFileError if the file is not an EAGLE-3 head or lacks a key that llama.cpp needs.
         """
         keys = ArchitectureKeys(header, read_architecture(header))
         if keys.prefix != EAGLE:
@@ -96,7 +96,7 @@ class EagleInfo(DraftHeadInfo):
 
     @property
     def method(self) -> str:
-        """The name of the way it drafts, for people."""
+        """The name of its way of drafting, for people."""
         if self.mask is not None:
             return "P-EAGLE"
         return "EAGLE-3.1" if self.fc_norm or self.norm_output else "EAGLE-3"
@@ -134,7 +134,7 @@ def _read_window(keys: ArchitectureKeys) -> int | None:
 
 
 def _borrowing_problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
-    """Yield a width that differs from the target's where the head borrows the target's embeddings or output."""
+    """Yield a difference in width from the target, if the head borrows the target's embeddings or output."""
     borrowed = [
         what for what, own in (("embeddings", head.has_own_embeddings), ("output", head.has_own_output)) if not own
     ]
@@ -143,7 +143,7 @@ def _borrowing_problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
 
 
 def _mask_problems(head: EagleInfo) -> Iterator[str]:
-    """Yield what is wrong with the rows that a P-EAGLE head drafts from."""
+    """Yield the problems of the rows that a P-EAGLE head drafts from."""
     if head.mask is None:
         return
     width = len(head.target_layers) * head.target_hidden_size

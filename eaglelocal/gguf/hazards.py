@@ -1,4 +1,4 @@
-"""Checks for values that llama.cpp accepts silently, and that later make it abort, crash or hang.
+"""Checks for values that llama.cpp accepts silently, although they make it abort, crash or hang later.
 
 Each rule is an assertion of the pinned llama.cpp (0c1e57098), named next to it, or was found by loading
 files with one value changed (tests/engine/test_corrupted_files.py). They must be checked again whenever
@@ -48,7 +48,7 @@ def check_hazards(keys: ArchitectureKeys, *, head_dim: int, value_dim: int) -> N
 
 
 def check_alignment(keys: ArchitectureKeys) -> None:
-    """Check that tensors are aligned. Raises ModelFileError where llama.cpp cannot map one."""
+    """Check that tensors are aligned. Raises ModelFileError if llama.cpp cannot map one."""
     for problem in _alignment_problems(keys.header):
         raise keys.error(problem)
 
@@ -139,7 +139,9 @@ def _section_problems(keys: ArchitectureKeys) -> Iterator[str]:
 
 
 def _parallel_problems(keys: ArchitectureKeys) -> Iterator[str]:
-    """Yield what deepseek4.cpp asserts: of the parallel states of a token, and of the groups of its output heads."""
+    """Yield violations of deepseek4.cpp's assertions on the parallel states of a token and the groups of its output
+    heads.
+    """
     if keys.prefix != "deepseek4":
         return
     parallel, rounds = (keys.optional_count(f"hyper_connection.{name}") for name in ("count", "sinkhorn_iterations"))
@@ -210,7 +212,9 @@ def _tensor_problems(tensor: TensorInfo) -> Iterator[str]:
 def _token_problems(keys: ArchitectureKeys) -> Iterator[str]:
     texts = keys.header.string_bytes(TOKENS_KEY) or []
     distinct = set(texts)
-    if len(distinct) != len(texts) or b"" in distinct or b"\0" in b"".join(texts):  # few files; what follows is slower
+    if (
+        len(distinct) != len(texts) or b"" in distinct or b"\0" in b"".join(texts)
+    ):  # rare: listing the problems is slower
         yield from _repeated_tokens(texts)
     if texts and keys.header.metadata.get("tokenizer.ggml.model") == "llama":
         yield from _missing_bytes(distinct)

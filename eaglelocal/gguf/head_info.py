@@ -94,7 +94,7 @@ def read_shared_fields(keys: ArchitectureKeys, *, usual_value_dim: int | None = 
 
 
 def first_count(keys: ArchitectureKeys, key: str, *, default: int | None = None) -> int:
-    """Return a count, that of the first layer where there is one per layer."""
+    """Return a count; if there is one per layer, the first layer's."""
     values = keys.counts(key)
     if values is not None:
         return values[0]
@@ -132,14 +132,14 @@ def _read_d2t_range(header: Header) -> tuple[int, int] | None:
 
 
 def layer_inputs_problem(target: ModelInfo) -> str:
-    """Return why no head can read this target's layers; empty where one can."""
+    """Return why no head can read this target's layers; empty if one can."""
     if target.gives_layer_inputs:
         return ""
     return f"llama.cpp gives no layer inputs for the architecture {target.architecture}"
 
 
 def target_problems(head: DraftHeadInfo, target: ModelInfo, *, hidden_size: int) -> Iterator[str]:
-    """Yield where the head's taps, the hidden size it was made for, and its vocabulary do not match the target's."""
+    """Yield mismatches between the target and the head's taps, hidden size and vocabulary."""
     if problem := layer_inputs_problem(target):
         yield problem
     if hidden_size != target.n_embd:
@@ -153,7 +153,7 @@ def target_problems(head: DraftHeadInfo, target: ModelInfo, *, hidden_size: int)
 
 
 def vocabulary_problems(head: DraftHeadInfo, target: ModelInfo) -> Iterator[str]:
-    """Yield how the head's tokens differ from the target's in number."""
+    """Yield differences between the head's and the target's numbers of tokens."""
     if head.n_vocab != target.n_vocab:
         yield f"its vocabulary has {head.n_vocab} tokens, the target's {target.n_vocab}"
     if head.d2t_range is not None and not 0 <= head.d2t_range[0] <= head.d2t_range[1] < target.n_vocab:

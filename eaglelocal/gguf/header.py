@@ -90,7 +90,7 @@ class Header:
         return max(sizes, key=lambda name: sizes[name], default="none")
 
     def array(self, key: str) -> tuple[Scalar, ...] | None:
-        """Read the elements of an array from the file; None where there is no such array.
+        """Read the elements of an array from the file; None if there is no such array.
 
         Raises ModelFileError if they cannot be read.
         """
@@ -100,7 +100,7 @@ class Header:
         return self._read(key, value, lambda raw: decode_array(value, raw))
 
     def string_bytes(self, key: str) -> list[bytes] | None:
-        """Read the elements of an array of strings, undecoded; None where there is no such array."""
+        """Read the elements of an array of strings, undecoded; None if there is no such array."""
         value = self.metadata.get(key)
         if not isinstance(value, ArrayValue) or value.type is not ValueType.STRING:
             return None
@@ -198,7 +198,7 @@ def decode_scalar(kind: ValueType, raw: bytes) -> int | float | bool:
 
 
 def encode_scalars(kind: ValueType, values: Sequence[int | float | bool]) -> bytes:
-    """Encode fixed-width values as a file holds them. Raises ValueError where one does not fit the type."""
+    """Encode fixed-width values as a file holds them. Raises ValueError if one does not fit the type."""
     import numpy as np
 
     spelled = np.dtype(f"<{_FORMATS[kind]}")

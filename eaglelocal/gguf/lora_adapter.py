@@ -1,4 +1,4 @@
-"""LoRA adapters in GGUF files: what a file is, and whether it fits a target, before llama.cpp reads it.
+"""LoRA adapters in GGUF files: read a file's header and check that it fits a target, before llama.cpp reads it.
 
 An adapter holds, for some of the target's weights W [columns, rows] (ggml's order), two tensors: NAME.lora_a
 [columns, rank] and NAME.lora_b [rank, rows]. With it llama.cpp computes W x + scale * alpha / rank * B (A x). For
@@ -53,7 +53,7 @@ def is_adapter(header: Header) -> bool:
 
 
 def read_adapter(header: Header) -> AdapterInfo:
-    """Return what is known of an adapter. Raises ModelFileError for another kind of file."""
+    """Read the header of an adapter. Raises ModelFileError for another kind of file."""
     name = header.path.name
     if not is_adapter(header):
         raise ModelFileError(
@@ -77,7 +77,7 @@ def read_adapter_tensors(paths: Iterable[Path]) -> tuple[TensorInfo, ...]:
 
 
 def pair_tensors(header: Header) -> dict[str, tuple[TensorInfo, TensorInfo]]:
-    """Return the tensors A and B of each weight. Raises ModelFileError if one is missing, or there are others."""
+    """Return the tensors A and B of each weight. Raises ModelFileError if one is missing, or for other tensors."""
     name, tensors, pairs = header.path.name, header.tensors, {}
     for tensor in tensors:
         weight, suffix = tensor[:-7], tensor[-7:]
@@ -123,7 +123,7 @@ def check_architecture(name: str, adapter: AdapterInfo, architecture: str) -> No
 def check_shape(name: str, adapter: AdapterInfo, target: ModelShape) -> None:
     """Raise IncompatibleError if the adapter was made for a model of another architecture, width or depth.
 
-    For a target of which no file is there: only what all files of it have in common is compared.
+    Used for a target without a file on disk: only the properties that all its files share are compared.
     """
     check_architecture(name, adapter, target.architecture)
     for weight, (a, b) in adapter.pairs.items():

@@ -34,7 +34,7 @@ MAX_PARTS, MAX_LAYERS = 16, 8
 class MedusaInfo(DraftHeadInfo):
     """A Medusa head as its header describes it.
 
-    width         of the graph: that of a state, or of one state for each part where each has an lm_head
+    width         of the graph: of one state, or if each part has an lm_head of one state per part
     state_width   hidden size of the target
     input_width   numbers of a row that the graph's encoder reads
     num_biases    numbers in BIASES_KEY
@@ -54,7 +54,7 @@ class MedusaInfo(DraftHeadInfo):
 
     @classmethod
     def from_header(cls, header: Header) -> MedusaInfo:
-        """Read a head's header. Raises ModelFileError where the file lacks a key that is needed."""
+        """Read a head's header. Raises ModelFileError if the file lacks a required key."""
         keys = ArchitectureKeys(header, read_architecture(header))
         shared = read_shared_fields(keys)
         eps = keys.real("eagle3.attention.layer_norm_rms_epsilon")
@@ -104,7 +104,7 @@ class MedusaInfo(DraftHeadInfo):
 
 
 def _size_problems(head: MedusaInfo) -> Iterator[str]:
-    """Yield how the sizes in the header contradict one another."""
+    """Yield contradictions between the sizes in the header."""
     num_parts, num_layers, width = head.num_parts, head.num_layers, head.state_width
     if not (1 <= num_parts <= MAX_PARTS and 1 <= num_layers <= MAX_LAYERS):
         yield f"it has {num_parts} heads of {num_layers} layers, expected up to {MAX_PARTS} of {MAX_LAYERS}"
@@ -123,7 +123,7 @@ def _size_problems(head: MedusaInfo) -> Iterator[str]:
 def _required_tensors(head: MedusaInfo) -> dict[str, tuple[int, ...]]:
     """Return the required tensors by name, with shapes in ggml order: llama.cpp loads exactly these.
 
-    The embeddings have as many rows as they like: only the first is used.
+    The embeddings may have any number of rows: only the first is used.
     """
     width, draft_vocab = head.width, head.draft_vocab or head.n_vocab
     embeddings = head.tensors.get("token_embd.weight")
@@ -143,5 +143,5 @@ def is_medusa(header: Header) -> bool:
 
 
 def read_graph_head(header: Header) -> EagleInfo | MedusaInfo:
-    """Return what describes a head that runs on the `eagle3` graph. Raises ModelFileError."""
+    """Return the description of a head that runs on the `eagle3` graph. Raises ModelFileError."""
     return MedusaInfo.from_header(header) if is_medusa(header) else EagleInfo.from_header(header)

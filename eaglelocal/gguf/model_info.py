@@ -127,7 +127,9 @@ def read_architecture(header: Header) -> str:
 
 
 def vocabulary_size(keys: ArchitectureKeys) -> int:
-    """Return the number of tokens in the tokenizer, as llama.cpp counts them; else `vocab_size` or embedding rows."""
+    """Return the number of tokens in the tokenizer, as llama.cpp counts them; else `vocab_size` or the
+    embedding rows.
+    """
     tokens = keys.header.array_count(TOKENS_KEY)
     if tokens is not None:
         return tokens

@@ -1,7 +1,7 @@
 """The sizes of a model that memory and speed depend on: exact from a file, approximate from a catalog.
 
-It says how much there is to hold and to read; memory/estimate.py decides on which device. Bytes of weights are those
-that llama.cpp loads: layers that only predict ahead (MTP) stay in the file.
+A shape says how much memory a model holds and reads; memory/estimate.py decides on which device. Bytes of weights count
+only the tensors that llama.cpp loads: layers that only predict ahead (MTP) stay in the file.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class ModelShape:
         return self.expert_bytes[layer] if self.expert_bytes else 0
 
     def experts_problem(self, n_cpu_moe: int) -> str:
-        """Return why the experts of `n_cpu_moe` layers cannot be kept apart from the rest; empty where they can."""
+        """Return why the experts of `n_cpu_moe` layers cannot be separated from the rest; empty if they can."""
         if not n_cpu_moe:
             return ""
         if not self.expert_bytes:
@@ -299,7 +299,7 @@ def read_mtp_shape(header: Header) -> ModelShape:
         n_vocab=info.n_vocab,
         n_head=model.n_head,
         key_dim=model.key_dim,
-        value_dim=model.key_dim if model.compressions else model.value_dim,  # allocated there, and not used
+        value_dim=model.key_dim if model.compressions else model.value_dim,  # allocated there, but not used
         kv_heads=tuple(kv_heads[min(layer, len(kv_heads) - 1)] for layer in range(info.block, n_layer)),
         windows=windows[info.block :],
         layer_states=(0,) * info.num_layers,

@@ -49,7 +49,7 @@ HINT = "--draft none"
 
 @dataclass(frozen=True, slots=True)
 class MtpInfo:
-    """An MTP layer as its header describes it. `width` is that of the states that it reads and returns.
+    """An MTP layer as its header describes it. `width` is the width of the states that it reads and returns.
 
     architecture  of its target
     block         index of the layer: the number of ordinary layers; None: a stack that reads the target's cache
@@ -81,7 +81,7 @@ class MtpInfo:
     def from_header(cls, header: Header) -> MtpInfo:
         """Read a header with an MTP layer.
 
-        Raises IncompatibleError where there is no such layer, or several of which llama.cpp runs one at most,
+        Raises IncompatibleError if there is no such layer, or there are several although llama.cpp runs only one;
         ModelFileError on senseless keys.
         """
         keys = ArchitectureKeys(header, read_architecture(header))
@@ -123,13 +123,13 @@ def _assistant(keys: ArchitectureKeys) -> MtpInfo:
 
 
 def state_width(keys: ArchitectureKeys) -> int:
-    """Return the width of what an MTP layer reads of a token."""
+    """Return the width of the state that an MTP layer reads for each token."""
     is_hyper = keys.prefix in HYPER_CONNECTED_ARCHITECTURES
     return keys.count("embedding_length") * (keys.count("hyper_connection.count") if is_hyper else 1)
 
 
 def find_abort_reason(keys: ArchitectureKeys, block: int) -> str:
-    """Return why llama.cpp would accept the layer at `block` and then abort; empty where it would not.
+    """Return why llama.cpp would accept the layer at `block` and then abort; empty if it would not.
 
     Its rows are `embedding_length_out` apart. Some graphs use the head counts of the first layer, others the layer's.
     """
@@ -146,7 +146,7 @@ def find_abort_reason(keys: ArchitectureKeys, block: int) -> str:
     if keys.prefix in EXPERTS_ONLY and num_dense > block:
         return f"leading_dense_block_count is {num_dense}, which makes it dense"
     sections = keys.counts("rope.dimension_sections") or ()
-    if keys.prefix == "glm4moe" and all(sections[:2]) and sections:  # models that see; the graph has no M-RoPE
+    if keys.prefix == "glm4moe" and all(sections[:2]) and sections:  # vision models; the graph has no M-RoPE
         return "its positions have sections (M-RoPE)"
     if keys.prefix == "deepseek4":
         return _compressed_abort_reason(keys, block)
@@ -234,7 +234,7 @@ def is_mtp_alone(header: Header) -> bool:
 def check_mtp(layer: MtpInfo, target: ModelInfo, target_header: Header) -> None:
     """Check that the layer can draft for `target`.
 
-    Raises IncompatibleError with the figures where it cannot.
+    Raises IncompatibleError with the figures if it cannot.
     """
     for problem in _problems(layer, target, target_header):
         raise IncompatibleError(f"the MTP layer of {layer.name} does not fit {target.name}: {problem}", hint=HINT)
@@ -269,7 +269,7 @@ def _problems(layer: MtpInfo, target: ModelInfo, target_header: Header) -> Itera
 def _cache_problems(layer: MtpInfo, target: ModelInfo, target_header: Header) -> Iterator[str]:
     """Yield how the caches of the target's last two layers differ from what the stack expects.
 
-    llama.cpp lets it read the last layer's, and for a window the one before, whatever their sizes.
+    llama.cpp lets it read the last layer's cache, and for a window the cache of the layer before, whatever their sizes.
     """
     keys = ArchitectureKeys(target_header, target.architecture)
     windows = read_windows(keys, target.n_layer)

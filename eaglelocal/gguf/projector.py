@@ -47,7 +47,7 @@ WIDTHS: Mapping[str, tuple[str, int]] = MappingProxyType(
         "janus_pro": ("mm.1.bias", BIAS),
     }
 )
-# where the header has no largest size of an image: its most tokens, and the side of one in patches
+# if the header has no largest image size: most tokens of an image, and a token's side in patches
 MAX_TOKENS: Mapping[str, tuple[int, int]] = MappingProxyType(
     dict.fromkeys(("qwen2vl_merger", "qwen2.5vl_merger", "qwen2.5o", "qwen3vl_merger", "ling3vl"), (4096, 2))
     | dict.fromkeys(("exaone4_5", "glm4v", "muse-glimmer"), (4096, 2))
@@ -97,7 +97,7 @@ class Projector:
 
     @classmethod
     def from_header(cls, header: Header) -> Projector:
-        """Read a projector's header. Raises ModelFileError on a file that encodes no images."""
+        """Read a projector's header. Raises ModelFileError if the file does not encode images."""
         check_is_projector(header)
         keys = ArchitectureKeys(header, "clip.vision")
         kind = read_projector_kind(header)
@@ -117,7 +117,7 @@ class Projector:
 
 
 def check_is_projector(header: Header) -> None:
-    """Check that the file is a projector for images. Raises ModelFileError where it is none, or one for audio only."""
+    """Check that the file is a projector for images. Raises ModelFileError if it is not, or only for audio."""
     architecture = read_architecture(header)
     if architecture != ARCHITECTURE:
         message = f"{header.path.name} is not a projector for images: its architecture is {architecture}"
@@ -189,7 +189,7 @@ def _num_merged(keys: ArchitectureKeys, kind: str) -> int:
 # ---- image limits: a limit on the tokens of an image, for models where its size decides how many it takes
 #
 # llama.cpp admits up to 4096 tokens per image for Qwen's family, reserves memory for half of that, and ends the
-# process where it then runs out. A photograph would also be larger than the context that many people run.
+# process where it then runs out. A photograph would also exceed the context that many users run.
 UNSPLIT_KINDS = ("gemma4uv", "gemma4v")  # an image's rows attend to later ones, so all must be in one batch
 RESERVED_TOKENS = (
     46 * 46

@@ -62,8 +62,7 @@ def read_header(path: Path, *, keys: Collection[str] | None = None) -> Header:
 
     A head of several layers, whose file holds two GGUFs, is read as one model.
 
-    `keys` limits the metadata to those named. Raises ModelFileError, with the figure, on anything that is
-    not a sound GGUF.
+    `keys` limits the metadata to those named. Raises ModelFileError, with the figure, if the file is not a sound GGUF.
     """
     first = _read_part(path, keys)
     parts = [first, *(_read_part(more, _REQUIRED_KEYS) for more in following_paths(path, first.metadata))]
@@ -127,7 +126,7 @@ def _regular_file_bytes(path: Path) -> int:
         found = os.stat(path)
     except ValueError as error:
         raise malformed_error(repr(path.name), f"not a path: {error}", hint="give the path of a .gguf file") from error
-    if not stat.S_ISREG(found.st_mode):  # a pipe would block for ever
+    if not stat.S_ISREG(found.st_mode):  # a pipe would block forever
         what = "is a folder" if stat.S_ISDIR(found.st_mode) else "is not a regular file"
         raise malformed_error(path.name or str(path), what, hint="give the path of a .gguf file")
     return found.st_size

@@ -1,4 +1,4 @@
-"""The bytes of a tensor, as they are in the file, and the range of integers; without numpy, so that planning is quick.
+"""Read a tensor's raw bytes and the range of integer tensors; without numpy, so that planning is quick.
 
 tensors.py decodes them.
 """
@@ -26,7 +26,7 @@ def read_index_range(path: Path, header: Header, name: str) -> tuple[int, int]:
 
 
 def find_integers(path: Path, header: Header, name: str) -> TensorInfo:
-    """Return the entry of an integer tensor. Raises ModelFileError where it is missing, or of another type."""
+    """Return the entry of an integer tensor. Raises ModelFileError if it is missing, or of another type."""
     tensor = find_tensor(path, header, name)
     if tensor.type.name not in ("I64", "I32"):
         raise malformed_error(path.name, f"tensor {name} is {tensor.type.name}, not integers")
@@ -34,7 +34,7 @@ def find_integers(path: Path, header: Header, name: str) -> TensorInfo:
 
 
 def find_tensor(path: Path, header: Header, name: str) -> TensorInfo:
-    """Return the entry of a tensor. Raises ModelFileError where it is missing."""
+    """Return the entry of a tensor. Raises ModelFileError if it is missing."""
     if name not in header.tensors:
         raise malformed_error(path.name, f"has no tensor {name}")
     return header.tensors[name]

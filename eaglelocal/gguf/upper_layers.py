@@ -1,9 +1,9 @@
 """The file of a head of several layers: two GGUFs, one after the other, which are read and written as one.
 
-llama.cpp's `eagle3` graph has one layer. So the first GGUF is a head with the first layer only, whose own output is a
-few rows that nobody reads. The second one holds the upper layers, which are plain ones, as a model of the architecture
-`llama` without a vocabulary: it takes the rows of the first layer and gives the tokens. llama.cpp loads it from its
-place in the file.
+llama.cpp's `eagle3` graph has one layer. So the first GGUF is a head with the first layer only; its own output has a
+few rows, which are never read. The second one holds the upper layers, which are plain ones, as a model of the
+architecture `llama` without a vocabulary: it takes the rows of the first layer and gives the tokens. llama.cpp loads it
+from its place in the file.
 
     in the file                                 as this project names it
     eagle3  fc, token_embd, blk.0 ...           fc.weight, token_embd.weight, blk.0 ...
@@ -37,7 +37,7 @@ UNREAD = frozenset({"output.weight", "output_norm.weight", "d2t"})
 ROPE_FACTORS = "rope_freqs.weight"  # in both
 BLOCK = re.compile(r"blk\.(\d+)\.")
 UPPER, NO_VOCABULARY = "llama", "no_vocab"
-# what both architectures call alike, besides all of rope.*
+# keys with equal names in both architectures, besides all of rope.*
 SHARED_KEYS = frozenset(
     {
         "context_length", "embedding_length", "feed_forward_length", "attention.head_count", "attention.head_count_kv",
@@ -102,7 +102,7 @@ def _rename_upper(name: str) -> str:
 def check_upper_metadata(
     first: Mapping[str, object], upper: Mapping[str, object], tensors: Iterable[TensorInfo], *, file: str
 ) -> None:
-    """Raise ModelFileError where the second GGUF's keys are not those that follow from the first's."""
+    """Raise ModelFileError if the second GGUF's keys do not follow from the first's."""
     num_rows = next((tensor.shape[-1] for tensor in tensors if tensor.name == "token_embd.weight"), 0)
     if not num_rows:
         raise malformed_error(file, "its upper layers lack an output")
@@ -122,7 +122,7 @@ def make_upper_metadata(first: Mapping[str, object], num_rows: int) -> dict[str,
         name = key.removeprefix(f"{EAGLE}.")
         if name != key and (name in SHARED_KEYS or name.startswith("rope.")) and isinstance(value, Scalar):
             shared[f"{UPPER}.{name}"] = value
-    if f"{UPPER}.attention.key_length" in shared:  # llama.cpp would abort if another part of a head turned
+    if f"{UPPER}.attention.key_length" in shared:  # llama.cpp would abort if another part of a head were rotated
         shared[f"{UPPER}.rope.dimension_count"] = shared[f"{UPPER}.attention.key_length"]
     return shared | {
         f"{UPPER}.block_count": count_layers(first) - 1,
@@ -215,7 +215,7 @@ def list_loaded_tensors(header: Header, *, n_layer: int) -> Iterator[TensorInfo]
 
 
 def find_block(name: str) -> int | None:
-    """Return the number of the block that a tensor belongs to; None if to none."""
+    """Return the number of the block that a tensor belongs to; None for other tensors."""
     if name.startswith(FIRST_BLOCK_TENSORS):
         return 0
     match = BLOCK_TENSOR.match(name)

@@ -166,7 +166,7 @@ def _append(file: BinaryIO, tensor: StreamedTensor, on_bytes: Callable[[int], No
 
 
 def write_pieces(file: BinaryIO, tensor: PiecedTensor, on_bytes: Callable[[int], None]) -> None:
-    """Write a tensor's data. Raises OSError, and ValueError if it comes with another number of bytes."""
+    """Write a tensor's data. Raises OSError, and ValueError if its length differs from the entry's."""
     written = 0
     for piece in tensor.pieces():
         file.write(piece.data)
@@ -183,7 +183,7 @@ def _pad(file: BinaryIO, alignment: int = ALIGNMENT) -> None:
 # ---- header patch: overwrite values in the header of a GGUF in place: flags, numbers, and arrays of numbers of
 # unchanged length
 #
-# It records what was measured about a file without writing the weights again. Strings and lengths cannot change,
+# This records measurements in a file without writing the weights again. Strings and lengths cannot change,
 # because everything after them would move.
 Number = int | float | bool
 
@@ -238,7 +238,7 @@ EMBEDDING_TYPE = GGML_TYPES_BY_NAME["Q8_0"]
 
 
 def choose_head_type(setting: str) -> str:
-    """Return the quantization that a setting stands for: `auto` is BEST_TYPE, anything else is itself."""
+    """Resolve a setting to a quantization: `auto` is BEST_TYPE, anything else is itself."""
     return BEST_TYPE if setting == "auto" else setting
 
 

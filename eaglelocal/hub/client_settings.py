@@ -1,7 +1,8 @@
 """Loads the hub's client, and reports the environment variables that it or its HTTP library cannot use.
 
-What makes the client raise while it is loaded is reported in its words. Checked here is only what would look like a hub
-that does not answer, and be retried in vain, or would show a password. Opens no connection.
+Errors that the client raises while loading are reported in its words. Only two kinds of settings are checked here:
+those that would look like a hub that does not answer and be retried in vain, and those that would show a password.
+Opens no connection.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ MAX_SHOWN_CHARS = 80
 
 
 def prepare_client(environ: Environ = os.environ, *, connects: bool = True) -> None:
-    """Check what the client reads, then load it without its output.
+    """Check the client's settings, then load it without its output.
 
-    connects  True if a hub will be asked; otherwise only what can prevent the import is reported
+    connects  True if a hub will be asked; otherwise only settings that prevent the import are reported
 
     Raises UsageError with the variable and its value.
     """
@@ -83,7 +84,7 @@ def _silence_import() -> Iterator[None]:
             yield
         finally:
             logging.disable(disabled)
-    for handler in logging.getLogger("huggingface_hub").handlers:  # made just now: its later logs must be shown
+    for handler in logging.getLogger("huggingface_hub").handlers:  # created just now: its later logs must be shown
         if isinstance(handler, logging.StreamHandler) and handler.stream is unread:
             handler.setStream(sys.stderr)
 
@@ -138,7 +139,7 @@ def check_proxies(environ: Environ) -> None:
 
 
 def find_proxy_variable(environ: Environ, scheme: str) -> tuple[str, str]:
-    """Return name and value of the variable that counts: the lower-case one if it is set, even if it is empty."""
+    """Return name and value of the variable that counts: the lower-case one if it is set, even if empty."""
     lower, upper = f"{scheme}_proxy", f"{scheme.upper()}_PROXY"
     name = lower if lower in environ else upper
     return name, environ.get(name, "")

@@ -127,7 +127,7 @@ def count_missing_bytes(orders: Sequence[DownloadOrder], cache: Path) -> int:
     for order in orders:
         for file in order.files:
             blob = make_blob_path(order, file, cache)
-            if not _is_whole(make_link_path(order, file, cache), file):  # on a disk without links it has no blob
+            if not _is_whole(make_link_path(order, file, cache), file):  # on a disk without links there is no blob
                 missing[blob] = max(0, file.size_bytes - _count_present_bytes(blob))
     return sum(missing.values())
 
@@ -169,7 +169,7 @@ def download_files(
             for file in order.files:
                 _fetch_file(order, file, cache, retries, byte_count)
             _write_ref(order, cache)
-        except OSError as problem:  # the disk's: those of the connection are converted before
+        except OSError as problem:  # an error of the disk: connection errors are converted before
             raise make_write_error(problem, str(problem.filename or cache)) from problem
     return [make_link_path(order, order.files[0], cache) for order in orders]
 
@@ -231,7 +231,7 @@ class _ResumedCount:
 
 @contextmanager
 def _hold_blob_lock(order: DownloadOrder, file: RemoteFile, cache: Path, byte_count: ByteCount) -> Iterator[None]:
-    """Hold the hub client's own lock of this blob; while another process holds it, wait and report that."""
+    """Hold the hub client's own lock of this blob; report if another process holds it, and wait."""
     folder = cache / ".locks" / repo_folder(cache, order.repo.id).name
     try:
         make_folder(folder, SHARED)
@@ -275,7 +275,6 @@ def _make_link(blob: Path, link: Path) -> None:
 
 
 def _write_ref(order: DownloadOrder, cache: Path) -> None:
-    """Record the commit of `main`, atomically."""
     folder = repo_folder(cache, order.repo.id)
     make_folder(folder / "refs", SHARED)
     # other programs read every file in `refs` as a reference, so the temporary file is outside that folder

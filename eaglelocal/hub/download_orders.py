@@ -20,14 +20,14 @@ from eaglelocal.hub.repo_builds import RepoBuild, choose_build, join_names
 
 CONFIG = "config.json"
 WEIGHTS = (".safetensors", ".safetensors.index.json")
-# read without running anything in them
+# formats that can be read without running code in them
 PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?|medusa_lm_head\.pt")
 
 
 def order_model(reference: HubReference, retries: RetryPolicy) -> DownloadOrder:
     """Order a model as GGUF, from the first of its repositories that has the quantization.
 
-    Raises UsageError with what there is instead, DownloadError if no repository can be read.
+    Raises UsageError with the available quantizations, DownloadError if no repository can be read.
     """
     problems: list[DownloadError | UsageError] = []
     for name in reference.repos:
@@ -46,7 +46,7 @@ def order_model(reference: HubReference, retries: RetryPolicy) -> DownloadOrder:
 
 
 def order_head(name: str, retries: RetryPolicy) -> DownloadOrder:
-    """Order the files of a draft head that is yet to be imported. Raises UsageError if the repository has none."""
+    """Order the files of a draft head for a later import. Raises UsageError if the repository has none."""
     repo = fetch_repo(name, retries)
     config = [file for file in repo.files if file.name == CONFIG]
     weights = [file for file in repo.files if file.name.endswith(WEIGHTS)]
@@ -57,7 +57,7 @@ def order_head(name: str, retries: RetryPolicy) -> DownloadOrder:
 
 
 def order_draft(reference: HubReference, retries: RetryPolicy) -> DownloadOrder:
-    """Order a draft: as GGUF where the repository has one, else as a head that is to be imported."""
+    """Order a draft: as GGUF if the repository has one, else as a head to import."""
     try:
         return order_model(reference, retries)
     except UsageError as problem:
@@ -101,7 +101,7 @@ def needs_import(order: DownloadOrder) -> bool:
 
 
 def check_readable(order: DownloadOrder, retries: RetryPolicy) -> DownloadOrder:
-    """Return the order if its files may be read; raise before anything is fetched if not."""
+    """Return the order if its files may be read; otherwise raise before anything is downloaded."""
     if order.repo.is_gated:
         check_access(order.repo, order.files[0], retries)
     return order

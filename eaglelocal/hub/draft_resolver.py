@@ -1,7 +1,7 @@
 """Resolution of a draft reference for a target: the draft, or the reason why there is none.
 
-A draft that was named and does not fit is an error; for `auto` it is a reason. gguf/draft_pairing.py decides what fits,
-here and in the engine.
+If the user named a draft that does not fit, that is an error; for `auto` it is a reason. gguf/draft_pairing.py decides
+whether a draft fits, here and in the engine.
 """
 
 from __future__ import annotations
@@ -129,14 +129,13 @@ def _read_named_draft(reference: str, target: FoundTarget) -> FoundDraft:
 
 
 def _read_derived_model(reference: DerivedModel, target: FoundTarget) -> FoundDraft:
-    """Return a draft model that is made of another one, written or not."""
     found = find_target(reference, on_progress=None)
     read_draft(found.header, target_header=target.header, target=target.info)
     return FoundDraft("draft_model", found.path, f"draft model {found.label}", header=found.header, made=found.made)
 
 
 def write_draft(draft: FoundDraft, *, on_progress: Progress) -> FoundDraft:
-    """Return the draft, which is written now if it is made of another file and missing. Raises as write_derived."""
+    """Return the draft; if it is derived and missing, it is written now. Raises as write_derived."""
     if draft.made is None:
         return draft
     made = write_derived(draft.made, on_progress=on_progress)
@@ -173,9 +172,9 @@ def read_own_mtp(target: FoundTarget) -> FoundDraft:
 
 
 def requantize_draft(draft: FoundDraft, draft_type: str, *, on_progress: Progress) -> FoundDraft:
-    """Return an EAGLE head as its copy in fewer bits, written now if it is missing; other drafts unchanged.
+    """Return the quantized copy of an EAGLE head, written now if it is missing; other drafts unchanged.
 
-    Raises ResourceError if a copy whose type was named cannot be written.
+    Raises ResourceError if a copy whose type the user named cannot be written.
     """
     if draft.kind == "dflash" and draft_type not in ("auto", "file"):
         return dataclasses.replace(draft, note="only EAGLE heads can be requantized: this one is used as it is")
@@ -202,15 +201,15 @@ def make_ngram_draft(target: FoundTarget, reason: str) -> FoundDraft:
 
 
 def _is_of_small_model(header: Header, target: FoundTarget) -> bool:
-    """Return whether a file is a head that was not made for the width of the inflated target."""
+    """Return whether a file is a head with another width than the inflated target."""
     is_head = read_architecture(header) == EAGLE and not is_medusa(header)
     return is_head and EagleInfo.from_header(header).target_hidden_size != target.info.n_embd
 
 
 def inflate_draft(draft: FoundDraft, target: FoundTarget) -> FoundDraft:
-    """Return a draft of the small model as one of the inflated target. Raises as derive_head.
+    """Adapt a draft of the small model to the inflated target. Raises as derive_head.
 
-    A head grows with the target. Draft models and lookups draft for it as they are; other heads cannot.
+    A head grows with the target. Draft models and lookups work unchanged; other heads cannot draft for it.
     """
     if draft.kind in ("none", "ngram", "draft_model"):
         return draft
@@ -227,7 +226,7 @@ def inflate_draft(draft: FoundDraft, target: FoundTarget) -> FoundDraft:
 def _find_auto_draft(target: FoundTarget) -> FoundDraft:
     """Return the head that was imported or the draft that was pulled for the target, else the default.
 
-    If one of them cannot draft, the note or the reason says so. An inflated target has the draft of the small model.
+    If one of them cannot draft, the note or the reason says so. An inflated target gets the small model's draft.
     """
     if target.small is not None:
         return inflate_draft(_find_auto_draft(target.small), target)
@@ -247,7 +246,7 @@ def _find_auto_draft(target: FoundTarget) -> FoundDraft:
 
 
 def _find_imported(target: FoundTarget) -> FoundDraft | None:
-    """Return a head that was imported for this model or its kind; None if none. Raises as read_draft_file."""
+    """Return a head that was imported for this model or its kind; None if there is none. Raises as read_draft_file."""
     if state_problem(target.info):
         return None
     heads = [head.path for head in list_fitting_heads(target.header, target.info)] or list_heads(
@@ -287,13 +286,13 @@ def _choose_default(target: FoundTarget) -> FoundDraft:
 def use_learned_version(draft: FoundDraft, target: FoundTarget, *, learns: bool) -> FoundDraft:
     """Return the version of a head that is in use: the pinned one, or the current one if the user lets heads learn.
 
-    A version that cannot be used is a note, and the base head drafts.
+    If a version cannot be used, a note says so, and the base head drafts.
     """
     if draft.kind != "eagle3" or draft.path is None or draft.made is not None or not locations.learned_dir().is_dir():
         return draft
     try:
         versions = find_versions(target.path, draft.path)
-    except OSError:  # the models are read again, with an error that says why
+    except OSError:  # the models are read again, which raises the error
         return draft
     known, note = versions.read()
     number = known.pinned if known.pinned is not None else known.current if learns else BASE
@@ -308,7 +307,7 @@ def use_learned_version(draft: FoundDraft, target: FoundTarget, *, learns: bool)
 
 
 def note_paths(plan: Plan) -> None:
-    """Let the versions of a head that is loaded know where their files are now, if those were moved."""
+    """Record the current paths of a loaded head's files in its versions, if they were moved."""
     if plan.draft_kind != "eagle3" or plan.base_head is None or not locations.learned_dir().is_dir():
         return
     with suppress(OSError):  # a folder that cannot be written
@@ -322,7 +321,7 @@ def add_note(draft: FoundDraft, note: str) -> FoundDraft:
 # ---- model files: find the files of one run: target, draft and projector. Reads headers only
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The files that a run loads, found and read as far as their headers."""
+    """The files that a run loads: found, and their headers read."""
 
     target: FoundTarget
     draft: FoundDraft
@@ -334,7 +333,7 @@ class ModelFiles:
 
 
 def find_files(reference: Reference, options: RunOptions, *, on_progress: Progress | None = None) -> ModelFiles:
-    """Return the files of a run of this target; see find_target for those that are made of others.
+    """Return the files of a run of this target; for derived files see find_target.
 
     Raises UsageError, ModelFileError or IncompatibleError.
     """

@@ -86,7 +86,7 @@ class Stream:
 
 
 def silence_client() -> None:
-    """Stop the hub's client from writing to stderr what we report ourselves."""
+    """Keep the hub's client from writing to stderr what we report ourselves."""
     disable_progress_bars()
     logging.set_verbosity(logging.CRITICAL)
 
@@ -120,7 +120,7 @@ def _fetch_repo(repo: str) -> RemoteRepo:
 
 
 def find_name_problem(name: str) -> str:
-    """Return why a file of this name must not be written to the cache; empty if it may. A hub is not trusted."""
+    """Return why a file of this name must not be written to the cache; empty if it may. Hubs are not trusted."""
     if {"", ".", ".."} & set(name.split("/")) or "\\" in name:
         return "leads out of the repository"
     if not name.isprintable():  # control characters, line ends, lone surrogates
@@ -137,7 +137,7 @@ def format_name(name: str) -> str:
 def fetch_commit(repo: str, revision: str | None, retries: RetryPolicy) -> str:
     """Return the commit that a branch, tag or commit of a repository names; None: of its main branch.
 
-    Raises DownloadError, also where there is no such revision, or UsageError on an impossible name.
+    Raises DownloadError, also if there is no such revision, or UsageError on an impossible name.
     """
 
     def ask() -> str:
@@ -169,7 +169,7 @@ def check_access(repo: RemoteRepo, file: RemoteFile, retries: RetryPolicy) -> No
 def open_stream(repo: RemoteRepo, file: RemoteFile, start: int) -> Iterator[Stream]:
     """Request a file's bytes from `start`, at most MAX_ANSWER_BYTES; all of them if the server ignores ranges.
 
-    Raises what the client raises.
+    Raises the client's errors.
     """
     headers = build_hf_headers(library_name=_AGENT, library_version=__version__)
     headers["Accept-Encoding"] = "identity"  # to count and hash the file's own bytes
@@ -201,8 +201,8 @@ def _find_license(tags: Iterable[str]) -> str:
     return next((tag.removeprefix("license:") for tag in tags if tag.startswith("license:")), "")
 
 
-# ---- hub errors: errors of requests to a hub: which are worth a retry, and the hint for each of the others
-# The base of all errors of the HTTP library below the hub client, which has changed libraries before.
+# ---- hub errors: errors of requests to a hub: which are worth a retry, and the hint for each of the others.
+# HttpError is the base class of the HTTP library's errors: the hub client has changed libraries before.
 HttpError: type[Exception] = HfHubHTTPError.__bases__[0]
 # of getting a token by HF_OIDC_RESOURCE, which older clients do not know
 TokenError: type[Exception] = getattr(errors, "OIDCError", HfHubHTTPError)
@@ -244,7 +244,7 @@ class RetryPolicy:
 
 
 def call_with_retries(call: Callable[[], Result], *, repo: str, retries: RetryPolicy) -> Result:
-    """Return the call's result, retrying while its errors may pass. Raises what explain_error returns."""
+    """Return the call's result; retry while its errors may pass. Raises the result of explain_error."""
     attempt = 0
     while True:
         try:
@@ -270,7 +270,6 @@ def is_transient(problem: Exception) -> bool:
 
 
 def _is_certificate_error(problem: BaseException) -> bool:
-    """Return whether this machine does not trust the hub's certificate."""
     return any(
         isinstance(one, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(one)
         for one in _iterate_causes(problem)
@@ -307,7 +306,7 @@ def summarize_error(problem: Exception) -> str:
 
 
 def _describe_proxy(environ: Mapping[str, str]) -> str:
-    """Return the variable that names the proxy, which may be at fault; empty if there is no proxy."""
+    """Name the proxy variable, in case the proxy is at fault; empty if there is no proxy."""
     parts = urlsplit(constants.ENDPOINT)
     if proxy_bypass(find_host()):
         return ""

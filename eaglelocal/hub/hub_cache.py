@@ -1,6 +1,6 @@
 """The hub client's cache on disk: which models are complete, and which downloads are unfinished.
 
-    models--USER--REPO/refs/main                      the commit that `main` was
+    models--USER--REPO/refs/main                   the commit of `main` at the last download
     models--USER--REPO/snapshots/COMMIT/NAME  ->      ../../blobs/SHA256
     models--USER--REPO/blobs/SHA256.incomplete        the bytes received so far
 
@@ -96,7 +96,7 @@ def list_models(cache: Path) -> list[CachedModel]:
 
 
 def list_repo_models(cache: Path, repo: str) -> list[CachedModel]:
-    """Return the models of one repository: those of `main` if it has them, else of the newest commit."""
+    """Return the models of one repository: those in the commit of `main`, or if it has none in the newest commit."""
     newest: dict[str, CachedModel] = {}
     for model in iterate_models(cache, repo):
         before = newest.get(model.build.stem)
@@ -116,7 +116,7 @@ def iterate_models(cache: Path, repo: str) -> Iterator[CachedModel]:
 
 
 def list_gguf_files(snapshot: Path) -> list[str]:
-    """Return the names in the repository of the GGUF files that a snapshot has completely."""
+    """Return the repository names of GGUF files that are complete in a snapshot."""
     found = (path for path in snapshot.rglob("*") if path.name.lower().endswith(GGUF_SUFFIX) and path.is_file())
     return sorted(path.relative_to(snapshot).as_posix() for path in found)
 
@@ -191,17 +191,17 @@ def _list_folders(parent: Path, prefix: str = "") -> list[Path]:
 # Asks no hub. A reference names one repository, or a profile with several repositories that hold the same model.
 @dataclass(frozen=True, slots=True)
 class HubReference:
-    """A model of a hub as the user named it: in any of these repositories, in the quantization that was named."""
+    """A model of a hub as the user named it: in any of these repositories, with the named quantization."""
 
     text: str
     repos: tuple[str, ...]  # the preferred first
     quant: str | None = None
     size_bytes: int | None = None  # of the download, where the catalog knows it
-    drafts: bool = False  # True: a file that is named as a draft is wanted
+    drafts: bool = False  # True: only a file named as a draft is wanted
 
 
 def find_cached(cache: Path, reference: HubReference) -> CachedModel:
-    """Return the model in the cache. Raises ModelFileError if it is not completely there, UsageError if ambiguous."""
+    """Return the model in the cache. Raises ModelFileError if it is not complete there, UsageError if ambiguous."""
     cached = [model for repo in reference.repos for model in list_repo_models(cache, repo)]
     if not cached:
         raise _make_missing_error(cache, reference)
@@ -214,7 +214,7 @@ def find_cached(cache: Path, reference: HubReference) -> CachedModel:
 
 
 def _choose(builds: Sequence[RepoBuild], reference: HubReference, repo: str) -> RepoBuild | None:
-    """Return the build that the reference names, None if there is none. Raises UsageError if it is ambiguous."""
+    """Return the build that the reference names; None if there is none. Raises UsageError if several match."""
     if not builds:
         return None
     try:
@@ -249,7 +249,10 @@ MAX_LISTED = 500  # names that are read from a folder
 
 
 def check_file(path: Path, *, hint: str = "eaglelocal ls") -> None:
-    """Raise ModelFileError on a folder or a missing file; `hint`: if no name is similar."""
+    """Raise ModelFileError on a folder or a missing file.
+
+    hint  used if no name is similar
+    """
     if os.path.isdir(path):
         raise ModelFileError(f"{path} is a folder", hint=_suggest_file(path))
     if not os.path.exists(path):  # unlike Path.exists, also false on a name that no file can have
@@ -277,8 +280,7 @@ def _suggest_near(path: Path) -> str:
     return f"did you mean {path.parent / near[0]}?" if near else ""
 
 
-# ---- hub references: resolution of references to a hub's models: their repositories, and what the catalog states.
-# Asks no hub
+# ---- hub references: resolve references to a hub's models: their repositories, and the catalog's facts. Asks no hub
 DEFAULT_QUANT = "Q4_K_M"  # its size is shown if no quantization was named
 
 
@@ -317,14 +319,14 @@ def find_known_target(parsed: Reference, catalog: Catalog) -> TargetEntry | None
 
 
 def find_nearest_repo(name: str) -> str | None:
-    """Return the repository of the catalog that a mistyped name may have meant; None if none is near."""
+    """Return the repository of the catalog that a mistyped name probably meant; None if none is similar."""
     repos = [repo for target in load_catalog().targets.values() for repo in target.repos if repo != name]
     near = difflib.get_close_matches(name, repos, n=1, cutoff=0.8)
     return near[0] if near else None
 
 
 def refer_to_entry(entry: DraftEntry) -> HubReference:
-    """Return a draft's hub reference: to a GGUF if there is one, else to the head that must be imported."""
+    """Return a draft's hub reference: to a GGUF if there is one, else to the head to import."""
     if entry.is_in_target:
         raise UsageError(
             f"{entry.id} is a layer in the files of {entry.gguf_repo}", hint=f"eaglelocal pull {entry.targets[0]}"

@@ -1,6 +1,6 @@
-"""The models on this disk: embedded, made of others, imported, and from hubs; each described from its header.
+"""The models on this disk: embedded, derived, imported, and from hubs; each described from its header.
 
-Models of LM Studio, of Ollama and in folders of the user's own come last. A header that cannot be read becomes an
+Models of LM Studio, of Ollama and in the user's own folders come last. A header that cannot be read becomes an
 entry's problem.
 """
 
@@ -111,7 +111,7 @@ def list_embedded() -> list[InventoryEntry]:
 
 
 def list_inflated() -> list[InventoryEntry]:
-    """Return the pairs that inflation has written, by file name; the head's bytes count as the target's."""
+    """Return the pairs that inflation has written, by file name; the target's size includes the head's."""
     found = []
     for target in list_own(locations.generated_models_dir(), "demo-*.gguf"):
         size = _parse_size(target)
@@ -124,7 +124,7 @@ def list_inflated() -> list[InventoryEntry]:
 
 
 def describe_derived() -> list[InventoryEntry]:
-    """Return the models that were made of others here; inflated heads count to their targets."""
+    """Return the derived models; inflated heads belong to their targets."""
     return [
         replace(_make_entry(one.reference, one.origin, one.paths), is_outdated=one.is_outdated)
         for one in list_derived()
@@ -159,7 +159,7 @@ def describe_cached(model: CachedModel) -> InventoryEntry:
 
 
 def describe_file(path: Path) -> HeaderSummary:
-    """Describe a file from its header. Never raises: if it cannot be read, `problem` says why."""
+    """Describe a file from its header. Never raises: if it cannot be read, `problem` gives the reason."""
     try:
         header = read_header(path)
     except ModelFileError as error:

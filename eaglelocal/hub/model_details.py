@@ -1,4 +1,4 @@
-"""A close look at one model on disk: what its header says, what it would need, and what could draft for it."""
+"""The details of one model on disk: the facts in its header, its memory, and its possible drafts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NO_PROJECTOR = FoundProjector()
 
 @dataclass(frozen=True, slots=True)
 class KnownDraft:
-    """A draft for a model. `problem`: why it is not run yet; empty: it is."""
+    """A draft for a model. `problem` says why it cannot run; empty if it can."""
 
     reference: str
     kind: str
@@ -76,7 +76,7 @@ class ModelDetails:
     commit: str = ""
     unwritten_bytes: int = 0
     projector: FoundProjector = NO_PROJECTOR
-    auto_draft: FoundDraft | None = None  # what `--draft auto` takes; None: unknown, or the model writes no text
+    auto_draft: FoundDraft | None = None  # of `--draft auto`; None: unknown, or the model writes no text
 
     @property
     def size_bytes(self) -> int:
@@ -155,7 +155,7 @@ def _describe_unwritten(reference: str) -> ModelDetails:
 
 
 def _describe_derived(reference: str, found: FoundTarget) -> ModelDetails:
-    """Describe a model that is made of another one, written or not."""
+    """Describe a derived model, written or not."""
     header, is_written = found.header, found.made is not None and found.made.plan is None
     return ModelDetails(
         reference,
@@ -202,7 +202,7 @@ def _describe_files(
 
 
 def _read_target(path: Path, own_head: Path | None, repo: str) -> FoundTarget | None:
-    """Return the target as a run would find it; None if no run takes it."""
+    """Return the target as a run would find it; None if a run would reject it."""
     try:
         return replace(read_target(path, head=own_head), repo=repo)
     except EagleLocalError:
@@ -217,7 +217,6 @@ def _find_auto_draft(target: FoundTarget) -> FoundDraft | None:
 
 
 def _list_imported_heads(target: FoundTarget) -> Iterator[KnownDraft]:
-    """Yield the heads that `import` and `train` made for targets of this kind."""
     for head in list_fitting_heads(target.header, target.info):
         yield KnownDraft(
             str(head.path), "eagle3", is_on_disk=True, needs_import=False, path=head.path, is_imported=True
@@ -225,7 +224,7 @@ def _list_imported_heads(target: FoundTarget) -> Iterator[KnownDraft]:
 
 
 def _mark_auto(drafts: tuple[KnownDraft, ...], auto: FoundDraft | None) -> tuple[KnownDraft, ...]:
-    """Return the drafts, with the one that `--draft auto` takes marked and in front."""
+    """Mark the draft that `--draft auto` takes, and move it to the front."""
     path = None if auto is None else auto.path
     taken = [replace(draft, is_auto=True) for draft in drafts if path is not None and draft.path == path]
     return (*taken, *(draft for draft in drafts if path is None or draft.path != path))

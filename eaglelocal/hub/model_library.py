@@ -1,4 +1,4 @@
-"""The models that people keep elsewhere on this disk: of LM Studio, of Ollama, and in folders of their own.
+"""The user's models elsewhere on this disk: in LM Studio, Ollama, and folders of their own.
 
 Each has a short name, which `--target` takes. Lists names and files; headers are not read. The hub's cache has its own
 references (hub_cache.py).
@@ -35,7 +35,7 @@ from eaglelocal.hub.hub_cache import repo_folder
 from eaglelocal.hub.repo_builds import group_builds
 
 PLACES = LM_STUDIO, OLLAMA, OWN_FOLDER = "LM Studio", "Ollama", "own folder"
-MAX_FILES, MAX_DEPTH = 5000, 6  # that are looked at below a folder
+MAX_FILES, MAX_DEPTH = 5000, 6  # most files that are looked at below a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class LibraryModel:
 
 
 def list_library(folders: Sequence[str] = ()) -> list[LibraryModel]:
-    """Return the models of LM Studio and Ollama, and those in `folders`, each file once; sorted by name."""
+    """Return the models of LM Studio and Ollama, and those in `folders`; each file once, sorted by name."""
     found: dict[object, LibraryModel] = {}
     for model in _list_all(folders):
         file = model.path.name if is_blob(model.path) else model.path.resolve()  # a blob's name is its digest
@@ -77,7 +77,7 @@ def list_folder(folder: Path, place: str = OWN_FOLDER) -> Iterator[LibraryModel]
         if build.is_complete and not build.is_draft:
             stem = build.stem
             repo = stem.rpartition("/")[0]
-            in_folder = f"{folder.name}/{stem}"  # for a file that has the name of one elsewhere
+            in_folder = f"{folder.name}/{stem}"  # for a file with the same name as one elsewhere
             aliases = [stem, in_folder, f"{stem}{GGUF_SUFFIX}", *([repo, f"{repo}:{build.quant}"] if repo else [])]
             paths = tuple(folder / name for name in build.names)
             yield LibraryModel(stem.rpartition("/")[2], place, paths, tuple(aliases))
@@ -89,7 +89,7 @@ def find_in_library(text: str, folders: Sequence[str] = ()) -> LibraryModel | No
 
 
 def choose_named(text: str, models: Sequence[LibraryModel]) -> LibraryModel | None:
-    """Return the one of the models that has this name; None if none has. Raises UsageError if several have it."""
+    """Return the model with this name; None if there is none. Raises UsageError if several have it."""
     found = [model for model in models if model.is_named(text)]
     if len(found) > 1:
         raise UsageError(f"{text!r} means several models", hint=" or ".join(model.name for model in found))
@@ -97,9 +97,9 @@ def choose_named(text: str, models: Sequence[LibraryModel]) -> LibraryModel | No
 
 
 def locate_reference(text: str, folders: Sequence[str] = ()) -> Reference:
-    """Return what a target's reference means: the file of a model in the library, if only there is one of the name.
+    """Return the meaning of a target's reference: the file of a model in the library, if only the library has the name.
 
-    Raises UsageError if the text has no form of a reference and names no model.
+    Raises UsageError if the text is not a valid reference and names no model.
     """
     if parts := split_derived(text):
         return make_derived(locate_reference(parts[0], folders), parts[1])
@@ -141,7 +141,7 @@ def _list_all(folders: Sequence[str]) -> Iterator[LibraryModel]:
 
 
 def _make_unique(models: Sequence[LibraryModel]) -> Iterator[LibraryModel]:
-    """Yield the models; those that share a name, also with the catalog, are named by their folders too or by paths."""
+    """Yield the models; if several share a name, also with the catalog, their names include folders or whole paths."""
     catalog = load_catalog()
     taken = catalog.targets.keys() | catalog.drafts.keys()
     for model in models:
@@ -170,13 +170,12 @@ def _list_gguf_names(folder: Path) -> list[str]:
     return sorted(found)
 
 
-# ---- ollama store: the models that Ollama keeps: each is a GGUF under a manifest, and its file is named by its
-# digest
+# ---- ollama store: Ollama's models: each is a GGUF listed in a manifest, and its file is named by its digest
 #
 # manifests/registry.ollama.ai/library/llama3.2/3b JSON: the layers of llama3.2:3b blobs/sha256-DIGEST the GGUF of a
 # layer
 #
-# Only reads, and skips what it cannot read.
+# Only reads, and skips unreadable files.
 REGISTRY, LIBRARY, LATEST = "registry.ollama.ai", "library", "latest"
 MODEL, PROJECTOR = "application/vnd.ollama.image.model", "application/vnd.ollama.image.projector"
 BLOBS = "blobs"
@@ -223,12 +222,12 @@ def read_layers(manifest: Path, kind: str) -> list[str]:
 
 
 def is_blob(path: Path) -> bool:
-    """Return whether a file is named by its digest, so that its name says nothing to people."""
+    """Return whether a file is named by its digest, so that its name is meaningless to users."""
     return BLOB.fullmatch(path.name) is not None
 
 
 def find_blob_projector(path: Path) -> Path | None:
-    """Return the image encoder of the model in a blob, as a manifest of its store says; None if it has none."""
+    """Return the image encoder of the model in a blob, from a manifest of its store; None if it has none."""
     if not is_blob(path) or path.parent.name != BLOBS:
         return None
     for manifest, _ in zip(_iterate_files(path.parent.parent / "manifests"), range(MAX_MANIFESTS), strict=False):

@@ -1,8 +1,8 @@
 """Resolution of a projector reference for a target: the file that encodes its images, or why there is none.
 
-`auto` searches the target's snapshot in the hub's cache, or its folder: it takes the best of several types, of several
-models' projectors the one named after the target, and none that does not fit. A projector that was named and does not
-fit is an error.
+`auto` searches the target's snapshot in the hub's cache, or its folder: among several types it takes the best one,
+among projectors of several models the one named after the target, and never one that does not fit. If the user named a
+projector that does not fit, that is an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAMES = ("general.name", "general.base_model.0.name")
 
 @dataclass(frozen=True, slots=True)
 class FoundProjector:
-    """The projector that was chosen. `note`: which one in the target's folder is not used, and why."""
+    """The chosen projector. `note` names a projector in the target's folder that is not used, and the reason."""
 
     path: Path | None = None
     projector: Projector | None = None
@@ -57,7 +57,8 @@ def find_projector(reference: str, target: FoundTarget) -> FoundProjector:
 
 
 def read_projector_file(path: Path, target: Header | None) -> Projector:
-    """Read a projector that was named. Raises ModelFileError, or IncompatibleError if it does not fit the target.
+    """Read the projector that the user named. Raises ModelFileError, or IncompatibleError if it does not fit the
+    target.
 
     target  None: unknown, so nothing is compared
     """
@@ -122,7 +123,7 @@ def find_cached_projector(path: Path) -> Path | None:
 
 # ---- projector names: image projectors by their names: which model each belongs to, and which of several is the best
 #
-# Publishers give one in several types, and call it after the model, or after nothing but its type: `mmproj-F16.gguf`,
+# Publishers give one in several types, and name it after the model, or only after its type: `mmproj-F16.gguf`,
 # `mmproj-gemma-3-4b-it-f16.gguf`. Names are compared without type, punctuation and case. Pure: on a hub or on disk
 # alike.
 # An image's embeddings differ from those of F32 by 0.06 % (F16), 0.5 % (BF16) and 1.5 % (Q8_0). On a CPU these types

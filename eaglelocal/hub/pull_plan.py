@@ -1,4 +1,4 @@
-"""The plan of `eaglelocal pull`: which model to fetch for a reference, and which draft with it. Asks no hub."""
+"""The plan of `eaglelocal pull`: the model to fetch for a reference, and its draft. Asks no hub."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from eaglelocal.hub.hub_cache import (
     resolve_draft_reference,
 )
 
-NO_LAYER = "no draft: this file has no MTP layer"  # shown where the file turns out to have none
+NO_LAYER = "no draft: this file has no MTP layer"  # shown if the file turns out to have none
 
 
 @dataclass(frozen=True, slots=True)
 class PullPlan:
-    """A target to fetch, and its draft. Without a draft, `advice` says what could draft.
+    """A target to fetch, and its draft. Without a draft, `advice` names possible drafts.
 
-    A name that the user gave and that does not exist is an error; what was chosen here may be replaced.
+    If a name that the user gave does not exist, that is an error; automatic choices may be replaced.
     """
 
     target: HubReference
@@ -47,7 +47,7 @@ class PullPlan:
 
 
 def plan_pull(target: str, *, draft: str = AUTO, quant: str | None = None) -> PullPlan | None:
-    """Return what to fetch for these references; None for the embedded model. Raises UsageError."""
+    """Return the plan for these references; None for the embedded model. Raises UsageError."""
     parsed = parse_reference(target)
     match parsed:
         case EmbeddedModel():
@@ -78,7 +78,9 @@ def find_mtp_id(target: TargetEntry | None, catalog: Catalog) -> str:
 
 
 def is_own_layer(draft: str, target: TargetEntry | None, catalog: Catalog) -> bool:
-    """Return whether a layer of the target's own file is meant. Raises UsageError where it is another target's."""
+    """Return whether the draft is a layer of the target's own file. Raises UsageError if it belongs to
+    another target.
+    """
     entry = catalog.drafts.get(draft.lower())
     if entry is None or not entry.is_in_target:
         return draft == MTP
@@ -144,7 +146,7 @@ def read_pulled_reference(file: Path, target_repo: str) -> str:
 
 
 def find_pulled_targets(file: Path) -> Mapping[str, tuple[str, ...]]:
-    """Return, for each draft in lower case, the repositories of the targets that it was pulled with."""
+    """Map each draft (lower case) to the repositories of the targets that it was pulled with."""
     found: dict[str, tuple[str, ...]] = {}
     for target, draft in _read(file).items():
         found[draft.lower()] = (*found.get(draft.lower(), ()), target)

@@ -1,4 +1,4 @@
-"""Removal of models from disk: first a plan, with the space it frees and what else uses the bytes, then the deletion.
+"""Removal of models from disk: first a plan, with the space it frees and other users of the bytes, then the deletion.
 
 In the hub's cache a model is removed from every revision that has it. Its bytes are deleted too, unless another name in
 the repository links to them. Empty snapshots are removed as the hub's client expects it.
@@ -32,7 +32,7 @@ from eaglelocal.hub.projector_resolver import list_projectors
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A plan of what to delete. `kept` names, for each blob that stays, what else links to it."""
+    """A plan of the files to delete. `kept` names, for each blob that stays, the other links to it."""
 
     what: str
     paths: tuple[Path, ...]  # files and links, in the order of deletion
@@ -50,7 +50,7 @@ def plan_removal(cache: Path, models: Sequence[CachedModel], partials: Sequence[
     gone = [model for model in iterate_models(cache, repo) if model.build.stem in stems]
     links = {path for model in gone for path in model.paths} | set(_list_unused_projectors(cache, repo, gone))
     users = _map_links(folder)
-    own = Path(os.path.abspath(folder / "blobs"))  # files elsewhere that somebody linked to stay
+    own = Path(os.path.abspath(folder / "blobs"))  # files elsewhere that are only linked to stay
     blobs = {blob for blob in map(find_blob, links) if blob.parent == own} - links
     kept = {blob: _describe_links(users[blob] - links, folder) for blob in blobs if users[blob] - links}
     freed = [*sorted(blobs - kept.keys()), *(partial.path for partial in partials)]
@@ -65,12 +65,12 @@ def plan_removal(cache: Path, models: Sequence[CachedModel], partials: Sequence[
 
 
 def plan_file_removal(what: str, paths: Sequence[Path]) -> Removal:
-    """Plan the removal of files that nothing else uses; a folder must follow what is in it."""
+    """Plan the removal of files that nothing else uses; a folder must come after its contents."""
     return Removal(what, tuple(paths), _count_bytes(paths))
 
 
 def remove(removal: Removal) -> None:
-    """Delete what was planned. Raises ResourceError if something cannot be deleted; some files may then be gone."""
+    """Delete the planned files. Raises ResourceError if something cannot be deleted; some files may then be gone."""
     try:
         for path in removal.paths:
             if path.is_dir() and not path.is_symlink():
@@ -85,7 +85,7 @@ def remove(removal: Removal) -> None:
 
 
 def _list_unused_projectors(cache: Path, repo: str, gone: Sequence[CachedModel]) -> Iterator[Path]:
-    """Yield the projectors of snapshots in which no model is left that can use them."""
+    """Yield the projectors of snapshots that have no model left to use them."""
     left = {model.commit for model in iterate_models(cache, repo) if model not in gone and not model.build.is_draft}
     for commit in {model.commit for model in gone} - left:
         snapshot = repo_folder(cache, repo) / "snapshots" / commit
@@ -146,5 +146,5 @@ def _list_children(folder: Path) -> list[Path]:
 
 
 def parse_etag(partial: Partial) -> str:
-    """Return the hash that an unfinished file is to have; newer clients append a word of their own."""
+    """Return the expected hash of an unfinished file; newer clients append a word to it."""
     return partial.path.name.removesuffix(PARTIAL).split(".")[0]

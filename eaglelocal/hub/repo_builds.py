@@ -18,7 +18,7 @@ from eaglelocal.gguf.ggml_types import normalize_quant, parse_quant
 
 MAX_NAMES = 12  # in one sentence
 MAX_COMPARED = 1000  # comparing names is slow
-# if none is named: the best with four bits, as the catalog's sizes assume
+# if the user names none: the best with four bits, as the catalog's sizes assume
 DEFAULTS = ("Q4_K_M", "UD-Q4_K_XL", "MXFP4", "MXFP4_MOE", "Q4_K_S", "IQ4_XS", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0")
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})", re.IGNORECASE)
@@ -41,7 +41,7 @@ class RepoBuild:
 
     @property
     def is_draft(self) -> bool:
-        """True if the name says that it drafts for another model."""
+        """True if the name marks it as a draft for another model."""
         return _DRAFT.search(self.stem.rsplit("/", 1)[-1]) is not None
 
     @property
@@ -77,7 +77,7 @@ def choose_build(builds: Sequence[RepoBuild], wanted: str | None, *, repo: str, 
 
     drafts  True: only files that are named as drafts; otherwise they are left out
 
-    Raises UsageError that lists what there is.
+    Raises UsageError that lists the available builds.
     """
     whole = [build for build in builds if build.is_complete]
     named = [build for build in whole if wanted and _is_named(build, wanted)]
@@ -139,7 +139,7 @@ def _make_missing_error(builds: Sequence[RepoBuild], repo: str) -> UsageError:
 
 
 def join_names(names: Iterable[str], *, like: str = "", joint: str = ", ") -> str:
-    """Return `Q4_K_M, Q8_0 and 2980 more`, in the order given; if too many, those that resemble `like` first."""
+    """Return `Q4_K_M, Q8_0 and 2980 more`, in the given order; if there are too many, names similar to `like` first."""
     every = list(dict.fromkeys(names))
     if like and len(every) > MAX_NAMES:
         near = difflib.get_close_matches(like.lower(), [name.lower() for name in every[:MAX_COMPARED]], MAX_NAMES, 0.3)

@@ -1,7 +1,7 @@
 """Resolution of a target reference: its file, its header and a label for people.
 
-Finds what is on disk: the embedded model, files, models of a hub, named by their repository or catalog entry, and what
-can be made of these. Downloads nothing. Does not know drafts, except that the embedded model comes with its head.
+Finds models on disk: the embedded model, files, models of a hub, named by their repository or catalog entry, and models
+derived from these. Downloads nothing. Does not know drafts, except that the embedded model comes with its head.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ NOT_TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class FoundTarget:
-    """A target on disk, or one that is made of another when a run needs it.
+    """A target on disk, or a derived one that is made when a run needs it.
 
     head   the draft head that comes with it, if any
     repo   its hub repository, if any
-    made   how it is made, if it is; its `plan` is None once it is written
+    made   how it is derived, if it is; its `plan` is None once it is written
     small  the model that it answers like, if it is inflated
     """
 
@@ -78,9 +78,9 @@ class FoundTarget:
 def find_target(reference: Reference, *, on_progress: Progress | None) -> FoundTarget:
     """Resolve a target reference.
 
-    on_progress  of writing a model that is made of others; None: one that is made of a file is not written
+    on_progress  of writing a derived model; None: a model derived from a file is not written
 
-    Raises UsageError if it is unclear, ModelFileError on a bad or missing file, and what making it raises.
+    Raises UsageError if it is unclear, ModelFileError on a bad or missing file, and the errors of deriving it.
     """
     match reference:
         case EmbeddedModel(text) if text == NATIVE:
@@ -117,7 +117,7 @@ def read_target(path: Path, *, label: str = "", head: Path | None = None) -> Fou
 
 
 def write_target(target: FoundTarget, *, on_progress: Progress) -> FoundTarget:
-    """Return the target, which is written now if it is made of another model and missing. Raises as write_derived."""
+    """Return the target; if it is derived and missing, it is written now. Raises as write_derived."""
     if target.made is None:
         return target
     made = write_derived(target.made, on_progress=on_progress)
@@ -125,7 +125,7 @@ def write_target(target: FoundTarget, *, on_progress: Progress) -> FoundTarget:
 
 
 def make_derived_reference(source: OnDisk, recipe: Recipe) -> str:
-    """Return the reference by which lists show a model that is made of another, always the same."""
+    """Return the canonical reference of a derived model, for lists."""
     match source:
         case File(path):
             return f"{path.absolute()}@{recipe.text}"

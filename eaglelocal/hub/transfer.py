@@ -1,6 +1,6 @@
 """The download of one file into its blob in the cache: resumed, counted, and verified by its hash.
 
-What was received is in BLOB.incomplete, and stays there if the download stops for any reason; the next call resumes.
+Received bytes are in BLOB.incomplete, and stay there if the download stops for any reason; the next call resumes.
 The hash is that of the whole file, including the bytes of earlier calls. The caller holds the lock of the blob.
 """
 
@@ -30,7 +30,7 @@ OnBytes = Callable[[int], None]  # bytes added; negative if they were discarded
 
 
 class _WrongBytes(Exception):
-    """A download with other bytes than the hub states, or with more."""
+    """A download with other bytes than the hub states, or with too many."""
 
 
 class Incoming:
@@ -44,7 +44,7 @@ class Incoming:
         self._hash = self._new_hash()
 
     def read_back(self) -> None:
-        """Count and hash what an earlier call received; start over if that is more than the whole file."""
+        """Count and hash the bytes of an earlier call; start over if there are more than the whole file has."""
         self._file.seek(0)
         while chunk := self._file.read(CHUNK_BYTES):
             self._count(chunk)
@@ -98,7 +98,7 @@ def make_partial_path(blob: Path) -> Path:
 def transfer(repo: RemoteRepo, file: RemoteFile, blob: Path, *, retries: RetryPolicy, on_bytes: OnBytes) -> None:
     """Fetch the file into its blob.
 
-    Raises DownloadError or ResourceError. What was received stays for the next call, unless it is wrong.
+    Raises DownloadError or ResourceError. Received bytes stay for the next call, unless they are wrong.
     """
     partial = make_partial_path(blob)
     try:
@@ -127,7 +127,6 @@ def _name_hash(file: RemoteFile) -> str:
 
 
 def _open_partial(partial: Path) -> BinaryIO:
-    """Open the partial file for reading and writing; create it if it is missing."""
     try:
         make_folder(partial.parent, SHARED)
         partial.touch()
@@ -137,7 +136,7 @@ def _open_partial(partial: Path) -> BinaryIO:
 
 
 def _fetch_all(repo: RemoteRepo, file: RemoteFile, incoming: Incoming, retries: RetryPolicy) -> None:
-    """Fetch until the file is whole and right. If what an earlier call received is wrong, start over once."""
+    """Fetch until the file is whole and correct. If the bytes of an earlier call are wrong, start over once."""
     is_fresh = incoming.size_bytes == 0
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The check that files in the cache have the hashes that the hub states.
+"""Check that files in the cache have the hashes that the hub states.
 
 A hub identifies large files by SHA-256 and small ones as git does, and its client names blobs by that hash. So files
 are compared with the hub's list, or with the blobs' own names if no hub answers.
@@ -33,7 +33,7 @@ class PromisedFile:
 
 
 def make_hash(promised: str, size_bytes: int) -> hashlib._Hash:
-    """Return a hash object of the promised kind: SHA-256, or for small files git's SHA-1, which counts the size too."""
+    """Return a hash object of the promised kind: SHA-256, or for small files git's SHA-1, which includes the size."""
     if len(promised) == SHA256_CHARS:
         return hashlib.sha256()
     return hashlib.sha1(b"blob %d\0" % size_bytes)

@@ -1,7 +1,7 @@
 """Keeps finished answers to learn from: looks at the requests and events of one engine's client.
 
-Decides whose answers are kept, and writes them on a thread of its own, because events must be passed on quickly.
-Does not know when or how a head learns.
+Decides which owners' answers are kept, and writes them on a thread of its own, because events must be passed on
+quickly. Does not know when or how a head learns.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RequestActivity:
         self.ended_at = now()
 
     def submit(self, submit: Submit, request: AnyRequest, on_event: OnEvent) -> None:
-        """Submit a request by `submit`, and count it until it ends. Raises what that raises."""
+        """Submit a request through `submit`, and count it until it ends. Raises the errors of `submit`."""
         listener = _CountedListener(on_event, self)
         self._begin()
         try:
@@ -53,7 +53,7 @@ class RequestActivity:
         self._on_begin()
 
     def end(self, listener: _CountedListener) -> None:
-        """Count the request of a listener as ended, once; its engine and who submitted it may both say so."""
+        """Count a listener's request as ended, only once: both its engine and its submitter may report the end."""
         with self._lock:
             if not listener.is_over:
                 listener.is_over = True
@@ -61,7 +61,7 @@ class RequestActivity:
                 self.ended_at = self._now()
 
     def idle_s(self) -> float:
-        """Return for how many seconds nothing has run."""
+        """Return how many seconds ago the last request ended."""
         with self._lock:
             return 0.0 if self.num_running else self._now() - self.ended_at
 
@@ -107,7 +107,7 @@ class AnswerKeeper:
         self._thread.start()
 
     def submit(self, submit: Submit, request: AnyRequest, on_event: OnEvent) -> None:
-        """Submit a request by `submit`, and look at its events. Raises what that raises."""
+        """Submit a request through `submit`, and watch its events. Raises the errors of `submit`."""
         if isinstance(request, ChatRequest) and self._may_keep(request):
             on_event = _KeptListener(request.owner, on_event, self)
             request = replace(request, tells_tokens=True)
@@ -119,14 +119,14 @@ class AnswerKeeper:
         return request.owner in self.owners and not is_refused
 
     def keep(self, owner: str, finished: Finished, *, kind: int) -> None:
-        """Keep an answer, unless it is too short or has tokens that are no text."""
+        """Keep an answer, unless it is too short or has tokens that are not text."""
         tokens, num = finished.tokens, finished.completion_tokens
         least = MIN_CANCELLED_TOKENS if finished.reason == "cancelled" else MIN_TOKENS
         if num >= least and len(tokens) > num and min(tokens) >= 0:
             self._ended.put(_EndedAnswer(owner, tokens, len(tokens) - num, kind))
 
     def close(self) -> None:
-        """Write what has ended, and end the thread."""
+        """Write the answers that have ended, and end the thread."""
         self._ended.put(None)
         self._thread.join(CLOSE_S)
 

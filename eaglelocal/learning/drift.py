@@ -1,7 +1,8 @@
-"""Acceptance compared with its own history, by kind of text: drafts that suit what is asked less than they did.
+"""Compare acceptance with its own history, by kind of text, to detect drafts that fit the users' texts less than
+before.
 
     history   how often a draft's first token was accepted, over about the last ten thousand drafts
-    recent    the same over the newest answers; what newer ones push out becomes history
+    recent    the same over the newest answers; older answers that newer ones displace become history
 
 A kind has drifted if recent acceptance is under 70% of its history (a notice) or under 60% (an alarm) beyond chance.
 With the counts the conditions are kept, so that what changed can be named: the file of the model, the draft, the
@@ -30,7 +31,7 @@ from eaglelocal.core.records import dataclass
 FORMAT = 1
 MIN_HISTORY, MAX_HISTORY = 400.0, 10_000.0  # drafts
 MIN_RECENT, MAX_RECENT = 120.0, 400.0
-ALIKE = 4.0  # drafts of one answer are alike: so many count as one that was drawn independently
+ALIKE = 4.0  # drafts of one answer are alike: this many count as one independent draft
 SURE = 2.0  # standard errors
 MAX_KINDS, MAX_BATCHES, MAX_NAME = 64, 40, 200
 
@@ -48,7 +49,7 @@ BOUNDS = ((0.6, Level.ALARM), (0.7, Level.NOTICE))  # share of the history
 
 @dataclass(slots=True)
 class Counts:
-    """Drafts, and those whose first token was accepted. They fade, so they are no whole numbers."""
+    """Drafts, and how many had their first token accepted. They decay, so they are not integers."""
 
     drafts: float = 0.0
     accepted: float = 0.0
@@ -58,7 +59,7 @@ class Counts:
         return self.accepted / self.drafts if self.drafts else 0.0
 
     def add(self, drafts: float, accepted: float, most: float) -> None:
-        """Add counts; the older ones fade where there are more than `most`."""
+        """Add counts; older counts decay if the sum exceeds `most` drafts."""
         kept = min(1.0, max(most - drafts, 0.0) / self.drafts) if self.drafts else 1.0
         self.drafts = self.drafts * kept + drafts
         self.accepted = self.accepted * kept + accepted
@@ -89,7 +90,7 @@ class KindHistory:
             self._push_out(pushed if len(self.batches) <= MAX_BATCHES else math.inf)
 
     def _push_out(self, drafts: float) -> None:
-        """Make up to so many drafts of the oldest batch history."""
+        """Move up to this many drafts of the oldest answers into the history."""
         oldest = self.batches[0]
         if self.level is Level.NONE:  # else they are what the history is compared with
             self.before = oldest.conditions
@@ -124,7 +125,7 @@ class KindHistory:
 
 @dataclass(frozen=True, slots=True)
 class DriftReport:
-    """A kind of text whose drafts are accepted less than they were. Shares are from 0 to 1."""
+    """A kind of text whose drafts are accepted less often than before. Shares are from 0 to 1."""
 
     target: str
     kind: str
@@ -168,13 +169,13 @@ class TargetHistory:
                 yield DriftReport(self.target, kind, each.level, *shares, each.changed)
 
     def shares(self) -> Iterator[tuple[str, float]]:
-        """Yield recent acceptance divided by its history, of each kind with enough of both."""
+        """Yield recent acceptance divided by historical acceptance, for each kind with enough of both."""
         for kind, each in self.kinds.items():
             if each.recent.drafts >= MIN_RECENT and each.history.drafts >= MIN_HISTORY and each.history.accepted:
                 yield kind, each.recent.share / each.history.share
 
     def to_object(self) -> dict[str, object]:
-        """Return what `from_json` reads."""
+        """Return an object that `from_json` can read as JSON."""
         return {
             "format": FORMAT,
             "target": self.target,
@@ -224,8 +225,7 @@ def read_conditions(stored: object) -> dict[str, str]:
     return {str(name)[:MAX_NAME]: str(value)[:MAX_NAME] for name, value in stored.items()}
 
 
-# ---- drift files: the histories of acceptance on disk, one file for each target, and the watch that a server keeps
-# over them
+# ---- drift files: the histories of acceptance on disk, one file for each target, and a server's watch over them
 MAX_FILE_BYTES = 1 << 20
 MAX_FILES = 64
 
@@ -279,7 +279,7 @@ def read_history(path: Path) -> TargetHistory | None:
 
 
 def read_reports() -> Iterator[DriftReport]:
-    """Yield what has drifted by the files of all targets."""
+    """Yield the drifts recorded in the files of all targets."""
     for path in list_own(locations.drift_dir(), "*.json")[:MAX_FILES]:
         history = read_history(path)
         if history is not None:

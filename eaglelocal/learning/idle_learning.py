@@ -1,7 +1,7 @@
-"""Learning while nobody asks: watches the requests of this process, starts a learning process, and applies its result.
+"""Learn while no request runs: watch the requests of this process, start a learning process, and apply its result.
 
-One thread; at most one learning process, which is frozen as soon as a request comes, and ends after it. What is
-learned, and whether it is better, is decided in that process (learner.py).
+One thread; at most one learning process, which is frozen as soon as a request arrives, and ends after that request. The
+process itself (learner.py) decides what to learn, and whether the result is better.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from eaglelocal.probe.machine import runs_on_battery
 ANSWERS = "answers"  # folder of a target's kept answers
 CHECK_S = 1.0
 RETRY_S = 600.0  # after a failure, such as too little memory
-QUIET_S = 1.0  # without a request, until a frozen process may write its checkpoint
+QUIET_S = 1.0  # seconds without a request, until a frozen process may write its checkpoint
 GIGABYTE = 1_000_000_000
 
 _log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class LearningOptions:
 class ModelLearning:
     """The learning of one model: its keeper, and when there will be something to do.
 
-    base  the head that goes on learning; None: this draft cannot, `why` says so
+    base  the head to train further; None: this draft cannot learn, and `why` gives the reason
     """
 
     plan: Plan
@@ -82,7 +82,7 @@ class ModelLearning:
     versions: HeadVersions | None
     why: str = ""
     client: HeadClient | None = None  # once the model is loaded
-    due_at_kept: int = 0  # there is something to do when so many answers were kept since the start
+    due_at_kept: int = 0  # learning starts when this many answers were kept since the start
     retry_at: float = 0.0
     version: int = BASE  # that drafts
     note: str = ""
@@ -167,7 +167,9 @@ class IdleLearning:
         return model
 
     def _prune_daily(self) -> None:
-        """Delete what is too old, once a day: of models that are not loaded here, by the limit noted beside it."""
+        """Delete expired answers once a day, also of models that are not loaded here, by the limit noted
+        beside them.
+        """
         if self._now() < self._prune_at:
             return
         self._prune_at = self._now() + DAY_S
@@ -180,11 +182,13 @@ class IdleLearning:
                     prune_noted(folder / ANSWERS, time.time())
 
     def count_request(self, submit: Submit, request: AnyRequest, on_event: OnEvent) -> None:
-        """Submit a request to an engine that keeps nothing, as one that embeds: nothing is learned while it runs."""
+        """Submit a request to an engine that keeps no answers, such as an embedding engine: no learning
+        runs meanwhile.
+        """
         self._activity.submit(submit, request, on_event)
 
     def status(self) -> LearningStatus:
-        """Return what is kept of all models, and the state of the one that learns, or else of the first one."""
+        """Return what is kept of all models, and the state of the model that learns now, or else of the first one."""
         running, models = self._running, list(self._models)
         kept = [model.keeper.size for model in models]
         shown = running.model if running is not None else next(iter(models), None)
@@ -217,7 +221,7 @@ class IdleLearning:
             return self._running
 
     def _interrupt(self) -> None:
-        """Freeze the learning process, which ends later: somebody asks."""
+        """Freeze the learning process because a request arrived; it ends later."""
         if (running := self._get_running()) is not None:
             running.child.give_way(self._is_quiet)
 
@@ -282,7 +286,7 @@ class IdleLearning:
             self._use_current(model, last)
 
     def _use_current(self, model: ModelLearning, last: SessionReport) -> None:
-        """Let the engine draft with the current version, also where an earlier exchange failed or was cut off."""
+        """Make the engine draft with the current version, also after an exchange that failed or was interrupted."""
         assert model.versions is not None
         version, known = last.version, model.versions.read()[0]
         if known.pinned is not None or known.current != version:  # changed since by another process
@@ -299,7 +303,7 @@ class IdleLearning:
 
 
 def exchange_head(client: HeadClient, head: str, version: int) -> str:
-    """Let an engine draft with the head in a file; return why it does not, or ""."""
+    """Make an engine draft with the head in a file; return the reason if it does not, or ""."""
     try:
         client.swap_head(Path(head), version)
     except EagleLocalError as error:
@@ -308,7 +312,7 @@ def exchange_head(client: HeadClient, head: str, version: int) -> str:
 
 
 def find_base(plan: Plan) -> tuple[Path | None, str]:
-    """Return the head in a file of its own with which learning begins; None with the reason why there is none."""
+    """Return the file of the head that learning starts from; None with the reason if there is none."""
     if plan.adapters:
         return None, "nothing is kept or learned while LoRA adapters are loaded: their texts are another model's"
     if plan.draft_kind != "eagle3" or plan.draft is None:

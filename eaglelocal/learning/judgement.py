@@ -1,7 +1,8 @@
-"""Judges whether a head that went on learning is better than the one before: paired statistics over texts. Pure.
+"""Judge whether a further trained head is better than the one before, by paired statistics over texts. Pure.
 
 Both heads draft at the same positions of the same texts, which neither learned from; a text counts by its difference in
-acceptance length. Owners weigh the same however much they ask, and none of them, and no kind of text, may get worse.
+acceptance length. Every owner has the same weight, however many requests they send. The new head must not be worse for
+any owner or any kind of text.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from eaglelocal.core.json_text import read_json
 from eaglelocal.core.own_files import append_own, read_own
 from eaglelocal.core.records import dataclass
 
-MIN_TEXTS = 8  # that decide anything
-MIN_OWN_VARIANCE = 8  # texts of an owner, from which the variance is its own and not everybody's
+MIN_TEXTS = 8  # texts needed for any verdict
+MIN_OWN_VARIANCE = 8  # texts of an owner, from which on its own variance is used instead of the common one
 BETTER = 2.0  # standard errors
 WORSE_GROUP = 2.5  # standard errors, of one owner or one kind among several
 
@@ -77,7 +78,7 @@ class HeadVerdict:
 def judge(texts: Sequence[JudgedText], name_kind: Callable[[int], str] = str) -> HeadVerdict:
     """Compare two heads.
 
-    Better: by more than two standard errors, and worse beyond noise for no owner and no kind of text.
+    Better: by more than two standard errors over all texts, and not worse, beyond noise, for any owner or kind of text.
     Worse: by more than two standard errors.
     """
     if len(texts) < MIN_TEXTS:
@@ -108,7 +109,7 @@ def group_by(texts: Sequence[JudgedText], key_of: Callable[[JudgedText], Key]) -
 
 
 def common_variance(groups: Sequence[Sequence[JudgedText]]) -> float:
-    """Return the variance of differences within groups; if each has one text, that over all."""
+    """Return the variance of differences within groups; over all texts if each group has only one."""
     degrees = sum(len(group) - 1 for group in groups)
     if not degrees:
         return variance([text.difference for group in groups for text in group])
@@ -126,7 +127,7 @@ def differences(group: Sequence[JudgedText]) -> list[float]:
 
 
 def average(groups: Sequence[MeanDifference]) -> MeanDifference:
-    """Return the mean over groups, which weigh the same."""
+    """Return the mean over groups of equal weight."""
     return MeanDifference(
         fmean(group.mean for group in groups), math.sqrt(sum(group.error**2 for group in groups)) / len(groups)
     )

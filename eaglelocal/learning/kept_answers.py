@@ -1,13 +1,13 @@
 """The answers that a draft head may learn from, on disk: token ids of prompt and answer, and neither text nor keys.
 
     FOLDER/OWNER/TIME-PID-COUNT.tokens
-    FOLDER/../target       absolute path of the model's file that gave them
+    FOLDER/../target       absolute path of the model file that generated them
     FOLDER/../max_age_s    how old they may become, in seconds
 
 OWNER is a hash of the owner; chats with an engine of their own and servers without keys are one. A file holds answers
 one after the other and is written by one process, so that a record that was cut off can only be the last one. The files
 of all owners are bounded by bytes and by age. When they are full, the oldest file of the owner with the most bytes goes
-first: nobody can push out what others have.
+first: no owner can displace the answers of others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEAD = struct.Struct("<IIIIdI")  # MAGIC, checksum of all that follows it, promp
 SUMMED = struct.Struct("<IIdI")
 MAGIC = 0x4C4B4145
 TOKEN_BYTES = 4
-FILES = 64  # the bound on bytes is reached with about so many files
+FILES = 64  # about this many files reach the limit of bytes
 DAY_S = 86_400.0
 MIN_FILE_BYTES = 4096
 MAX_READ_TOKENS = 1 << 21  # of each owner, the newest
@@ -88,7 +88,7 @@ class KeptAnswers:
 
     max_bytes  of all files together
     max_age_s  an answer is dropped before it is older
-    target     file that gives the answers; it and `max_age_s` are noted beside them
+    target      file of the model that generates the answers; it and `max_age_s` are noted beside them
     """
 
     def __init__(self, folder: Path, *, max_bytes: int, max_age_s: float, target: Path | None = None) -> None:
@@ -117,7 +117,7 @@ class KeptAnswers:
             append_whole(path, record)
 
     def prune(self, now: float) -> None:
-        """Delete what is too old or too much. Raises OSError."""
+        """Delete answers that are too old or exceed the size limit. Raises OSError."""
         if self.folder.is_dir():
             with self._locked():
                 self._prune(now, room=0)
@@ -134,7 +134,7 @@ class KeptAnswers:
         return sorted(found, key=lambda answer: answer.kept_at)
 
     def size(self) -> KeptSize:
-        """Return how much is kept. Counts only what was added since the last call."""
+        """Return how much is kept. Only files that changed since the last call are counted again."""
         files = self._list_files()
         counted = {file.path: self._count_answers(file) for file in files}
         self._counted = counted
@@ -154,7 +154,7 @@ class KeptAnswers:
         return path
 
     def _prune(self, now: float, *, room: int) -> list[_AnswerFile]:
-        """Delete old files, and more until there is room for so many bytes; return those that remain."""
+        """Delete old files, and more until num_bytes fit; return the remaining files."""
         files = []
         for file in self._list_files():
             if now - file.began_at >= self._max_age_s:
@@ -189,12 +189,14 @@ class KeptAnswers:
 
 
 def hash_owner(owner: str) -> str:
-    """Return the name of an owner's folder; requests without an owner are those of this machine's user."""
+    """Return the name of an owner's folder; requests without an owner belong to this machine's user."""
     return _digest(owner or LOCAL)
 
 
 def read_owner(folder: Path) -> str:
-    """Return the hash of a folder's owner: earlier chats wrote into a folder of nobody's name."""
+    """Return the hash of a folder's owner. Chats of earlier versions wrote into a folder for requests
+    without an owner.
+    """
     return hash_owner("") if folder.name == _NOBODY else folder.name
 
 
@@ -206,7 +208,7 @@ _NOBODY = _digest("")
 
 
 def note_target(folder: Path, target: Path, max_age_s: float) -> None:
-    """Write which file gave the answers below a folder, and how old they may become. Raises OSError."""
+    """Record beside a folder which model file generated its answers, and their maximum age. Raises OSError."""
     path = str(make_absolute(target))
     if read_target(folder) != path:
         write_atomically(folder / TARGET, path)
@@ -215,7 +217,7 @@ def note_target(folder: Path, target: Path, max_age_s: float) -> None:
 
 
 def read_target(folder: Path) -> str:
-    """Return the path of the file that gave the answers below a folder; "" if nobody noted it."""
+    """Return the path of the model file that generated the answers in a folder; "" if it was not recorded."""
     try:
         return read_own(folder / TARGET).decode(errors="replace")
     except OSError:
@@ -223,7 +225,7 @@ def read_target(folder: Path) -> str:
 
 
 def read_max_age_s(folder: Path) -> float | None:
-    """Return how old the answers below a folder may become; None if nobody noted it."""
+    """Return the maximum age of the answers in a folder; None if it was not recorded."""
     try:
         max_age_s = float(read_own(folder / MAX_AGE))
     except (OSError, ValueError):
@@ -232,7 +234,9 @@ def read_max_age_s(folder: Path) -> float | None:
 
 
 def prune_noted(folder: Path, now: float) -> None:
-    """Delete the answers in a folder that are older than was noted beside them; without a note none. Raises OSError."""
+    """Delete the answers in a folder that exceed the age recorded beside them; none without a record.
+    Raises OSError.
+    """
     max_age_s = read_max_age_s(folder.parent)
     if max_age_s is not None:
         KeptAnswers(folder, max_bytes=sys.maxsize, max_age_s=max_age_s).prune(now)
@@ -313,7 +317,7 @@ def make_answer(tokens: tuple[int, ...], num_prompt: int, *, kind: int = 0, now:
     return KeptAnswer("", array("i", tokens), num_prompt, time.time() if now is None else now, kind)
 
 
-# ---- text kinds: the kinds of text by which learning is judged, guessed from an answer's beginning by plain rules
+# ---- text kinds: the kinds of text by which learning is judged, guessed by simple rules from an answer's beginning
 KINDS = ("prose", "code", "data", "other letters")  # an index is stored: append only
 PROSE, CODE, DATA, OTHER = range(len(KINDS))
 MAX_CHARS = 2000  # of an answer that are looked at
@@ -328,7 +332,7 @@ def name_kind(kind: int) -> str:
 
 
 def guess_kind(text: str, *, has_calls: bool = False) -> int:
-    """Return the kind of an answer; one that calls tools is data.
+    """Return the kind of an answer; an answer that calls tools counts as data.
 
     >>> [KINDS[guess_kind(text)] for text in ("Paris.", '{"city": "Paris"}', "```python\\nimport os", "Schöne Grüße")]
     ['prose', 'data', 'code', 'other letters']

@@ -1,9 +1,9 @@
-"""A session of learning: judge what is on watch, or take a round on to its end. It may be killed at any moment.
+"""A session of learning: judge the watched version, or continue a round to its end. It may be killed at any moment.
 
     answers -> round -> train (checkpoints) -> candidate on disk -> judge -> current, on watch -> judge on live answers
 
-Each step leaves a state on disk from which the next session goes on. Draws no conclusions of its own: the choice of
-answers is in learning_round.py, verdicts are in judgement.py.
+Each step leaves a state on disk from which the next session goes on. learning_round.py chooses the answers, and
+judgement.py gives the verdicts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from eaglelocal.learning.learning_round import (
 )
 from eaglelocal.training.conversations import TrainingConversation
 
-WATCH_TOKENS, WATCH_ANSWERS = 2000, 2 * MIN_TEXTS  # at least, of live answers by which a new version proves itself
+WATCH_TOKENS, WATCH_ANSWERS = 2000, 2 * MIN_TEXTS  # live answers needed before a new version is judged again
 LEARNING_CTX = 2048  # tokens of a text
 ROWS_PER_STEP, EPOCHS = 8, 2
 SCALE = 0.1  # of the learning rates of a new head
@@ -62,7 +62,7 @@ class LearningJob:
     versions  folder of the versions
     threads   to compute with
     owners    hashes of the owners who agree; None: all whose answers are kept
-    general   questions to rehearse, so that the head does not forget what nobody asks now
+    general   questions to rehearse, so that the head does not forget subjects that no user asks about now
     """
 
     plan: Plan
@@ -119,7 +119,7 @@ class LearningSession:
         self._trouble = ""  # for people
 
     def run(self) -> None:
-        """Take the next step, as far as there are answers for it. Raises EagleLocalError and OSError."""
+        """Take the next step, if there are enough answers for it. Raises EagleLocalError and OSError."""
         with hold_folder(self._job.folder):
             self._state = read_state(self._job.folder)
             self._take_step()
@@ -137,7 +137,9 @@ class LearningSession:
 
     # ---- rounds
     def _complete(self) -> None:
-        """Finish what a killed session had decided: a judged candidate, a watched version that is current no more."""
+        """Finish the decisions of a killed session: judge its candidate, and stop watching a version
+        that was replaced.
+        """
         known, state = self._versions.read()[0], self._state
         candidate = known.find(state.candidate) if state.candidate else None
         if state.candidate and (candidate is None or not self._versions.path(state.candidate).is_file()):
@@ -169,7 +171,7 @@ class LearningSession:
         return chosen
 
     def _end_round(self, chosen: LearningRound, version: int | None) -> None:
-        """Forget the round; watch the version that it made, if it is current."""
+        """Forget the round, and watch the version that it made, if that is current."""
         watch = None if version is None else VersionWatch(version, chosen.start, time.time())
         self._save(LearningState(learned_until=chosen.until, watch=watch))
         delete_checkpoints(self._job.folder)
@@ -260,7 +262,7 @@ class LearningSession:
         self._finish(missing=self._job.min_new, note=verdict.why + self._trouble)
 
     def _check_watched(self, watch: VersionWatch) -> None:
-        """Judge a current version by live answers, once there are enough; go back if it is worse."""
+        """Judge the current version by live answers, once there are enough; go back if it is worse."""
         live = choose_since(self._answers, watch.since, min_tokens=WATCH_TOKENS, min_answers=WATCH_ANSWERS)
         if not live:
             self._finish(missing=1)
@@ -300,7 +302,7 @@ class LearningSession:
 
     # ---- files
     def _finish(self, *, missing: int, note: str = "") -> None:
-        """Tell the end, and which head drafts from now on; its copy in fewer bits is written here if needed."""
+        """Report the end, and which head to draft with from now on; writes its quantized copy if needed."""
         version, head, trouble = self._versions.read()[0].current, "", ""
         try:
             head = str(lighten(self._head_path(version), self._job.plan))
@@ -323,7 +325,7 @@ class LearningSession:
 
 
 def lighten(path: Path, plan: Plan) -> Path:
-    """Return a head in as few bits as the plan's own; its copy is written if needed. Raises EagleLocalError."""
+    """Return a copy of a head quantized like the plan's own head, written if needed. Raises EagleLocalError."""
     if plan.draft is None or plan.draft_origin is None:
         return path
     kind = next((kind for kind in LIGHT_KINDS if plan.draft.stem.endswith(f"-{kind}")), None)
@@ -348,7 +350,7 @@ def describe_answers(answers: Sequence[KeptAnswer]) -> LearnedFrom:
 
 
 def summarize(texts: Sequence[JudgedText]) -> HeldBackFigures | None:
-    """Return the figures of a version; None if nothing was judged."""
+    """Return the average figures of a version; None if nothing was judged."""
     num_tokens = sum(text.num_tokens for text in texts)
     if not num_tokens:
         return None

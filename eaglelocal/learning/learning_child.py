@@ -31,7 +31,7 @@ POLL_S = 0.1
 
 
 def read_report(line: bytes) -> SessionReport:
-    """Return the report in a line of JSON. Raises ValueError, KeyError or TypeError for anything else."""
+    """Parse a report from a line of JSON. Raises ValueError, KeyError or TypeError if it is malformed."""
     fields = read_object(line)
     version = fields["version"]
     return SessionReport(
@@ -106,7 +106,7 @@ class LearningChild:
         self._start_or_kill(threading.Timer(STOP_S, self.kill))
 
     def kill(self) -> None:
-        """Kill the process, and the engine that answers what it rehearses: they are one group."""
+        """Kill the process and its rehearsal engine: they are one process group."""
         self.was_stopped = True
         self._signal(signal.SIGKILL)
 

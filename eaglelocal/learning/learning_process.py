@@ -1,7 +1,7 @@
 """The process that learns: python -m eaglelocal.learning.learning_process, a pickled LearningJob on stdin.
 
-It tells its progress in lines of JSON on stdout. It has the lowest priority, ends with its parent, and may be killed at
-any moment; on SIGTERM training writes a checkpoint first.
+It reports its progress in lines of JSON on stdout. It has the lowest priority, ends with its parent, and may be killed
+at any moment; on SIGTERM training writes a checkpoint first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def run(job: LearningJob, out: BinaryIO) -> None:
-    """Run a session; tell its reports, and an error as the last one."""
+    """Run a session, and write its reports; an error is the last one."""
     from eaglelocal.errors import EagleLocalError
     from eaglelocal.learning.learner import LearningSession, SessionReport
     from eaglelocal.training.device import choose_device
@@ -54,7 +54,7 @@ def run(job: LearningJob, out: BinaryIO) -> None:
 
 
 def lower_priority() -> None:
-    """Let everything else on the machine go first."""
+    """Give this process the lowest priority."""
     with suppress(OSError):
         os.nice(NICE)
     if hasattr(os, "SCHED_IDLE"):

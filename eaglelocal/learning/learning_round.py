@@ -1,8 +1,8 @@
-"""Chooses what a round of learning learns from, and by which answers its result is judged. Pure decisions.
+"""Choose the answers that a round learns from, and those that judge its result. Pure decisions.
 
-One in HELD_BACK_EVERY questions, chosen by a hash, is never learned from. A round learns from what is new since the
-one before, and from as many older answers, so that nothing is lost; every owner gives as many as the others, as far
-as they have them, so that none can decide alone what is learned.
+One in HELD_BACK_EVERY questions, chosen by a hash, is never learned from. A round learns from the new answers since the
+previous round and from as many older ones, so that nothing is forgotten. Every owner contributes equally many answers,
+if they have enough, so that no owner alone decides what is learned.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class LearningRound:
 
 @dataclass(frozen=True, slots=True)
 class Judges:
-    """The answers by which heads are compared: held back for good, and newer than all that was learned from."""
+    """The answers by which heads are compared: held back for good, and newer than all answers that were
+    learned from.
+    """
 
     held_back: tuple[KeptAnswer, ...]
     newest: tuple[KeptAnswer, ...]
@@ -71,7 +73,7 @@ def is_held_back(answer: KeptAnswer) -> bool:
 
 
 def find_new(answers: Iterable[KeptAnswer], learned_until: float) -> list[KeptAnswer]:
-    """Return the answers that a round could learn from and none has, the oldest first."""
+    """Return the answers that a round may learn from and no round has used, the oldest first."""
     return [each for each in answers if each.kept_at > learned_until and not is_held_back(each)]
 
 
@@ -90,9 +92,9 @@ def choose_round(
 
 
 def share_equally(answers: Sequence[KeptAnswer], most: int) -> tuple[KeptAnswer, ...]:
-    """Return up to `most` answers, in turns one of each owner, whose own are drawn at random.
+    """Return up to `most` answers, taking one random answer of each owner in turn.
 
-    With several owners nobody gives more than twice as many as the others on average.
+    With several owners, no owner contributes more than twice the average of the others.
     """
     by_owner = group_by_owner(answers)
     drawn: list[KeptAnswer] = []
@@ -104,7 +106,7 @@ def share_equally(answers: Sequence[KeptAnswer], most: int) -> tuple[KeptAnswer,
 
 
 def choose_judges(answers: Sequence[KeptAnswer], round: LearningRound, learned_until: float) -> Judges:
-    """Return the answers by which the round's head is judged: the newest of those that no round learned from."""
+    """Return the answers that judge the round's head: the newest among those that no round learned from."""
     keys = set(round.keys)
     held_back = [each for each in answers if is_held_back(each)]
     newest = [each for each in find_new(answers, learned_until) if each.key not in keys]
@@ -114,7 +116,7 @@ def choose_judges(answers: Sequence[KeptAnswer], round: LearningRound, learned_u
 def choose_since(
     answers: Sequence[KeptAnswer], since: float, *, min_tokens: int, min_answers: int
 ) -> tuple[KeptAnswer, ...]:
-    """Return the first answers after a time that have so many tokens together; () if there are not enough yet."""
+    """Return the first answers after a time that reach both minimums together; () if there are not enough yet."""
     chosen, num_tokens = [], 0
     for answer in answers:
         if answer.kept_at > since:
@@ -126,7 +128,7 @@ def choose_since(
 
 
 def take_turns(answers: Sequence[KeptAnswer], most: int) -> tuple[KeptAnswer, ...]:
-    """Return up to `most` answers, in turns the next one of each owner."""
+    """Return up to `most` answers, taking the next one of each owner in turn."""
     groups = list(group_by_owner(answers).values())
     longest = max(map(len, groups), default=0)
     turns = (group[turn] for turn in range(longest) for group in groups if turn < len(group))
@@ -152,8 +154,8 @@ def fit_window(answer: KeptAnswer, max_tokens: int) -> tuple[tuple[int, ...], in
 
 # ---- rehearsal: rehearsal: the target's answers to general questions, learned beside what people asked
 #
-# A head that learns only from what is asked now would forget the rest. The answers are generated once by the file
-# itself, in the learning process, and hold nothing of anybody. A process that is killed goes on where it was.
+# A head that learns only from current questions would forget the rest. The target itself generates the answers once, in
+# the learning process; they contain no user's text. A killed process continues where it stopped.
 REHEARSAL = "rehearsal.jsonl"
 MAX_TOKENS = 24_000  # of all answers: about 200 of them
 MAX_ANSWER = 160  # tokens
@@ -186,7 +188,7 @@ def gather_rehearsal(plan: Plan, questions: Sequence[str], folder: Path) -> tupl
 
 
 def make_requests(plan: Plan, questions: Sequence[str]) -> list[ChatRequest]:
-    """Return the questions as messages; as texts to go on with, if the model has no chat template."""
+    """Return the questions as messages, or as texts to continue if the model has no chat template."""
     has_template = "tokenizer.chat_template" in read_header(plan.target).metadata
     requests = []
     for number, question in enumerate(questions):
@@ -198,7 +200,7 @@ def make_requests(plan: Plan, questions: Sequence[str]) -> list[ChatRequest]:
 
 
 def choose_rehearsal(texts: Sequence[TrainingConversation], most: int, seed: str) -> tuple[TrainingConversation, ...]:
-    """Return up to `most` of the texts, drawn at random: the same for the same seed."""
+    """Draw up to `most` of the texts at random: the same texts for the same seed."""
     return tuple(random.Random(seed).sample(texts, min(most, len(texts))))
 
 
@@ -227,7 +229,7 @@ class VersionWatch:
 class LearningState:
     """The state of one head.
 
-    learned_until  answers kept up to this time are not new any more
+    learned_until  answers kept up to this time are no longer new
     candidate      number of the version that the round has made
     """
 
@@ -271,7 +273,7 @@ def write_state(folder: Path, state: LearningState) -> None:
 
 
 def delete_checkpoints(folder: Path) -> None:
-    """Delete what a round or a comparison has written on its way."""
+    """Delete the files of a round or comparison in progress."""
     for path in [*folder.glob(f"*{CHECKPOINT}"), *folder.glob(f"*{PARTIAL}"), *folder.glob(f"*{JUDGED}")]:
         with suppress(OSError):
             path.unlink()

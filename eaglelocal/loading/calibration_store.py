@@ -24,7 +24,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import fingerprint_model
 from eaglelocal.probe.machine import Machine
 
-FORMAT = 4  # 3: before the products of our own on the CPU, whose costs are others
+FORMAT = 4  # 3: measured before the package had CPU kernels of its own
 MAX_FILES = 64
 MAX_FILE_BYTES = 1 << 20
 USUAL_PLACEMENT = "None, None, layer"  # of `placement_key`, with default settings
@@ -43,7 +43,7 @@ class CostKey:
     kv_type: str
     flash_attn: str
     placement: str  # GPU layers, device and split
-    is_read: bool  # the target's weights are read, or move into huge pages
+    is_read: bool  # whether the target's weights are read into memory or huge pages, instead of mapped
     unified: bool  # one KV cache for all slots
     library: str  # llama.cpp build, its backends and drivers: see describe_build
 
@@ -138,7 +138,7 @@ def describe_build(library: str, machine: Machine) -> str:
 
 
 def shape_hash(header: Header) -> str:
-    """Return a hash of what decides speed: two models of one shape share a curve, whatever their weights."""
+    """Return a hash of everything in a header that decides speed: models of equal shape share a cost curve."""
     architecture = header.metadata.get("general.architecture")
     tensors = sorted((tensor.name, *tensor.shape, tensor.type.name) for tensor in header.tensors.values())
     return hashlib.sha256(repr((architecture, tensors)).encode()).hexdigest()[:16]
@@ -152,9 +152,9 @@ def load(key: Key) -> object | None:
 
 
 def find_newest_costs(machine: Machine, target: Header, library: str) -> object | None:
-    """Return the costs last learned for this model, machine and build, with one slot and default placement.
+    """Return the costs learned last for this model, machine and build, with one slot and default placement.
 
-    None if there are none: another placement is another curve.
+    None if there are none. Another placement has another curve, so its costs are not returned.
     """
     required = {
         "machine": machine_name(machine),
@@ -192,14 +192,14 @@ def _read_key(path: Path) -> dict[str, object]:
 
 
 def list_stale_files(machine: Machine, library: str) -> list[tuple[Path, str]]:
-    """Return the files of this machine's costs that another build measured, with that build. None is read again."""
+    """Return the cost files of this machine that another build measured, with that build. They are never read again."""
     found = ((path, _read_build(path, machine_name(machine))) for path in list_own(folder(), "*.json"))
     current = describe_build(library, machine)
     return [(path, build) for path, build in found if build is not None and build != current]
 
 
 def _read_build(path: Path, machine: str) -> str | None:
-    """Return the build in a file of this machine's costs; None for other machines and for acceptance."""
+    """Return the build named in a cost file of this machine; None for other machines and for acceptance files."""
     key = _read_key(path)
     build = key.get("library") if key.get("machine") == machine else None
     return build if isinstance(build, str) else None
@@ -222,7 +222,6 @@ def folder() -> Path:
 
 
 def _drop_oldest(folder: Path) -> None:
-    """Delete the oldest files beyond MAX_FILES. Other engines may do the same, so missing files are ignored."""
     aged: list[tuple[float, Path]] = []
     for path in list_own(folder, "*.json"):
         with contextlib.suppress(FileNotFoundError):

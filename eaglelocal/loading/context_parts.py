@@ -63,9 +63,9 @@ def make_placements(
 
 
 def place_divided(placements: Sequence[Placement], gpus: Sequence[FreeMemory]) -> list[Placement]:
-    """Return the placements of a target that all GPUs divide evenly, and of its draft, whole on the first of them.
+    """Place a target so that all GPUs divide it evenly, and its draft whole on the first of them.
 
-    The GPUs are named, because llama.cpp would also divide it among others, such as one that works in RAM.
+    The GPUs are named explicitly, because llama.cpp would otherwise include others, such as an integrated one.
     """
     target, *drafts = placements
     names = ",".join(gpu.device for gpu in gpus)
@@ -74,7 +74,7 @@ def place_divided(placements: Sequence[Placement], gpus: Sequence[FreeMemory]) -
 
 
 def keep_from_rpc(placements: Sequence[Placement], gpus: Sequence[FreeMemory]) -> list[Placement]:
-    """Return the placements with the output and the draft on this machine, where only layers may leave it."""
+    """Keep the output and the draft on this machine: only layers may go to rpc-servers."""
     target, *drafts = placements
     own = [gpu.device for gpu in gpus if not is_rpc_device(gpu.device)]
     kept = [
@@ -96,7 +96,7 @@ def place_head(placement: Placement, head: ModelHeader, gpus: Sequence[FreeMemor
 
 
 def find_shares(plan: Plan, free: Sequence[FreeMemory]) -> tuple[float, ...]:
-    """Return shares with 0 for GPUs that are full, to which llama.cpp would give layers; empty if none is full."""
+    """Set the share of full GPUs to 0, because llama.cpp would give them layers; empty if no GPU is full."""
     free_bytes = [gpu.free_bytes for gpu in subtract_margins(choose_gpus(free, device=plan.device, split=plan.split))]
     if None in free_bytes or all(free_bytes) or not any(free_bytes):
         return ()
@@ -147,7 +147,8 @@ def make_parts(
 def find_taps(draft: DraftInfo, target: ModelHeader) -> tuple[int, ...]:
     """Return the target's layers whose inputs the draft reads.
 
-    Layer n_layer is the state after the last layer, for an MTP layer; n_layer + 1 that after the output norm.
+    Layer n_layer is the state after the last layer, for an MTP layer; layer n_layer + 1 is the state after the output
+    norm.
     """
     if isinstance(draft, MtpInfo):
         return (target.shape.n_layer,)

@@ -59,14 +59,14 @@ from eaglelocal.memory.placement import choose_gpus, place_layers
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import read_memory
 
-NUM_CHOICES = 3  # that are proposed after each token, where drafts may be trees; a fourth hardly adds anything
+NUM_CHOICES = 3  # proposals after each token where drafts may be trees; a fourth would hardly add anything
 MAX_PROMPT_ROWS = 256  # newest rows of a prompt that an EAGLE head gets
 
 
 def open_drafters(
     loader: PlanLoader, model: LlamaModel | None, target: LlamaModel, context: LlamaContext
 ) -> tuple[Drafter, ...]:
-    """Return the drafters, cheapest first: where one without a model is promising, the draft's model is not run.
+    """Open the drafters, cheapest first: if one without a model is promising, the draft model is not run.
 
     model    the draft's; None: only lookups draft
     context  the target's
@@ -96,7 +96,7 @@ LOOKUP_OPENERS: dict[str, Callable[[PlanLoader, LlamaModel], Lookup]] = {
 
 
 def open_memory(plan: Plan, target: Header, n_vocab: int) -> LookupMemory | None:
-    """Return the memory of lookups, in a folder of the target's vocabulary; None: the user wants none."""
+    """Open the memory of lookups, in a folder for the target's vocabulary; None unless the user wants one."""
     if not plan.lookup_memory:
         return None
     vocabulary = hashlib.blake2b(target.array_bytes(TOKENS_KEY), digest_size=8).hexdigest()
@@ -106,8 +106,8 @@ def open_memory(plan: Plan, target: Header, n_vocab: int) -> LookupMemory | None
 def open_model_drafter(
     loader: PlanLoader, part: DryRunPart, model: LlamaModel, target: LlamaModel, context: LlamaContext
 ) -> Drafter:
-    """Return the drafter over the draft's model, of the kind that its file is."""
-    branches = NUM_CHOICES if loader.parts.num_branches else 1
+    """Open the drafter over the draft's model, according to the kind of its file."""
+    num_choices = NUM_CHOICES if loader.parts.num_branches else 1
 
     def branch_sequences(context: SharingCache) -> BranchSequences:
         num_slots = part.context.num_sequences
@@ -129,27 +129,27 @@ def open_model_drafter(
             if reads_cache:
                 return TargetCacheDrafter(layer, taps)
             if num_layers > 1:
-                return MtpLayers(layer, taps, num_layers, branches=branches)
-            return Eagle3(layer, taps, branches=branches, sequences=branch_sequences(layer), name="mtp")
+                return MtpLayers(layer, taps, num_layers, num_choices=num_choices)
+            return Eagle3(layer, taps, num_choices=num_choices, sequences=branch_sequences(layer), name="mtp")
         case EagleInfo() as info:
             head = LlamaHeadContext(model, part.context, target=context, norms=read_head_norms(part.header, info))
             loader.opened.callback(head.close)
-            return make_eagle(head, part.header, info, branches=branches, sequences=branch_sequences(head))
+            return make_eagle(head, part.header, info, num_choices=num_choices, sequences=branch_sequences(head))
         case MedusaInfo() as info:
             medusa = LlamaMedusaContext(model, part.context, read_medusa_format(part.header, info), target=context)
             loader.opened.callback(medusa.close)
-            return Medusa(medusa, info.target_layers[0], block_size=info.num_parts, branches=branches)
+            return Medusa(medusa, info.target_layers[0], block_size=info.num_parts, num_choices=num_choices)
         case BlockInfo() as info:
             assert info.mask is not None  # checked by read_draft
             lattice = info.lattice.num_candidates if info.lattice else 0
             block = BlockFormat(info.mask, info.skips_root, info.is_causal, lattice)
             block_head = LlamaBlockContext(model, part.context, block, target=context)
             loader.opened.callback(block_head.close)
-            return BlockDrafter(block_head, info.target_layers, block_size=info.max_draft, branches=branches)
+            return BlockDrafter(block_head, info.target_layers, block_size=info.max_draft, num_choices=num_choices)
         case _:
             draft_context = LlamaContext(model, part.context)
             loader.opened.callback(draft_context.close)
-            return DraftModel(draft_context, branches=branches, sequences=branch_sequences(draft_context))
+            return DraftModel(draft_context, num_choices=num_choices, sequences=branch_sequences(draft_context))
 
 
 def make_eagle(
@@ -157,22 +157,22 @@ def make_eagle(
     header: Header,
     info: EagleInfo,
     *,
-    branches: int = 1,
+    num_choices: int = 1,
     sequences: BranchSequences | None = None,
 ) -> Eagle3:
     """Return the drafter over the context of an EAGLE or P-EAGLE head."""
     taps, window = info.target_layers, info.window
     if info.mask is None:
         return Eagle3(
-            head, taps, branches=branches, sequences=sequences, window=window, max_prompt_rows=MAX_PROMPT_ROWS
+            head, taps, num_choices=num_choices, sequences=sequences, window=window, max_prompt_rows=MAX_PROMPT_ROWS
         )
     (state,) = head.encode([read_mask_hidden(header, info)])
     mask = Mask(info.mask, state, info.num_depths)
-    return PEagle(head, taps, mask, branches=branches, window=window, max_prompt_rows=MAX_PROMPT_ROWS)
+    return PEagle(head, taps, mask, num_choices=num_choices, window=window, max_prompt_rows=MAX_PROMPT_ROWS)
 
 
 def read_head_norms(header: Header, info: EagleInfo) -> HeadNorms:
-    """Return the head's norms, by its file; llama.cpp ignores the keys that flag them."""
+    """Read the head's norms from its file; llama.cpp ignores the keys that announce them."""
     return HeadNorms(
         tap_eps=info.fc_norm_eps if info.fc_norm else None,
         output_gains=read_tensor(header.path, header, "output_norm.weight") if info.norm_output else None,
@@ -181,7 +181,7 @@ def read_head_norms(header: Header, info: EagleInfo) -> HeadNorms:
 
 
 def read_mask_hidden(header: Header, info: EagleInfo) -> Floats:
-    """Return what a P-EAGLE head reads where a row's states are not known: one row [1, taps, target hidden size]."""
+    """Return the state that a P-EAGLE head reads for rows whose states are unknown: [1, taps, target hidden size]."""
     values = np.array(header.array(MASK_HIDDEN_KEY), np.float32)
     return values.reshape(1, len(info.target_layers), info.target_hidden_size)
 
@@ -201,10 +201,10 @@ def read_medusa_format(header: Header, info: MedusaInfo) -> MedusaFormat:
 
 # ---- head opener: opens heads that replace the one in use while the engine runs
 #
-# They are opened in any thread, beside the steps, with the parameters of the first one, and need memory beside it for
-# a moment. What cannot replace it is refused here: only the weights may differ.
+# They are opened in any thread while steps run, with the parameters of the first head, and both are in memory for a
+# moment. Only the weights may differ; other heads are refused here.
 def hold_head(loader: PlanLoader, drafters: Sequence[Drafter], opener: HeadOpener) -> tuple[Drafter, ...]:
-    """Return the drafters, the last one so that its head can be exchanged if it is of a kind that can.
+    """Wrap the last drafter so that its head can be exchanged, if its kind allows that.
 
     `loader.opened` closes that head and nothing else.
     """
@@ -238,12 +238,12 @@ class HeadOpener:
             loader = dataclasses.replace(self._loader, parts=parts, report=lambda progress: None, opened=opened)
             model = loader.load_model(part, 0.0, 1.0)
             drafter = open_model_drafter(loader, part, model, self._target, self._context)
-            assert isinstance(drafter, Exchangeable)  # as the first one, whose kind it has
+            assert isinstance(drafter, Exchangeable)  # the same mask as the first head, because it is of the same kind
             opened.enter_context(moving_weights(model.mapped if part.placement.moves_weights else ()))
             return OpenHead(drafter=drafter, close=opened.pop_all().close, path=path, version=version)
 
     def _make_part(self, header: Header) -> DryRunPart:
-        """Return the head with the parameters of the first one. Raises IncompatibleError where they do not suit it."""
+        """Return the head with the parameters of the first one. Raises IncompatibleError if they do not suit it."""
         parts = self._loader.parts
         target, first = parts.target, parts.draft
         assert first is not None and isinstance(target.info, ModelInfo)
@@ -279,7 +279,9 @@ def find_free_bytes(free: Sequence[FreeMemory], device: str) -> int | None:
 
 
 def find_difference(first: DraftInfo, other: DraftInfo) -> str:
-    """Return how another head differs in what the engine was built for; empty if only its weights may differ."""
+    """Describe how another head differs in the properties that the engine was built for; empty if only
+    weights differ.
+    """
     if isinstance(first, EagleInfo) and isinstance(other, EagleInfo):
         one, two = (first.mask is None, first.num_depths), (other.mask is None, other.num_depths)
     elif isinstance(first, MedusaInfo) and isinstance(other, MedusaInfo):
@@ -294,7 +296,7 @@ def find_difference(first: DraftInfo, other: DraftInfo) -> str:
 
 
 def find_other_tensors(first: Header, other: Header) -> str:
-    """Return how the tensors differ that decide where a head is placed; empty if they do not."""
+    """Describe differences in the tensors that decide a head's placement; empty if there are none."""
     if (find_upper_layers(first) is None) != (find_upper_layers(other) is None):
         return "it has another number of layers"
     if (D2T in first.tensors) != (D2T in other.tensors):

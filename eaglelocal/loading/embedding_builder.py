@@ -2,7 +2,7 @@
 
 Runs in the engine's process, which gets it as `eaglelocal.loading.embedding_builder:build`.
 
-The model's file must name its pooling (`ARCHITECTURE.pooling_type`): without that its vectors mean nothing.
+The model's file must name its pooling (`ARCHITECTURE.pooling_type`): without it, vectors are meaningless.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from eaglelocal.core.events import EngineInfo, LoadProgress, Report
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.engine.embedding_engine import EmbeddingEngine, EmbeddingOutput
-from eaglelocal.engine.input_queue import start_lanes
+from eaglelocal.engine.input_queue import start_executors
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.architectures import read_task
 from eaglelocal.gguf.draft_pairing import read_model
@@ -89,9 +89,8 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
         pairs = make_pairs(header, model.vocabulary) if task is ModelTask.RANK else None
         close = opened.pop_all().close
         output = EmbeddingOutput(pairs=pairs, gives_probabilities=info.architecture in SOFTMAX)
-        return EmbeddingEngine(
-            context, model.vocabulary, engine_info, close, output=output, lanes=start_lanes(num_low=1, report=report)
-        )
+        executors = start_executors(num_low=1, report=report)
+        return EmbeddingEngine(context, model.vocabulary, engine_info, close, output=output, input_executors=executors)
 
 
 def make_pairs(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
@@ -102,7 +101,7 @@ def make_pairs(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
 
 
 def check_pooling(header: Header, info: ModelInfo) -> None:
-    """Raise IncompatibleError for a model that makes neither embeddings nor scores."""
+    """Raise IncompatibleError for a model that computes neither embeddings nor scores."""
     task, name = read_task(header), header.path.name
     if info.has_state:
         raise IncompatibleError(f"{name} keeps recurrent state and cannot make embeddings")

@@ -27,7 +27,7 @@ from eaglelocal.drafters.head_holder import HeadHolder
 from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
-from eaglelocal.engine.input_queue import start_lanes
+from eaglelocal.engine.input_queue import start_executors
 from eaglelocal.engine.warmup import WaitUntilQuiet, Warmup
 from eaglelocal.errors import LibraryError, RequestError
 from eaglelocal.gguf.draft_pairing import branch_problem, read_model
@@ -59,7 +59,7 @@ MIN_FORK, FORK_PART = 32, 512  # tokens; n_ctx / FORK_PART tokens take longer to
 
 
 def prepare() -> None:
-    """Load what no plan is needed for."""
+    """Load everything that can be loaded without a plan."""
     with contextlib.suppress(LibraryError):  # `build` raises it again
         load_bindings()
 
@@ -117,7 +117,7 @@ def build(plan: Plan, report: Report) -> Engine:
             controller=controller,
             scheduler=scheduler,
             info=dataclasses.replace(description, load_s=load_s),
-            lanes=start_lanes(report=report),
+            input_executors=start_executors(report=report),
             close=opened.pop_all().close,
         )
         engine.idle_work.begin(idle_work)
@@ -127,7 +127,9 @@ def build(plan: Plan, report: Report) -> Engine:
 
 
 class OpenDraft(NamedTuple):
-    """The drafters, and the draft's model if it is not the target's; what is opened for it can be closed alone."""
+    """The drafters, and the draft's model if it is not the target's; its own stack closes only what was
+    opened for it.
+    """
 
     drafters: tuple[Drafter, ...]
     model: LlamaModel | None
@@ -135,7 +137,7 @@ class OpenDraft(NamedTuple):
 
 
 def open_draft(loader: PlanLoader, machine: Machine, target: LlamaModel, context: LlamaContext) -> OpenDraft:
-    """Open the drafters; where another head can replace theirs, the one in use is closed with the engine."""
+    """Open the drafters. If their head can be exchanged, the engine closes the head in use at that time."""
     own = dataclasses.replace(loader, opened=contextlib.ExitStack())
     loader.opened.callback(own.opened.close)
     model = own.load_draft(target)
@@ -153,7 +155,7 @@ def list_moves(part: DryRunPart | None, model: LlamaModel | None) -> list[Range]
 
 
 def describe_engine(loader: PlanLoader, target: LlamaModel, draft: OpenDraft) -> EngineInfo:
-    """Return what is known of the engine from its plan, its target and llama.cpp's log of the contexts."""
+    """Describe the engine, from its plan, its target and llama.cpp's log of the contexts."""
     plan, vocabulary = loader.parts.plan, target.vocabulary
     buffers = sum_buffer_bytes(loader.library.log)
     return EngineInfo(
@@ -203,7 +205,9 @@ def make_input_processor(
 
 
 def share_prefixes(input_processor: InputProcessor, owners: Owners) -> list[str]:
-    """Let owners share the beginnings of system prompts; return a note for each that this model cannot have."""
+    """Let owners share the beginnings of system prompts; return a note for each beginning that this
+    model cannot share.
+    """
     notes = []
     for text in owners.shared_prefixes:
         try:
@@ -227,7 +231,7 @@ def restore_original_draft(plan: Plan) -> Plan:
 
 
 def restore_base_head(plan: Plan) -> Plan:
-    """Return the plan with the head from which the missing one was learned."""
+    """Return the plan with the head that the missing one was learned from."""
     assert plan.draft_base is not None
     note = f"learned version {plan.draft_version} is gone: the head that it was learned from drafts instead"
     return dataclasses.replace(plan.with_head(plan.draft_base, 0), draft_note=note)
@@ -240,7 +244,7 @@ def find_max_depth(drafters: tuple[Drafter, ...]) -> int:
 
 
 def describe_drafters(primary: Drafter | None, lookups: tuple[str, ...]) -> DrafterSet:
-    """Return what the policy knows of the drafters."""
+    """Describe the drafters for the drafting policy."""
     if primary is None:
         return DrafterSet(None, lookups)
     traits = primary.traits
@@ -305,9 +309,10 @@ def make_host_swap(loader: PlanLoader, machine: Machine, model: LlamaModel) -> H
 
 
 def choose_min_fork(plan: Plan) -> int:
-    """Return from how many prompt tokens on another slot's cells are copied.
+    """Return the least number of prompt tokens for which another slot's cells are copied.
 
-    In a unified cache a copy only marks cells; a cache per slot is copied as a whole, whatever part is wanted.
+    In a unified cache a copy only marks cells; with a cache per slot the whole cache is copied, whatever part is
+    wanted.
     """
     return MIN_FORK if plan.is_unified else max(MIN_FORK, plan.n_ctx // FORK_PART)
 
@@ -323,7 +328,7 @@ def choose_swap_bytes(plan: Plan, available_bytes: int | None, loaded_bytes: int
 
 
 def count_checkpoints(state_bytes: int, num_slots: int, machine: Machine) -> int:
-    """Return how many recurrent states are kept for reuse: two per slot, within a small part of the free memory."""
+    """Return how many recurrent states to keep for reuse: two per slot, within a small part of the free memory."""
     if not state_bytes:
         return 0
     max_bytes = min(MAX_CHECKPOINT_BYTES, (machine.memory.available_bytes or 0) // CHECKPOINT_PART)
@@ -333,7 +338,7 @@ def count_checkpoints(state_bytes: int, num_slots: int, machine: Machine) -> int
 def make_warmup(
     plan: Plan, context: LlamaContext, drafters: tuple[Drafter, ...], wait_for_constraints: WaitUntilQuiet
 ) -> Warmup:
-    """Return the warm-up, whose measurements wait for the threads that were started before."""
+    """Return the warm-up, whose measurements wait for threads that were started before."""
 
     def wait(timeout_s: float | None) -> bool:
         return wait_for_constraints(timeout_s) and context.population.wait(timeout_s)
@@ -374,9 +379,9 @@ def calibrate(loader: PlanLoader, machine: Machine, warmup: Warmup, controller: 
 
 
 def restore_acceptance(loader: PlanLoader, controller: Controller, drafters: tuple[Drafter, ...]) -> None:
-    """Restore this draft's learned acceptance, and store it when the engine closes, for the head that drafts then.
+    """Restore this draft's learned acceptance, and store it when the engine closes, for the head in use at that time.
 
-    A learned version of which nothing is known begins with the acceptance of the head that it was learned from.
+    A learned version without statistics begins with the acceptance of the head that it was learned from.
     """
     plan, acceptance = loader.parts.plan, controller.acceptance
     if not plan.speculates:

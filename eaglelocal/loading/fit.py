@@ -1,7 +1,7 @@
 """Convert a plan and its files into contexts and placements for this machine, checked against its memory.
 
 Runs in the engine's process, before anything is loaded. Decides what the plan leaves open, because the machine is known
-here: flash attention (backend/flash_attention.py), one cache or several, and whether layers with a sliding window keep
+here: flash attention (memory/contexts.py), one cache or several, and whether layers with a sliding window keep
 all positions.
 """
 
@@ -100,7 +100,7 @@ class FittedPlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user about what differs from the request."""
+        """Notes for the user about differences between the plan and the request."""
         notes = []
         if self.spares_windows:
             notes.append(
@@ -121,7 +121,7 @@ class FittedPlan:
 
         A draft model with sliding windows would lose cells. Without flash attention values are stored transposed:
         llama.cpp then copies every row of every layer separately from a GPU, in pieces if slots ran concurrently.
-        Of a cache that several GPUs divide, llama.cpp aborts on copies of parts that are not contiguous.
+        If several GPUs divide the cache, llama.cpp aborts on copies of parts that are not contiguous.
         """
         if self.plan.split == TENSOR:
             return False
@@ -248,7 +248,7 @@ def decide_flash_attn(plan: Plan, target: ModelHeader, free: Sequence[FreeMemory
 
 
 def list_memory_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
-    """Yield the plan with less and less memory where the settings leave a choice."""
+    """Yield the plan, then variants that need less and less memory, as far as the settings leave a choice."""
     for with_images in list_image_choices(plan):
         for candidate in list_window_choices(with_images, target):
             yield from list_rollback_choices(candidate, target)
@@ -264,7 +264,7 @@ def list_image_choices(plan: Plan) -> Iterator[Plan]:
 def list_rollback_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
     """Yield the plan with fewer and fewer drafted rows, if each needs a copy of the recurrent state.
 
-    The last choice of a lookup is to draft nothing.
+    For a lookup the last choice is to draft nothing.
     """
     if plan.rollback is not None or not (plan.speculates and target.has_state):
         yield plan
@@ -281,7 +281,7 @@ def list_rollback_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
 
 
 def exceeds_planned_rollback(plan: Plan) -> bool:
-    """Return whether the plan keeps more states than the planner counts on; they must leave its reserve free."""
+    """Return whether the plan keeps more states than the planner assumed; they must leave its reserve free."""
     return plan.rollback is not None and plan.rollback > plan_rollback(plan.draft_kind)
 
 
@@ -295,7 +295,7 @@ def list_window_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
 
 
 def list_runtime_buffers(buffers: Iterable[Buffer], free: Sequence[FreeMemory]) -> list[Buffer]:
-    """Return what llama.cpp allocates while it computes, on each GPU that holds one of the buffers."""
+    """Return the memory that llama.cpp allocates while computing, on each GPU that holds one of the buffers."""
     used = {buffer.device for buffer in buffers if buffer.num_bytes}
     gpus = [memory.device for memory in free if memory.device != RAM and not memory.in_ram and memory.device in used]
     return [Buffer(gpu, MemoryKind.RUNTIME, COMPUTING_BYTES) for gpu in gpus]
@@ -308,7 +308,7 @@ def check_memory(
     library: LlamaLibrary,
     free: Sequence[FreeMemory],
 ) -> None:
-    """Check the least memory first, then, if that fits, what llama.cpp would really allocate on each device."""
+    """Check the minimum memory first; if it fits, check what llama.cpp would really allocate on each device."""
     shape = models[0].shape
     sizes = AdjustableSizes(
         n_ctx=plan.n_ctx,
@@ -324,7 +324,7 @@ def check_memory(
     least = [buffer for job in jobs for buffer in minimum_buffers(job.shape, job.sizes)]
     check_fits([*least, *images], [join_devices(free)], sizes)
     devices = [memory.device for memory in free if memory.device != RAM]
-    if plan.split == TENSOR:  # the log that a dry run reads names no single GPU then
+    if plan.split == TENSOR:  # the log that a dry run parses does not name single GPUs then
         estimated = estimate(plan, shape, models[1].shape if len(models) > 1 else None, free)
         buffers = [*(each for each in estimated if each.kind is not MemoryKind.RUNTIME), *images]
     else:

@@ -47,7 +47,7 @@ def collect_notes(
 
 
 def list_length_notes(plan: Plan, max_draft: int) -> tuple[str, ...]:
-    """Return a note if fewer tokens are drafted than --spec asks for, unless FittedPlan.notes has the reason."""
+    """Return a note if fewer tokens are drafted than --spec asks for, unless FittedPlan.notes explains it already."""
     asked = plan.spec.num_draft_tokens
     if plan.rollback is not None and plan.rollback <= max_draft:
         return ()
@@ -66,7 +66,7 @@ def list_memory_notes(plan: Plan) -> tuple[str, ...]:
 
 
 def list_repack_notes(library: LlamaLibrary, target: Header) -> tuple[str, ...]:
-    """Return a note if weights decode more slowly than necessary."""
+    """Return a note if weights decode more slowly than they could."""
     if AMX not in library.layouts or target.main_type not in REPACKED_TYPES:
         return ()
     return ("weights are not repacked for this processor: llama.cpp would use AMX, where its kernels crash",)
@@ -104,7 +104,7 @@ def list_context_notes(part: DryRunPart, n_ctx: int) -> tuple[str, ...]:
 
 
 # ---- template check: check the chat template of a model, unless an earlier engine did
-LATER_S = 1.0  # when a server has started: until then its processes need all cores of a small machine
+LATER_S = 1.0  # seconds after a server's start: until then its processes need all cores of a small machine
 
 
 class TemplateCheck:
@@ -122,8 +122,8 @@ class TemplateCheck:
         renderer.start(after_s=0.0 if is_urgent or not self._is_known else LATER_S)
 
     def note(self) -> str:
-        """Return a note for the user: why the template is another, or why none can be used. That fails chats, not the
-        loading.
+        """Return a note for the user if another template is used, or none can be. In the latter case chats fail, but
+        loading succeeds.
         """
         if not self._is_known:
             try:
@@ -134,14 +134,14 @@ class TemplateCheck:
         return self._template.note
 
 
-# ---- conversation folder: opens the conversations on disk (`--cache-disk`) that a plan can go on with
+# ---- conversation folder: opens the conversations on disk (`--cache-disk`) that a plan can continue
 GB = 10**9
 
 
 def open_conversation_files(parts: FittedPlan, library: str) -> ConversationFiles | None:
-    """Return the conversations on disk; None if none are kept.
+    """Open the conversations on disk; None if none are kept.
 
-    library  llama.cpp's build: another may lay out cells differently
+    library  llama.cpp's build: another build may lay out cells differently
     """
     plan = parts.plan
     if not plan.cache_disk or not parts.can_swap or plan.is_brief:

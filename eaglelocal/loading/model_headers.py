@@ -16,7 +16,7 @@ DRAFT_KINDS = ("none", "ngram", "eagle3", "dflash", "mtp", "draft_model")
 
 @dataclass(frozen=True, slots=True)
 class ModelHeader:
-    """The header of a model file, and what it says about the model."""
+    """The header of a model file, and the properties of the model that it describes."""
 
     header: Header
     info: DraftInfo

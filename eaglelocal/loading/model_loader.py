@@ -1,4 +1,4 @@
-"""Loads the models of a fitted plan and opens what reads them, and registers each on a stack that closes it."""
+"""Loads the models of a fitted plan and opens their readers. Registers each on a stack that closes it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROW_END = "v.token_embd.img_break"  # tensor of projectors like Pixtral's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanLoader:
-    """The fitted plan and what loading it takes; `opened` closes everything in reverse order."""
+    """The fitted plan and the resources for loading it; `opened` closes everything in reverse order."""
 
     parts: FittedPlan
     library: LlamaLibrary
@@ -44,7 +44,9 @@ class PlanLoader:
         return model
 
     def load_draft(self, target: LlamaModel) -> LlamaModel | None:
-        """Load the draft's model. Returns the target if its file holds the MTP layers, None without a draft file."""
+        """Load the draft's model. Returns the target if the MTP layers are in its file, and None without
+        a draft file.
+        """
         part = self.parts.draft
         if part is None or not self.parts.plan.speculates:
             return None
@@ -82,10 +84,10 @@ class PlanLoader:
         return context
 
     def prepare_constraints(self, model: LlamaModel, preparation: BackgroundWork) -> None:
-        """Begin to read the vocabulary for constraints.
+        """Begin to scan the vocabulary for constraints.
 
-        It takes a second or more, half of it with the GIL held: too long for the first constrained answer, and in the
-        way of the start.
+        It takes a second or more, half of it holding the GIL: too long for the first constrained answer, and it would
+        delay the start.
         """
         self.opened.callback(preparation.wait, None)
         if self.parts.plan.binds_answers:

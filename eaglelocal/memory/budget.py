@@ -1,4 +1,4 @@
-"""Check that what a plan needs on each device is free there. An error gives the sum and hints.
+"""Check that each device has the free memory that a plan needs. An error gives the sum and hints.
 
 llama.cpp cannot check it: on Linux an allocation succeeds and the process is killed later. Pure arithmetic: needs come
 from dry_run.py (exact) or `minimum_buffers` (immediate), free memory from llama_library.py. Neither includes what a
@@ -95,7 +95,7 @@ class DeviceLoad:
 
     @property
     def cache_share(self) -> float:
-        """The part of the cache that would fit once everything else is in place, from 0 to 1."""
+        """The part of the cache, from 0 to 1, that would fit beside everything else."""
         spare = self.cache - self.missing_bytes
         return max(spare, 0) / self.cache if self.cache else 0.0
 
@@ -103,14 +103,14 @@ class DeviceLoad:
 def minimum_buffers(shape: ModelShape, sizes: CacheParams) -> Iterator[Buffer]:
     """Yield the exact sizes of weights and cache, as if on one device.
 
-    They are checked before a dry run, because that itself takes 48 bytes per position.
+    They are checked before a dry run, because a dry run itself takes 48 bytes per position.
     """
     yield Buffer(RAM, MemoryKind.WEIGHTS, shape.weights_bytes)
     yield Buffer(RAM, MemoryKind.CACHE, cache_bytes(shape, sizes))
 
 
 def join_devices(devices: Iterable[FreeMemory]) -> FreeMemory:
-    """Return the free memory of all devices as if they were one; unknown if that of any device is."""
+    """Add up the free memory of all devices; unknown if any device's is unknown."""
     free = [device.free_bytes for device in devices if not device.in_ram]
     known = [num_bytes for num_bytes in free if num_bytes is not None]
     return FreeMemory(RAM, sum(known) if len(known) == len(free) else None)
@@ -157,7 +157,7 @@ def check_fits(buffers: Sequence[Buffer], devices: Sequence[FreeMemory], sizes: 
 
 
 def device_load(device: FreeMemory, buffers: Sequence[Buffer], devices: Sequence[FreeMemory]) -> DeviceLoad:
-    """Return what the buffers require of one of the devices; RAM includes devices that share it."""
+    """Return the memory that the buffers need on one device; RAM includes devices that share it."""
     sharing = {other.device for other in devices if other.in_ram} if device.device == RAM else set()
     sums = dict.fromkeys(MemoryKind, 0)
     for buffer in buffers:
@@ -175,7 +175,7 @@ def device_load(device: FreeMemory, buffers: Sequence[Buffer], devices: Sequence
 
 
 def suggest_flags(short: DeviceLoad, loads: Sequence[DeviceLoad], sizes: AdjustableSizes) -> Iterator[str]:
-    """Yield the flags that would help the device that is short, the one that costs the user least first."""
+    """Yield the flags that would help the device that is short of memory, the least costly for the user first."""
     n_ctx = int(sizes.n_ctx * short.cache_share * HINT_SHARE) // CTX_STEP * CTX_STEP
     if n_ctx:
         yield f"--ctx {n_ctx}"
@@ -193,7 +193,7 @@ def suggest_flags(short: DeviceLoad, loads: Sequence[DeviceLoad], sizes: Adjusta
 
 
 def suggest_more_in_ram(short: DeviceLoad, loads: Sequence[DeviceLoad], sizes: AdjustableSizes) -> Iterator[str]:
-    """Yield the flag that moves experts or layers off a GPU, with the number that would do, if RAM has the room."""
+    """Yield the flag that moves enough experts or layers off a GPU, if RAM has room for them."""
     moved_bytes = short.missing_bytes / HINT_SHARE
     ram = next((load for load in loads if load.device == RAM), None)
     if ram is not None and ram.free_bytes is not None and ram.missing_bytes + moved_bytes > 0:

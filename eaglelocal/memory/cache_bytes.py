@@ -73,14 +73,14 @@ def row_bytes(kv_type: str, num_values: int) -> int:
 def kv_bytes_of_layer(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
     """Return the bytes of a layer's keys and values in all streams.
 
-    Without flash attention values are kept transposed, and every layer's take the width of the widest.
+    Without flash attention values are stored transposed, and every layer's are as wide as the widest layer's.
     """
     if not shape.kv_heads[layer]:
         return 0
     window = shape.windows[layer]
     cells = sizes.num_cells if window is None else sizes.window_cells(window)
     values = shape.value_width(layer) if sizes.flash_attn else widest_values(shape)
-    if shape.compressions:  # each sequence has its own caches, whatever is asked
+    if shape.compressions:  # each sequence has its own caches, whatever the plan says
         compressed = row_bytes(sizes.kv_type, shape.compressions[layer][1]) * compressed_cells(shape, layer, sizes)
         unused = shape.n_layer_ahead if layer == shape.n_layer - 1 else 0  # of MTP layers, allocated here too
         keys = row_bytes(sizes.kv_type, shape.key_width(layer)) * cells * (1 + unused)
@@ -91,7 +91,7 @@ def kv_bytes_of_layer(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
 
 
 def compressed_cells(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
-    """Return the rows in which a layer keeps several tokens as one, of one sequence."""
+    """Return how many rows of compressed tokens a layer keeps for one sequence."""
     ratio = shape.compressions[layer][0]
     return round_up(-(-sizes.num_cells // ratio), CELL_STEP) if ratio else 0
 

@@ -17,7 +17,7 @@ from eaglelocal.gguf.projector import Projector, max_image_tokens
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import CacheParams, compressed_cells, kv_bytes_of_layer, row_bytes
 
-# numbers of drafted rows that can be rolled back, the first that fits; each costs one more recurrent state
+# numbers of drafted rows that can be rolled back; the first that fits is taken, and each costs a recurrent state
 ROLLBACKS = (8, 4, 2)
 PLANNED_ROLLBACK, PLANNED_LOOKUP_ROLLBACK = 4, 2  # the number that a plan assumes
 PLANNED_BLOCK_ROLLBACK = 8  # of a block head, which drafts its tokens together
@@ -57,8 +57,8 @@ def plan_contexts(plan: Plan, target: ModelShape, draft: ModelShape | None = Non
 def plan_target_context(plan: Plan, target: ModelShape, draft: ModelShape | None = None) -> PlannedContext:
     """Return the context of the target.
 
-    With compressed rows only the windows are kept, whatever the plan says: such a cache goes back to saved states,
-    which hold the window, and can be cut nowhere else.
+    With compressed rows only the windows are kept, whatever the plan says. Such a cache can only go back to saved
+    states, which hold the window; it cannot be cut anywhere else.
     """
     sizes = CacheParams(
         n_ctx=plan.n_ctx,
@@ -92,8 +92,8 @@ def plan_draft_context(plan: Plan, draft: ModelShape, target: ModelShape) -> Pla
     A head has one cache for all slots: they wait with unequal numbers of pairs, and its single layer attends cheaply.
     Window layers have full-size caches, because a draft is small and must be cut wherever the target's cache is. A head
     that reads the target's cache has its layout, and one row per slot. The context of a head that drafts in blocks is
-    longer by one block, because the last block may end beyond the text. One of DFlash's kind begins anew wherever it is
-    cut, so it keeps its windows only. Where drafts may be trees, it holds one after the longest text.
+    longer by one block, because the last block may end beyond the text. A DFlash head starts anew wherever it is cut,
+    so it keeps only its windows. Where drafts may be trees, the context has room for a tree after the longest text.
     """
     n_batch = max_head_rows(plan, draft) if draft.is_head else plan.n_batch
     branches = (
@@ -169,7 +169,7 @@ def encoding_bytes(projector: Projector, *, flash_attn: bool = True) -> int:
 
     Layers reuse the buffer, so one layer counts. For each patch at most these are alive: the residual row, its norm,
     queries, keys and values, their permuted copies, and the attention's output (8 rows of the width); or the residual,
-    its norm and the sum, with three rows of the feed-forward's width: gate, up, product. Before the first layer the
+    its norm and the sum, plus three rows of the feed-forward's width: gate, up, product. Before the first layer the
     image is there by patches, as it came and unfolded. A mask (window attention) has a float and a half float for each
     pair of patches; scores (no flash attention) two floats for each pair and head. llama.cpp uses flash attention
     wherever the device has it.
@@ -193,14 +193,14 @@ SLACK_SHARE, SLACK_BYTES = 1.05, 2 * 2**20  # alignment, indices, positions, oth
 LIVE_RESIDUALS = 4  # the stream itself, the summand, its norm, the next layer's input
 LIVE_QUERIES, LIVE_KEYS = 4, 3
 LIVE_HIDDEN = 3  # gate, up, and their product
-LIVE_EXPERT_OUTPUTS = 2  # for each used expert: its output, and that weighted
-LIVE_INDEX_MASKS = 2  # for each compressed row: the best not masked, and that added to the mask
+LIVE_EXPERT_OUTPUTS = 2  # for each used expert: its output, and the weighted output
+LIVE_INDEX_MASKS = 2  # for each compressed row: the mask of the best rows, and its sum with the attention mask
 LIVE_ROUTES = 8  # for each expert: logits, weights, order, indices
 LIVE_INNER = 3  # for a recurrent layer: projected, convolved, and the output of the scan
-LIVE_STATES = 3  # the stored state, the one read for this batch, and the one to store
+LIVE_STATES = 3  # the stored state, the state read for this batch, and the state to store
 LIVE_LAYER_INPUTS = 4  # of per-layer embeddings, besides themselves: projected, normed, added and permuted
 RESIDUAL_STREAMS = {"gemma3n": 4, "deepseek4": 3}  # parallel residual streams that are alive together, of several
-PIPELINE_COPIES = 4  # of tensors sent between GPUs, for pipeline parallelism (GGML_SCHED_MAX_COPIES)
+PIPELINE_COPIES = 4  # copies of tensors sent between GPUs, for pipeline parallelism (GGML_SCHED_MAX_COPIES)
 
 
 def compute_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int | None, device: str = "CPU") -> int:
@@ -279,9 +279,9 @@ def window_cells_of(shape: ModelShape, sizes: CacheParams) -> int:
 
 
 def compressed_attention_bytes(shape: ModelShape, sizes: CacheParams) -> int:
-    """Return the bytes of attention to single tokens and compressed rows together; 0 for models without these.
+    """Return the bytes of attention to single tokens and compressed rows together; 0 for models without compression.
 
-    The keys and masks of both are put side by side. An indexer scores the rows, and masks all but the best.
+    The keys and masks of both are concatenated. An indexer scores the rows, and masks all but the best.
     """
     if not shape.compressions:
         return 0
@@ -346,7 +346,8 @@ def recurrence_bytes(shape: ModelShape, sizes: CacheParams) -> int:
 def output_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int) -> int:
     """Return the bytes of logits, with experts' outputs.
 
-    An EAGLE head's are there twice, mapped to the target's vocabulary; where upper layers give them, they are not.
+    An EAGLE head has its logits twice, because they are mapped to the target's vocabulary, unless upper layers give
+    them.
     """
     is_mapped = shape.architecture == EAGLE and not shape.upper_vocab
     logits = logits_bytes(max_outputs, shape.n_vocab) * (2 if is_mapped else 1)
@@ -357,7 +358,7 @@ def output_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int) -> 
 def has_kernel_widths(shape: ModelShape) -> bool:
     """Return whether our attention kernel for processors handles the model's heads.
 
-    It leaves those whose values are a part of the keys (MLA) to llama.cpp.
+    It does not handle values that are a part of the keys (MLA); llama.cpp computes those.
     """
     return shape.value_dim > 0 and max(shape.key_dim, shape.value_dim) <= MAX_KERNEL_WIDTH
 
@@ -367,9 +368,9 @@ def resolve_flash_attn(setting: str, *, on_gpu: bool, kv_type: str, scores_bytes
 
     has_kernel  our own kernel (backend/cpu_attention.py) runs this model on this processor
 
-    llama.cpp's own kernel for processors reads all cells once for each row, so that verifying several rows after a long
-    context takes several times as long as without (docs/measured.md). It is on only if it saves needed memory: without
-    it the scores of a whole batch are stored, and a quantized cache cannot be read.
+    llama.cpp's own kernel for processors reads all cells once for each row, so verifying several rows after a long
+    context takes several times as long as without flash attention (docs/measured.md). So it is on only where the memory
+    is needed: without flash attention the scores of a whole batch are stored, and a quantized cache cannot be read.
     """
     if setting != "auto" or on_gpu or kv_type != "f16":
         return setting

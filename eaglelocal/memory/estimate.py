@@ -44,7 +44,9 @@ PROCESS_BYTES = int(0.25 * GIB)  # the engine's interpreter, llama.cpp's code, t
 RUNTIME_BYTES: Mapping[str, int] = MappingProxyType(
     {"CUDA": int(0.6 * GIB), "ROCm": int(0.6 * GIB), "SYCL": int(0.6 * GIB), "Vulkan": int(0.3 * GIB), "MTL": GIB // 10}
 )
-LARGEST_MATRIX_SHARE = 2 / 3  # at most, of a layer or its experts: two of three feed-forward matrices may be fused
+LARGEST_MATRIX_SHARE = (
+    2 / 3
+)  # largest share of one matrix in a layer or its experts: two of three feed-forward matrices may be fused
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def cache_buffers(context: PlannedContext, devices: Sequence[str]) -> Iterator[B
 
 
 def compute_buffers(context: PlannedContext, devices: Sequence[str], expert_devices: Sequence[str]) -> Iterator[Buffer]:
-    """Yield the compute buffer of each device that computes, and that of RAM, where inputs are always prepared."""
+    """Yield the compute buffers of each device that computes, and of RAM, where inputs are always prepared."""
     shape, sizes = context.shape, context.sizes
     computing = {*devices, *expert_devices}
     gpus = computing - {RAM}
@@ -153,8 +155,8 @@ def compute_buffers(context: PlannedContext, devices: Sequence[str], expert_devi
 def staging_bytes(context: PlannedContext, devices: Sequence[str], expert_devices: Sequence[str]) -> int:
     """Return the bytes on the first GPU for computing long prompts with layers that are in RAM.
 
-    llama.cpp copies one matrix or one layer's cache at a time, with its inputs, into that GPU's compute buffer. Of a
-    layer with only its experts in RAM, their matrices count.
+    llama.cpp copies one matrix or one layer's cache at a time, with its inputs, into that GPU's compute buffer. If only
+    a layer's experts are in RAM, only their matrices count.
     """
     shape = context.shape
     on_host = [layer for layer in range(shape.n_layer) if devices[layer] == RAM]

@@ -89,14 +89,14 @@ def choose_gpus(devices: Sequence[FreeMemory], *, device: str | None, split: str
 def single_device_shares(gpus: Sequence[FreeMemory], device: str) -> tuple[float, ...]:
     """Return shares that put all layers on one device; empty if that is RAM.
 
-    A head lies on the device of its target's output, which it may borrow: split over two GPUs, its few rows would cross
-    between them for each drafted token.
+    A head lies on the device of its target's output, which it may borrow. If it were split over two GPUs, its few rows
+    would cross between them for each drafted token.
     """
     return tuple(float(gpu.device == device) for gpu in gpus) if device != RAM else ()
 
 
 def resolve_shares(gpus: Sequence[FreeMemory], shares: Sequence[float]) -> tuple[float, ...]:
-    """Return each GPU's share of the layers: as given, else by free memory, or evenly if that is unknown."""
+    """Return each GPU's share of the layers: the given shares, or by free memory, or even shares if that is unknown."""
     if shares:
         return tuple(shares[: len(gpus)]) + (0.0,) * (len(gpus) - len(shares))
     free = [gpu.free_bytes for gpu in gpus]
@@ -126,7 +126,7 @@ def adapter_buffers(
 #
 # Each GPU holds an equal part of every layer's weights and cache, and all compute at once. A model of its own that
 # drafts lies on the first GPU alone: its steps are too small to be worth the exchange.
-DIVIDED = (MemoryKind.WEIGHTS, MemoryKind.CACHE)  # each GPU has the other buffers whole, at most
+DIVIDED = (MemoryKind.WEIGHTS, MemoryKind.CACHE)  # at most, each GPU has the other buffers whole
 
 BORROWS_OUTPUT = "the head borrows its target's output, which is divided among the GPUs"
 
@@ -148,7 +148,7 @@ def explain_tensor_split(shape: ModelShape) -> str:
 def explain_borrowed_output(draft: ModelShape | None) -> str:
     """Return why a head cannot draft for a divided target; empty if it can.
 
-    An MTP layer is divided with its target; the output of an assistant in a file of its own is its own.
+    An MTP layer is divided with its target. An assistant in a file of its own brings its own output.
     """
     if draft is None or not draft.is_head or draft.architecture == MTP or draft.read_output_bytes:
         return ""
@@ -156,7 +156,7 @@ def explain_borrowed_output(draft: ModelShape | None) -> str:
 
 
 def divide_buffers(buffers: Iterable[Buffer], gpus: Sequence[FreeMemory]) -> Iterator[Buffer]:
-    """Yield the buffers of a model that was placed on the first GPU as they lie if all GPUs divide it."""
+    """Divide the buffers of a model placed on the first GPU among all GPUs."""
     first, *_ = gpus
     for buffer in buffers:
         if buffer.device != first.device:

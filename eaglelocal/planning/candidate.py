@@ -75,7 +75,7 @@ class Rejected:
 
 
 def offload_text(candidate: Candidate) -> str:
-    """Return the layers on the GPU and the experts in RAM, in words; empty if nothing is split between them."""
+    """Describe the layers on the GPU and the experts in RAM; empty if nothing is split between them."""
     layers = candidate.option.shape.n_layer
     on_gpu = [] if candidate.gpu_layers is None else [f"{candidate.gpu_layers} of {layers + 1} layers on the GPU"]
     experts = [f"experts of {candidate.n_cpu_moe} of {layers} layers in main memory"] if candidate.n_cpu_moe else []
@@ -211,7 +211,7 @@ CLEARLY = 1.05  # factor above the plan's speed or size from which on it is ment
 
 
 def explain_missing_memory(candidate: Candidate, memory: CandidateMemory) -> str:
-    """Return the device that lacks most, what it would hold, and what is free there, in words."""
+    """Name the device that lacks most memory, the bytes it would hold, and its free bytes."""
     load = memory.worst
     setup = f"{candidate.setup.n_ctx} tokens in {candidate.setup.kv_type}"
     return (
@@ -227,7 +227,10 @@ def lies_text(candidate: Candidate, joint: str) -> str:
 
 
 def explain_lower_score(candidate: Candidate, chosen: Candidate, goal: Goal, *, is_bound: bool) -> str:
-    """Return in which terms a way scores below the chosen one, the largest first. `is_bound`: it was not weighed."""
+    """Name the terms in which a way scores below the chosen one, the largest first.
+
+    is_bound  its score is a bound, because it was not weighed
+    """
     lost = {term: chosen.terms[term] - candidate.terms[term] for term in Term}
     telling = sorted((term for term in Term if lost[term] > TELLING), key=lambda term: -lost[term])[:MAX_TOLD]
     if Term.SPEED in telling:  # whose clause says how many layers are on the GPU
@@ -244,7 +247,7 @@ def draft_text(candidate: Candidate, chosen: Candidate) -> str:
 
 
 def term_text(term: Term, candidate: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
-    """Return one term of the score in words: the figure of this way (or its bound) and that of the plan."""
+    """Describe one term of the score: this way's figure (or its bound) and the plan's."""
     best = "at best " if is_bound else ""
     match term:
         case Term.QUALITY:
@@ -283,7 +286,7 @@ def pace_text(telling: list[Term], candidate: Candidate, chosen: Candidate, goal
 
 
 def advantage_text(telling: list[Term], candidate: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
-    """Return in what the way is better than the plan, in words; empty if in nothing."""
+    """Describe how the way beats the plan; empty if it does not."""
     speed, best = candidate.prediction.spec_tok_s, chosen.prediction.spec_tok_s
     more = []
     if Term.AGE in telling and candidate.option.quality_b > CLEARLY * chosen.option.quality_b:
@@ -294,9 +297,9 @@ def advantage_text(telling: list[Term], candidate: Candidate, chosen: Candidate,
 
 
 def format_distinct(left: float, right: float) -> tuple[str, str]:
-    """Return both numbers with as many digits, up to three, as it takes to show that they differ.
+    """Format two numbers with the fewest digits, up to three, that show that they differ.
 
-    >>> apart(2.42, 2.44)
+    >>> format_distinct(2.42, 2.44)
     ('2.42', '2.44')
     """
     for digits in (1, 2, 3):

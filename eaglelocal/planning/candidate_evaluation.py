@@ -53,7 +53,7 @@ class CandidateMemory:
     """The memory of a way to run on each device."""
 
     buffers: tuple[Buffer, ...]
-    loads: tuple[DeviceLoad, ...]  # of each room without its margin
+    loads: tuple[DeviceLoad, ...]  # of each device without its margin
 
     @property
     def fits(self) -> bool:
@@ -61,7 +61,7 @@ class CandidateMemory:
 
     @property
     def worst(self) -> DeviceLoad:
-        """Return the load of the room that lacks most."""
+        """Return the load of the device that lacks most."""
         return max(self.loads, key=lambda load: load.missing_bytes)
 
     @property
@@ -74,7 +74,7 @@ class CandidateMemory:
 
     @property
     def budget_bytes(self) -> int:
-        """Return the free bytes of all used rooms; memory shared with RAM counts once."""
+        """Return the free bytes of all used devices; memory shared with RAM counts once."""
         return sum(load.free_bytes or 0 for load in self.used if not load.in_ram)
 
 
@@ -117,7 +117,7 @@ class CandidateEvaluator:
         return self._gpus[:1] if self._split == TENSOR else self._gpus
 
     def _is_measured(self, offload: Offload) -> bool:
-        """Return whether measured costs hold: they are of whole layers, all on GPUs."""
+        """Return whether measured costs apply: they were measured with whole layers, all on GPUs."""
         return offload.is_whole and self._split != TENSOR
 
     @property
@@ -193,10 +193,11 @@ class CandidateEvaluator:
     def best_split(
         self, option: ModelOption, draft: DraftOption, setup: CacheSetup, n_cpu_moe: int = 0
     ) -> tuple[Offload, CandidateMemory]:
-        """Return the most layers that fit the GPUs, the output counted, and the memory; the rest may not fit into RAM.
+        """Return the most layers on the GPUs that fit, the output included, and the memory; the rest may not fit into
+        RAM.
 
-        Weighing with the output alone on the GPUs gives all that is not a layer. The layers that fit beside it, from
-        the last on, are a guess, which is then corrected, because several GPUs are never filled evenly.
+        An evaluation with only the output on the GPUs gives the bytes of everything but layers. The number of layers
+        that fits beside them is a guess, which is then corrected, because several GPUs are never filled evenly.
         """
         alone = Offload(1, n_cpu_moe)
         held = sum(load.total for load in self.estimate_memory(option, draft, setup, alone).loads if load.device != RAM)
@@ -227,7 +228,7 @@ class CandidateEvaluator:
     def best_experts(
         self, option: ModelOption, draft: DraftOption, setup: CacheSetup, gpu_layers: int | None
     ) -> tuple[Offload, CandidateMemory]:
-        """Return the fewest layers with experts in RAM so that the rest fits the GPUs; all layers, if it never does."""
+        """Return the fewest layers with experts in RAM so that the rest fits the GPUs; all layers if it never fits."""
         offloads = [Offload(gpu_layers, count) for count in range(1, option.shape.n_layer + 1)]
 
         def fits(offload: Offload) -> bool:
@@ -279,7 +280,7 @@ class CandidateEvaluator:
 
 
 def join_cards(machine: MachineSpec) -> MachineSpec:
-    """Return the machine with its GPUs as one that computes like all at once, each as fast as the slowest."""
+    """Join the machine's GPUs into one that computes like all of them at once, each as fast as the slowest."""
     first, *_ = machine.gpus
     joined = replace(
         first,

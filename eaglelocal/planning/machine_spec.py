@@ -25,7 +25,7 @@ MEGA, GIGA, TERA = 10**6, 10**9, 10**12
 SYSTEM_BYTES, SYSTEM_SHARE = 4 * GIB, 0.25  # RAM that a running system and its page cache keep
 MORE_BEHIND_BYTES, MORE_SHARE = 16 * GIB, 1 / 16  # and further RAM: this share of what is above 16 GiB
 FLOPS_PER_BYTE: Mapping[str, float] = {CUDA: 75.0, VULKAN: 75.0, METAL: 34.0}  # fp16, if not stated: RTX 3090, M2 Max
-UNKNOWN_GPU_BYTES_S = 250.0 * GIGA  # of a GPU in no table: as the slower ones of today
+UNKNOWN_GPU_BYTES_S = 250.0 * GIGA  # of a GPU that no table names: as slow as current slow ones
 CYCLE_FLOPS = 5.0  # per cycle of a core, on quantized weights that are not repacked
 USUAL_CLOCK = 3.2 * GIGA  # cycles a second, if the processor does not report it
 KNOWN_CORES = 8  # of a catalog machine
@@ -110,7 +110,7 @@ def make_known_spec(machine: KnownMachine) -> MachineSpec:
 
 
 def replace_ram(machine: MachineSpec, num_bytes: int) -> MachineSpec:
-    """Return a catalog machine with this many bytes of RAM, at its assumed speed."""
+    """Give a catalog machine this many bytes of RAM, at its assumed speed."""
     speed = machine.assumed.partition(" at ")[2]
     host = replace(machine.host, total_bytes=num_bytes, free_bytes=num_bytes - system_bytes(num_bytes))
     return replace(machine, host=host, assumed=f"{num_bytes / GIB:.0f} GiB at {speed}" if speed else "")
@@ -143,9 +143,9 @@ def system_bytes(total: int) -> int:
 
 
 def add_rpc_devices(machine: MachineSpec, servers: Sequence[RpcServer]) -> MachineSpec:
-    """Return the machine with the devices of rpc-servers before its own GPUs, as llama.cpp orders them.
+    """Insert the devices of rpc-servers before the machine's own GPUs, in llama.cpp's order.
 
-    The protocol says nothing of a device's speed: it is assumed to be that of this machine's RAM and processor.
+    The protocol does not report a device's speed. It is assumed to equal this machine's RAM and processor.
     """
     pairs = [(server, device) for server in servers for device in server.devices]
     added = tuple(
@@ -166,7 +166,7 @@ def add_rpc_devices(machine: MachineSpec, servers: Sequence[RpcServer]) -> Machi
 
 
 def name_places(devices: Sequence[DeviceSpec]) -> str:
-    """Return what holds layers beside this machine's RAM: GPUs, rpc-servers, or both."""
+    """Name the devices that hold layers beside this machine's RAM: GPUs, rpc-servers, or both."""
     gpus, servers = sum(each.link is None for each in devices), len({each.link for each in devices} - {None})
     counted = (("GPU", gpus), ("rpc-server", servers))
     return " and the ".join(name if count == 1 else f"{name}s" for name, count in counted if count)
@@ -218,7 +218,6 @@ def _host(machine: Machine) -> tuple[DeviceSpec, list[str]]:
 
 
 def _clock(machine: Machine) -> float:
-    """Return cycles per second."""
     return machine.cpu.clock_mhz * MEGA if machine.cpu.clock_mhz else USUAL_CLOCK
 
 
@@ -260,7 +259,7 @@ def _gpu(
 
 
 def _free_bytes(machine: Machine, gpu: Gpu) -> int | None:
-    """Return the free bytes of a GPU; of an integrated one at most what is free in RAM and what its driver lends."""
+    """Return the free bytes of a GPU; for an integrated one at most the free RAM and the driver's limit."""
     free, lent = machine.memory.available_bytes, gpu.usable_bytes
     if not gpu.shares_memory:
         return lent
@@ -327,7 +326,7 @@ def _apple(
 def find_entry(name: str, known: Mapping[str, KnownMachine], kinds: Sequence[str]) -> KnownMachine | None:
     """Return the single-GPU catalog entry for a driver's name: `NVIDIA GeForce RTX 3090` is not `RTX 3090 Ti`.
 
-    Of several with the same name (an Apple chip with more or less memory), the slowest. None if there is none.
+    If several have the same name (an Apple chip with more or less memory), take the slowest. None if there is none.
     """
     words = _words(name)
     alike = [
@@ -353,7 +352,7 @@ PROCESSOR = "CPU"  # as llama.cpp names it
 
 
 def select_gpus(machine: MachineSpec, options: RunOptions) -> MachineSpec:
-    """Return the machine with no more GPUs than the options allow. Raises UsageError where it does not have them."""
+    """Reduce the machine to the GPUs that the options allow. Raises UsageError if it lacks one of them."""
     gpus = {gpu.name: gpu for gpu in machine.gpus}
     for name in [] if options.device is None else [part.strip() for part in options.device.split(",")]:
         if name not in gpus and name != PROCESSOR:

@@ -1,6 +1,6 @@
-"""Build the error message if nothing fits: the nearest option, what it lacks, and what would make it fit. Pure.
+"""Build the error message if nothing fits: the nearest option, the memory it lacks, and options that make it fit. Pure.
 
-Every hinted option was planned with: it is named because the plan then fits.
+Each hint was tested: a plan with the hinted option fits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CTX_STEP = 256  # a hinted --ctx is a multiple of it
 
 
 def explain_no_fit(outcome: SearchOutcome) -> tuple[str, str]:
-    """Return (message: what lacks least and how much, hint: what would make it fit)."""
+    """Return the message (the smallest lack of memory) and the hint (options that make a plan fit)."""
     miss = outcome.nearest
     if miss is None:
         return _too_long(outcome) or _unweighed(outcome)
@@ -63,7 +63,7 @@ def with_setup(candidate: Candidate, options: RunOptions) -> str:
 
 
 def _too_long(outcome: SearchOutcome) -> tuple[str, str] | None:
-    """Return message and hint if --ctx is more than any option was trained for; else None."""
+    """Return message and hint if --ctx exceeds the trained context of all options; else None."""
     long = [each.option for each in outcome.rejected if exceeds_trained_context(each.option, outcome.options)]
     if not long:
         return None
@@ -94,7 +94,7 @@ def _freed(load: DeviceLoad, machine: MachineSpec) -> Iterator[str]:
 
 
 def _more_memory(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:
-    """Yield the least --ram that fits, for a catalog machine whose RAM was assumed."""
+    """Yield the smallest --ram that fits, for a catalog machine whose RAM was assumed."""
     held = outcome.machine.host.total_bytes or 0
     sizes = (size for size in RAM_GIB if outcome.machine.assumed and size * GIB > held)
     fits = (
@@ -106,7 +106,7 @@ def _more_memory(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:
 
 
 def _other_asks(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:
-    """Yield single changes of the options that make this option fit, the least loss first."""
+    """Yield single changes of the user's options that make this option fit, the smallest loss first."""
     options = outcome.options
 
     def planned(other: RunOptions) -> Chosen | None:
@@ -133,7 +133,9 @@ def _other_asks(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:
 
 
 def most_that(fits: Callable[[int], bool], most: int) -> int:
-    """Return the largest count up to `most` that fits, by bisection: if a count fits, all less do. 0: none."""
+    """Return the largest count up to `most` that fits, by bisection; 0 if none. Assumes that smaller counts fit if a
+    larger one does.
+    """
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -205,9 +207,9 @@ def _about_layers(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
 
 
 def _about_measurement(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
-    """Yield how to measure again, if the measured costs look as if the machine was busy with something else.
+    """Yield how to measure again, if the measured costs suggest that the machine was busy.
 
-    Where the memory's bandwidth was assumed, or measured while something else ran, the prediction proves nothing.
+    If the memory's bandwidth was assumed, or measured on a busy machine, the comparison proves nothing.
     """
     prediction, probed = chosen.candidate.prediction, outcome.machine.probed
     bandwidth = probed.cpu.bandwidth if probed is not None else None
@@ -240,7 +242,7 @@ def _about_draft(chosen: Chosen, options: RunOptions) -> Iterator[str]:
 
 
 def _about_other_drafts(chosen: Chosen) -> Iterator[str]:
-    """Yield the reasons why drafts cannot be used, if no model drafts."""
+    """Yield the reasons for rejected drafts, if no model drafts."""
     for draft in chosen.candidate.option.unusable if chosen.candidate.draft.shape is None else ():
         yield f"not {draft.id}: {draft.reason}"
 

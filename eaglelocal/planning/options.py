@@ -1,4 +1,4 @@
-"""Build the options of the planner: a target in one quantization, with the drafts it could use and those it could not.
+"""Build the options of the planner: a target in one quantization, with its usable and unusable drafts.
 
 An option comes from a catalog entry (approximate) or a file's header (exact); the search treats both alike. `drafts`
 holds only what the engine can run, `unusable` the others, each with its reason.
@@ -71,7 +71,7 @@ class DraftOption:
 
     @property
     def is_at_hand(self) -> bool:
-        """Return whether nothing has to be fetched for it."""
+        """Return whether it can be used without a download."""
         return self.shape is None or self.is_here
 
 
@@ -113,7 +113,7 @@ class ModelOption:
 
     @property
     def answers_b(self) -> float:
-        """Return the effective parameters, in 10^9, of a model of the usual age that answers as well."""
+        """Return the effective parameters, in 10^9, of an equally good model of the usual age."""
         return self.quality_b * self.age.worth
 
 
@@ -139,7 +139,7 @@ class TargetBuild:
 def make_option(
     build: TargetBuild, catalog: Catalog, draft: DraftOption | None = None, *, computed_quant: str = ""
 ) -> ModelOption:
-    """Return the option of a target on disk, of unknown age, with the draft that belongs to it.
+    """Return the option of a target on disk, of unknown age, with its own draft.
 
     computed_quant  the type that it is computed in, if not `build.quant`
     """
@@ -292,7 +292,7 @@ def make_file_option(
 
 
 def make_draft_option(label: str, shape: ModelShape, acceptance: PredictedAcceptance | None = None) -> DraftOption:
-    """Return the way to draft with a file on disk; an unreported acceptance is the default of its kind."""
+    """Return the way to draft with a file on disk; if no acceptance is reported, its kind's default is used."""
     kind = shape.architecture if shape.is_head else DRAFT_MODEL
     return DraftOption(
         id=label,

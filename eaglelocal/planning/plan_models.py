@@ -1,4 +1,5 @@
-"""Plan how a run's models run best on a machine, as `chat` loads them. Pure: models, machine and costs come in.
+"""Plan the best way to run a command's models on a machine, as `chat` loads them. Pure: models, machine and costs are
+arguments.
 
 Sizes come from headers for files, else from the catalog; search and score are the same for both.
 """
@@ -37,7 +38,7 @@ def plan_models(
 
 
 def adjust_for_loading(outcome: SearchOutcome, *, measured: Mapping[str, MeasuredCosts] | None = None) -> SearchOutcome:
-    """Return the outcome with what `chat` loads: the draft beside the model, and an f16 cache if that fits."""
+    """Adjust the outcome to what `chat` loads: the draft beside the model, and an f16 cache if that fits."""
     chosen, machine, options = outcome.chosen, outcome.machine, outcome.options
     if chosen is None or not chosen.candidate.option.is_here:
         return outcome
@@ -51,7 +52,7 @@ def adjust_for_loading(outcome: SearchOutcome, *, measured: Mapping[str, Measure
 
 
 def is_rejection_of(rejected: Rejected, candidate: Candidate) -> bool:
-    """Return whether the same model with the same draft was rejected; it is the chosen one now."""
+    """Return whether the rejected way is the candidate's model and draft, which has been chosen since."""
     return rejected.option is candidate.option and rejected.draft == candidate.draft.id
 
 
@@ -62,7 +63,7 @@ def add_draft(
     *,
     measured: Mapping[str, MeasuredCosts] | None = None,
 ) -> Candidate:
-    """Return the candidate with the draft on disk added, if that costs no more than context above COMFORTABLE_CTX.
+    """Add the draft on disk to the candidate, unless it would take context below COMFORTABLE_CTX.
 
     Whether drafting pays is measured at run time, not predicted. No layer is moved to RAM for the draft, and the cache
     is quantized to no less than q8_0 for it.
@@ -85,7 +86,7 @@ def add_draft(
 
 
 def is_comfortable(candidate: Candidate, other: Candidate) -> bool:
-    """Return whether a candidate has the other's offload, and its context up to COMFORTABLE_CTX."""
+    """Return whether a candidate keeps the other's offload, and its context up to COMFORTABLE_CTX."""
     return candidate.offload == other.offload and candidate.setup.n_ctx >= limit_setup(other).n_ctx
 
 
@@ -95,7 +96,9 @@ def limit_setup(candidate: Candidate) -> CacheSetup:
 
 
 def use_plain_cache(candidate: Candidate, machine: MachineSpec, options: RunOptions) -> Candidate:
-    """Return the candidate with an f16 cache if that fits and no type was asked for: quantizing only saves memory."""
+    """Switch the candidate to an f16 cache if that fits and the user asked for no type: quantizing only
+    saves memory.
+    """
     if options.kv_type is not None:
         return candidate
     plain = dataclasses.replace(candidate.setup, kv_type="f16")
@@ -108,7 +111,7 @@ def use_plain_cache(candidate: Candidate, machine: MachineSpec, options: RunOpti
 
 
 def explain_missing_draft(candidate: Candidate, machine: MachineSpec, options: RunOptions) -> str:
-    """Return the reason why the draft on disk is not loaded; empty if it is, or if there is none."""
+    """Explain why the draft on disk is not loaded; empty if it is, or if there is none."""
     draft = find_draft_model(candidate.option)
     if candidate.draft.shape is not None or draft is None:
         return ""
@@ -120,6 +123,6 @@ def explain_missing_draft(candidate: Candidate, machine: MachineSpec, options: R
 
 
 def find_draft_model(option: ModelOption) -> DraftOption | None:
-    """Return the draft that is a model and that `--draft auto` takes; None if there is none on disk."""
+    """Return the draft model that `--draft auto` takes; None if there is none on disk."""
     found = (draft for draft in option.drafts if draft.shape is not None and draft.is_here and not draft.needs_naming)
     return next(found, None)

@@ -1,9 +1,9 @@
 """Search for the best plan among options, for a machine and a goal, and say why the others were rejected. Pure.
 
-A best-first search: every way to run has a bound, its score if it fitted whole at the roomiest setup. The best bound is
-weighed first. If it fits at some setup, it returns to the heap with its true score; if not, it is tried with layers in
-RAM and with layers' experts there, whichever is better, or rejected. The first weighed way to be popped is the best, so
-most of the catalog is never weighed, and the chosen way is known to fit.
+A best-first search: every way to run has a bound: its score if it fitted whole with the roomiest setup. The best bound
+is weighed first. If it fits at some setup, it returns to the heap with its true score; if not, it is tried with layers
+in RAM or with experts in RAM, whichever is better, or rejected. The first weighed way to be popped is the best, so most
+of the catalog is never weighed, and the chosen way is known to fit.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.speed import expect_cells
 
 CONTEXTS = (32768, WORKING_CTX, COMFORTABLE_CTX, 4096)  # the context sizes to try if none is given, in this order
-# More is taken up to these limits where it costs nothing else: llama.cpp scans all cells in each step, and on a
-# processor nobody waits until a longer prompt is read.
+# More is taken up to these limits where it costs nothing else: llama.cpp scans all cells in each step, and a processor
+# takes too long to prefill a longer prompt.
 LONGEST_CTX, LONGEST_CTX_WITHOUT_GPU = 131072, 65536
 LEFT_SHARE = 0.25  # of the free RAM: what a context above WORKING_CTX leaves to other programs
 KV_TYPES = ("f16", "q8_0", "q4_0")
@@ -85,7 +85,7 @@ def search_plan(
 def make_evaluator(
     machine: MachineSpec, options: RunOptions, measured: Mapping[str, MeasuredCosts] | None = None
 ) -> CandidateEvaluator:
-    """Return what weighs ways to run on this machine. Raises UsageError if the options name GPUs that it lacks."""
+    """Return an evaluator for this machine. Raises UsageError if the options name GPUs that it lacks."""
     return CandidateEvaluator(
         select_gpus(machine, options),
         num_slots=options.parallel,
@@ -115,7 +115,7 @@ def list_setups(option: ModelOption, options: RunOptions, *, on_gpu: bool = True
 
 
 def list_contexts(option: ModelOption, options: RunOptions, *, on_gpu: bool) -> tuple[int, ...]:
-    """Return the contexts to try, the longest first: that of the options, else from the model's own downward."""
+    """Return the contexts to try, the longest first: only the user's --ctx, or from the model's own downward."""
     if options.ctx:
         return (options.ctx,)
     own = option.max_context or max(CONTEXTS)
@@ -133,7 +133,7 @@ def explain_graph_abort(option: ModelOption, options: RunOptions, kv_type: str) 
 
 
 def list_kv_types(options: RunOptions) -> tuple[str, ...]:
-    """Return the cache types to try: the one asked for, else all; only f16 where llama.cpp refuses others."""
+    """Return the cache types to try: the user's choice or all, but only f16 where llama.cpp refuses others."""
     if options.kv_type is not None:
         return (options.kv_type,)
     return KV_TYPES[:1] if options.flash_attn == "off" or options.split_mode == TENSOR else KV_TYPES
@@ -151,7 +151,9 @@ def list_small_setups(setups: Sequence[CacheSetup]) -> Iterator[tuple[CacheSetup
 
 
 def exceeds_room(setup: CacheSetup, memory: CandidateMemory, options: RunOptions) -> bool:
-    """Return whether a context takes RAM that should be left to other programs; one that was asked for may."""
+    """Return whether a context takes RAM that should be left to other programs; a context that the user
+    asked for may.
+    """
     if options.ctx is not None or setup.n_ctx <= WORKING_CTX:
         return False
     free = {load.device: load.free_bytes for load in memory.used}.get(RAM)
@@ -198,7 +200,7 @@ class _Search:
         return None
 
     def list_outscored(self, chosen: Chosen) -> Iterator[Rejected]:
-        """Yield the ways left in the heap as rejected: they score lower, whether they fit or not."""
+        """Yield the ways left in the heap as rejected: their score is lower, whether or not they fit."""
         for node in sorted(self._heap):
             candidate, is_bound = node.candidate, node.memory is None
             if candidate.option is chosen.candidate.option and candidate.draft.id == chosen.candidate.draft.id:
@@ -234,7 +236,7 @@ class _Search:
         return self._evaluator.has_gpus and is_open and any(option.shape.expert_bytes)
 
     def _offload(self, option: ModelOption) -> Offload:
-        """Return the layers that the options put on the GPUs; all if they say nothing."""
+        """Return the layers that the options put on the GPUs; all if they set none."""
         if not self._evaluator.has_gpus:
             return WHOLE
         blocks, options = option.shape.n_layer + option.shape.n_layer_ahead, self._options
@@ -341,9 +343,9 @@ class _Search:
     def _splits(
         self, option: ModelOption, draft: DraftOption, setup: CacheSetup
     ) -> Iterator[tuple[Candidate, CandidateMemory]]:
-        """Yield the way with layers in RAM, and that with experts in RAM.
+        """Yield the way with layers in RAM, then the way with experts in RAM.
 
-        If all experts are not enough, the latter has whole layers in RAM too.
+        If moving all experts is not enough, the second way has whole layers in RAM too.
         """
         evaluator, fixed = self._evaluator, self._offload(option)
         found = [evaluator.best_split(option, draft, setup, fixed.n_cpu_moe)] if self._may_split else []
@@ -380,7 +382,7 @@ class _Search:
         return Rejected(option=option, draft="", reason=reason)
 
     def _nearest_of(self, option: ModelOption) -> Rejected:
-        """Return a too large option, weighed where it lacks least, for the message that nothing fits."""
+        """Evaluate a too large option where it lacks least memory, for the message that nothing fits."""
         draft, setup = option.drafts[-1], self._setups(option)[-1]
         splits = self._splits(option, draft, setup)
         candidate, memory = min(splits, key=lambda each: each[1].worst.missing_bytes, default=(None, None))

@@ -3,13 +3,14 @@
     effective parameters = all^0.6 x active^0.4 x exp(-LOSS x KLD of the quantization)
 
 For dense models before quantization it is the number of parameters. For mixtures of experts the usual rule of thumb is
-the geometric mean, an exponent of 0.5; by the index of Artificial Analysis (April 2026), Qwen3.6-35B-A3B against its
-27 B would give 0.76, and Qwen3.5-122B-A10B 0.4, so ALL_SHARE lies between. KLD was measured on one model of 8 B
-(catalog/target_entries.py). LOSS makes Q4_K_M worth 92 % of f16, Q3_K_M 78 % and Q2_K a third, where the next smaller
-model of a family becomes the better use of memory. The number only ranks: it ignores families, and quality.py weighs
-generations. A file with fewer bits per weight than its name usually has, as makers of mixtures publish them, gets the
-KLD interpolated at its bits, and so does one of a name that nobody measured. More bits than usual, in the embeddings of
-a large vocabulary, make it no better: Q3_K_XL is measured by Q3_K_L.
+the geometric mean, an exponent of 0.5; ALL_SHARE lies between the exponents that two mixtures of experts imply by the
+index of Artificial Analysis (April 2026): 0.76 (Qwen3.6-35B-A3B beside its 27 B) and 0.4 (Qwen3.5-122B-A10B). KLD was
+measured on one model of 8 B (catalog/target_entries.py). LOSS makes Q4_K_M worth 92 % of
+f16, Q3_K_M 78 % and Q2_K a third, where the next smaller model of a family becomes the better use of memory. The number
+only ranks: it ignores families, and generations are weighed below (model age). A file with fewer bits per weight than
+its name usually has, as makers of mixtures publish them, gets the KLD interpolated at its bits, and so does one of a
+name that nobody measured. More bits than usual, in the embeddings of a large vocabulary, make it no better: Q3_K_XL is
+measured by Q3_K_L.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ ALL_SHARE = 0.6
 NATIVE = "MXFP4"  # models are trained in it, so nothing is lost
 LOSSLESS = (NATIVE, "BF16", "F32")
 FULL_BITS = 16.0
-MIXTURES = ("_L", "_M", "")  # what a bare tensor type or an _XL mixture is measured by: the first that was
+MIXTURES = (
+    "_L",
+    "_M",
+    "",
+)  # the measured quantizations that stand for a bare tensor type or an _XL mixture; the first known one counts
 KV_LOSS: Mapping[str, float] = {
     "f16": 0.0,
     "q8_0": 0.01,
@@ -47,7 +52,9 @@ def effective_b(
 
 
 def divergence(quant: str, quants: Mapping[str, QuantLoss], *, bits_per_weight: float) -> float:
-    """Return the KLD of next tokens from those of f16: that of its name, or of its bits per weight if that is more."""
+    """Return the KLD of next tokens relative to f16: by the quantization's name, or by its bits per weight if that is
+    more.
+    """
     name = quant.upper().removeprefix("UD-").removeprefix("QAT_")
     if name in LOSSLESS:
         return 0.0
@@ -57,7 +64,6 @@ def divergence(quant: str, quants: Mapping[str, QuantLoss], *, bits_per_weight: 
 
 
 def _measured_divergence(name: str, quants: Mapping[str, QuantLoss]) -> float | None:
-    """Return the KLD measured for this name; None if it was not."""
     bare, is_large, _ = name.partition("_XL")
     names = [name, *(f"{bare}{end}" for end in (MIXTURES if is_large else ("_M",)))]
     return next((loss.kld for each in names if (loss := quants.get(each)) and loss.kld is not None), None)
@@ -77,7 +83,7 @@ def estimate_divergence(bits: float, quants: Mapping[str, QuantLoss]) -> float:
 
 
 def frontier(quants: Mapping[str, QuantLoss]) -> list[tuple[float, float]]:
-    """Return the (bits, KLD) points that no smaller quantization beats, by bits; those with a KLD of 0 are left out."""
+    """Return the (bits, KLD) points that no smaller quantization beats, by bits, leaving out those with a KLD of 0."""
     known = sorted((loss.bits_per_weight, loss.kld) for loss in quants.values() if loss.kld)
     points: list[tuple[float, float]] = []
     for bits, kld in known:
@@ -114,7 +120,7 @@ class Age:
 
     @property
     def years(self) -> float:
-        """Return by how many years the model is later than usual, within MOST_YEARS; 0 if unknown."""
+        """Return how many years newer the model is than usual, within MOST_YEARS; 0 if unknown."""
         if not self.released or not self.usual:
             return 0.0
         return max(-MOST_YEARS, min((_months(self.released) - _months(self.usual)) / 12, MOST_YEARS))
@@ -126,7 +132,7 @@ class Age:
 
 
 def find_age(header: Header, catalog: Catalog) -> Age:
-    """Return the age of the catalog entry that the file is or derives from, by its names or its repository."""
+    """Return the age of the file's catalog entry, or of the entry that it derives from, by its names or repository."""
     target = _named(header, catalog) or _from_repo(header, catalog)
     return Age(target.released if target else "", usual=catalog.median_release)
 

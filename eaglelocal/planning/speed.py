@@ -43,7 +43,7 @@ class Kernels(NamedTuple):
     row_share: float = 0.0
 
 
-INTEGRATED = "integrated"  # a GPU of any maker but Apple that works in main memory
+INTEGRATED = "integrated"  # an integrated GPU that works in main memory, except Apple's
 # Fitted to published speeds by tests/measures/public_speeds.py; `row_share` to the gains of MTP layers.
 KERNELS: Mapping[str, Kernels] = MappingProxyType(
     {
@@ -55,7 +55,7 @@ KERNELS: Mapping[str, Kernels] = MappingProxyType(
     }
 )
 METAL_ROW = 0.79  # of a decode: each further row of a quantized model; measured on an M3 Ultra
-SHARED_EXPERTS = 0.8  # a further token needs this share of the experts that one routed at random would
+SHARED_EXPERTS = 0.8  # a further token needs this share of the experts that a randomly routed token would need
 CPU_EXPERTS = 0.6  # of the bandwidth, when a CPU reads scattered experts
 CROSSING_S = 60e-6  # of a layer with its experts on another device: rows go there and back, each waited for. Assumed
 HOST_S, DRAFTED_HOST_S, DRAFT_HOST_S = 0.2e-3, 0.6e-3, 0.2e-3  # host time: plain step, step with a draft, draft step
@@ -166,7 +166,9 @@ class Curve:
 
     @property
     def max_depth(self) -> int:
-        """The greatest length of a draft: what the draft model can draft, or as deep as acceptance is known."""
+        """The greatest useful draft length: limited by the draft model, and by the depth up to which acceptance is
+        known.
+        """
         return min(MAX_DRAFT, self.draft.max_depth) if self.draft else MAX_DRAFT
 
     def plain_s(self) -> float:
@@ -174,7 +176,7 @@ class Curve:
         return self.decode_s(1) + (self.measured.plain_overhead_s if self.measured else HOST_S)
 
     def together_tok_s(self, num_slots: int) -> float | None:
-        """Return the tokens a second of this many answers at once, without drafts; None if so many were not measured.
+        """Return the tokens per second of this many concurrent answers without drafts; None if that was not measured.
 
         Caches are short beside the weights, so they count once.
         """
@@ -240,9 +242,9 @@ def find_kernels(device: DeviceSpec) -> Kernels:
 
 
 def distinct_experts(shape: ModelShape, num_rows: int) -> float:
-    """Return the expected distinct experts of this many tokens in a row, in multiples of one token's.
+    """Return how many distinct experts consecutive tokens use, in multiples of one token's.
 
-    Routed at random, but that neighbours share some (SHARED_EXPERTS).
+    Assumes random routing, except that neighbours share some (SHARED_EXPERTS).
     """
     if not shape.n_expert or not shape.n_expert_used:
         return 1.0
@@ -251,7 +253,10 @@ def distinct_experts(shape: ModelShape, num_rows: int) -> float:
 
 
 def expect_cells(asked_ctx: int | None) -> int:
-    """Return the cells in the cache while an answer is written, on average. `asked_ctx`: None: not asked for."""
+    """Return the average number of cells in the cache while an answer is written.
+
+    asked_ctx  the context that the user asked for, if any
+    """
     return TYPICAL_CELLS if asked_ctx is None else max(int(asked_ctx * FILLED_SHARE), 1)
 
 
@@ -335,7 +340,7 @@ def make_curve(
 
 
 def predict_length(curve: Curve, acceptance: PredictedAcceptance, num_drafted: int) -> Prediction:
-    """Return the speeds with drafts of this length, or of the greatest that the draft model can draft."""
+    """Return the speeds with drafts of this length, or of the draft model's maximum if that is shorter."""
     num_drafted = min(num_drafted, curve.max_depth)
     speed = acceptance.tokens(num_drafted) / curve.drafted_s(num_drafted)
     return Prediction(

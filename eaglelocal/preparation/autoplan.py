@@ -1,4 +1,4 @@
-"""Decide what the options of a run leave open, for this machine: target, draft, context, cache and layers.
+"""Decide the open options of a run for this machine: target, draft, context, cache and layers.
 
 Without a target the best model on disk is chosen, never a download, else the embedded one. Explicit options are kept
 and planned with. If nothing fits, nothing is decided, and loading reports what is missing. A draft that does not fit is
@@ -53,7 +53,7 @@ def plan_target(options: RunOptions, *, machine_name: str | None = None, ram_gib
 
 
 def autoplan(options: RunOptions, *, other_needs: Needs = ()) -> Decision:
-    """Return what is decided for this machine.
+    """Decide the open options for this machine.
 
     other_needs  the memory that other models of this server will hold
 
@@ -69,7 +69,7 @@ def autoplan(options: RunOptions, *, other_needs: Needs = ()) -> Decision:
 
 
 def replan(decision: Decision, *, other_needs: Needs = ()) -> Decision:
-    """Return what is decided for the same options and the files found before, with other models in memory."""
+    """Decide again for the same options and files, with other models in memory."""
     options = decision.options
     if decision.models_on_disk:
         return _choose_target(options, decision.models_on_disk, other_needs)

@@ -32,7 +32,7 @@ LOGIT_BYTES = 4
 def plan_together(
     first: Decision, others: Mapping[str, Decision], *, most: int | None = None
 ) -> tuple[Decision, dict[str, Decision]]:
-    """Return what is decided for the first model and for the others, each planned as if it were alone before.
+    """Return the decisions for the first model and for the others; each was planned alone before.
 
     The first leaves room for as many others, smallest first, as it can at little cost. Each other is planned beside it,
     or alone if that would cost it much: then they are loaded in turn.

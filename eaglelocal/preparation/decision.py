@@ -202,14 +202,14 @@ def check_parallel(parallel: int) -> None:
 
 
 def label_draft(draft: FoundDraft, options: RunOptions) -> str:
-    """Return what is shown of the draft: its model, and drafters without a model that were named."""
+    """Return the label of the draft: its model, and drafters without a model that the user named."""
     if draft.kind == NONE:
         return draft.label
     return describe_draft("" if draft.kind == NGRAM else draft.label, options.lookups)
 
 
 def write_files(files: ModelFiles, decision: Decision, on_progress: Progress) -> tuple[FoundTarget, FoundDraft]:
-    """Return target and draft as they are loaded, after writing what is made of other files and missing."""
+    """Return target and draft as they are loaded; derived files that are missing are written first."""
     target = write_target(files.target, on_progress=on_progress)
     if decision.without_draft:
         return target, make_ngram_draft(target, decision.without_draft)

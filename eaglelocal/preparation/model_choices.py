@@ -36,7 +36,7 @@ class ModelChoiceEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelOutlook:
+class ModelPreview:
     """The way in which a model would run here. `problem`: why it cannot; `note`: what is unexpected."""
 
     fits: bool
@@ -67,12 +67,12 @@ def list_names(folders: Sequence[str] = ()) -> list[str]:
     return list(dict.fromkeys([*cached, *library, EMBEDDED, *generated]))
 
 
-def assess_model(options: RunOptions, *, freed: Needs = ()) -> ModelOutlook:
+def assess_model(options: RunOptions, *, freed: Needs = ()) -> ModelPreview:
     """Return how the options' target would run here. `freed`: the memory of a model that is unloaded for it."""
     try:
         return describe_decision(autoplan(options, other_needs=negate(freed)))
     except EagleLocalError as error:
-        return ModelOutlook(fits=False, problem=error.message)
+        return ModelPreview(fits=False, problem=error.message)
 
 
 def estimate_held(plan: Plan, info: EngineInfo) -> Needs:
@@ -88,13 +88,13 @@ def negate(needs: Needs) -> Needs:
     return tuple(dataclasses.replace(buffer, num_bytes=-buffer.num_bytes) for buffer in needs)
 
 
-def describe_decision(decision: Decision) -> ModelOutlook:
-    """Return a decision as an outlook. Raises UsageError on a context that the model was not trained for."""
+def describe_decision(decision: Decision) -> ModelPreview:
+    """Return a decision as an preview. Raises UsageError on a context that the model was not trained for."""
     files, candidate = decision.files, decision.candidate
     n_ctx = choose_ctx(decision.ctx, files.target) if files is not None else decision.ctx or 0
     kv_type = decision.kv_type or "f16"
     if not decision.fits:
-        return ModelOutlook(fits=False, n_ctx=n_ctx, kv_type=kv_type, problem="too large for this machine")
+        return ModelPreview(fits=False, n_ctx=n_ctx, kv_type=kv_type, problem="too large for this machine")
     draft = decision.without_draft or (files.draft.label if files is not None else "its own EAGLE-3.1 head")
     note = "" if candidate is None else offload_text(candidate)
-    return ModelOutlook(fits=True, n_ctx=n_ctx, kv_type=kv_type, draft=draft, note=note)
+    return ModelPreview(fits=True, n_ctx=n_ctx, kv_type=kv_type, draft=draft, note=note)

@@ -90,7 +90,7 @@ def read_gpus(nvml: Nvml | None) -> tuple[Gpu, ...]:
         return ()
     try:
         nvml.nvmlInit()
-    except Exception:  # NVML's own errors share no base that is safe to import here
+    except Exception:  # NVML's own errors share no base class that is safe to import here
         return ()
     try:
         return _read_devices(nvml)

@@ -22,7 +22,7 @@ DISPLAY_CLASSES = ("0x03", "0x12")  # display controllers; accelerators, such as
 GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # by GT/s
 # memory of Intel's cards by device id, for models that come in one size
 INTEL_CARDS_GIB = {"56a1": 8, "56a2": 8, "56a5": 6, "56a6": 4, "e20b": 12, "e20c": 10, "e211": 24, "e212": 16}
-MIN_CARD_WINDOW_BYTES = 4 << 30  # that of integrated graphics is smaller
+MIN_CARD_WINDOW_BYTES = 4 << 30  # integrated graphics have a smaller one
 STRIX_HALO, STRIX_HALO_BYTES_S = "1586", 256_000_000_000  # gfx1151: 256 bits of LPDDR5X-8000, by AMD's data sheet
 
 
@@ -65,7 +65,7 @@ def _number_cards(cards: list[Gpu], *, start: int = 0) -> Iterator[Gpu]:
 
 
 def _read_card(root: Path, device: Path) -> Gpu | None:
-    """Return the card; None for a device that is no graphics card of these makers."""
+    """Return the card; None for a device that is not a graphics card of these makers."""
     vendor_id = read_text(device / "vendor").removeprefix("0x")
     vendor = VENDORS.get(vendor_id)
     if vendor is None or not read_text(device / "class").startswith(DISPLAY_CLASSES):

@@ -1,7 +1,7 @@
 """Ask llama.cpp's rpc-servers for version, devices and memory, and measure the link to them.
 
-Speaks the protocol itself, with a time limit: llama.cpp would wait forever for a server that says nothing, and abort
-the process for one that is away. A server serves one client at a time, so nobody else can ask while an engine uses it.
+Speaks the protocol itself, with a time limit: llama.cpp would wait forever for a silent server, and abort the process
+if a server is unreachable. A server serves one client at a time, so no other client can ask while an engine uses it.
 The protocol (ggml-rpc.cpp): one byte of command, eight of size, the request; the reply is eight of size, and itself.
 """
 
@@ -65,9 +65,10 @@ def find_rpc_servers(addresses: Sequence[str], backends: Collection[str]) -> tup
 
 
 def ask_rpc_server(address: str, timeout_s: float = TIMEOUT_S) -> RpcServer:
-    """Return what a server at HOST:PORT says of itself, and how fast the link to it is.
+    """Ask a server at HOST:PORT for its properties, and measure the speed of the link.
 
-    Raises RpcServerError if it does not answer in time, or is no rpc-server of a protocol that this llama.cpp speaks.
+    Raises RpcServerError if it does not answer in time, or is not an rpc-server with a protocol that this llama.cpp
+    speaks.
     """
     with _explaining(address, timeout_s):
         host, _, port = address.partition(":")
@@ -124,7 +125,9 @@ class _Client:
         return time.perf_counter() - started_at
 
     def measure_bytes_s(self, latency_s: float) -> float:
-        """Return the slower of sending and receiving a buffer. Raises RpcServerError if there is no memory for one."""
+        """Return the slower of sending and receiving a buffer. Raises RpcServerError if the server lacks memory for
+        one.
+        """
         handle, size = struct.unpack("<QQ", self._call(ALLOC_BUFFER, struct.pack("<IQ", 0, MEASURED_BYTES), 16))
         if not handle or size < MEASURED_BYTES:
             raise RpcServerError(f"the rpc-server {self._address} has no memory left", hint="free memory there")

@@ -1,4 +1,4 @@
-"""Calls of other programs with a timeout, after which the caller goes on without them.
+"""Calls of other programs with a timeout, after which the caller continues without them.
 
 A driver that hangs can make a process unkillable, so a program that is out of time is killed but not waited for.
 """

@@ -1,4 +1,4 @@
-"""Keep conversations in RAM that were evicted from their slot, and choose which to swap in for a prompt.
+"""Keep evicted conversations in RAM, and choose the one to swap in for a prompt.
 
     slot 0   [a conversation, 6 000 tokens]    another prompt needs the slot: the conversation is swapped out
                                                (or was copied ahead, while no prompt waited)
@@ -29,7 +29,7 @@ class SwappedText:
     places      positions at which it can resume, besides its end; None: all
     is_in_slot  its slot still holds it: it was copied ahead of its eviction
     is_private  it must not be written to disk
-    owner       whose it is: no other owner's prompt may reuse more than a shared beginning
+    owner       no other owner's prompt may reuse more than a shared beginning
     adapters    with which its cells were computed
     """
 
@@ -43,14 +43,14 @@ class SwappedText:
     adapters: AdapterMix = NO_ADAPTERS
 
     def continues(self, other: SwappedText) -> bool:
-        """Return whether it begins as the other text of its owner, or is that."""
+        """Return whether the text starts with the other text of the same owner, or equals it."""
         is_alike = (self.owner, self.adapters) == (other.owner, other.adapters)
         return is_alike and common_prefix(self.tokens, other.tokens) == len(other.tokens)
 
     def match(self, request: Request, margin: int) -> tuple[int, int]:
-        """Return two numbers of tokens: those that a request reuses, and those that its drafters may rely on.
+        """Return how many tokens a request reuses, and how many of them its drafters may rely on.
 
-        The second is `margin` larger, unless the prompt resumes at the end.
+        The second number is `margin` larger, unless the prompt resumes at the end.
         """
         common = min(request.count_reusable(self.tokens, self.owner), len(request.prompt) - 1)
         if common == len(self.tokens) and self.is_seen:
@@ -62,7 +62,7 @@ class SwappedText:
 
 @dataclass(frozen=True, slots=True)
 class SwapMatch:
-    """A conversation that begins as a prompt does; for the numbers see SwappedText.match."""
+    """A conversation that shares its beginning with a prompt; SwappedText.match explains the numbers."""
 
     key: int
     num_reused: int
@@ -93,11 +93,14 @@ class HostSwap:
         return sum(one.num_bytes for one in self._texts.values())
 
     def has_room(self, num_bytes: int, *, evicts: bool = False) -> bool:
-        """Return whether so many bytes fit although nothing is dropped; `evicts`: or everything may be."""
+        """Return whether num_bytes fit.
+
+        evicts  count the room of everything that may be evicted
+        """
         return num_bytes + (0 if evicts else self.num_bytes) <= self.max_bytes
 
     def is_worth_keeping(self, text: SwappedText, num_common: int, *, is_other: bool) -> bool:
-        """Return whether to copy the text that a slot's next text replaces: it is left, and no copy of it is kept."""
+        """Return whether to copy a slot's old text: the slot leaves that conversation, and RAM has no copy of it."""
         return self.is_left(text.tokens, num_common, is_other=is_other) and not self._has(text)
 
     def is_left(self, tokens: Sequence[int], num_common: int, *, is_other: bool) -> bool:
@@ -118,7 +121,7 @@ class HostSwap:
         return any(one.continues(text) for one in self._texts.values())
 
     def put(self, conversation: SwappedText) -> int:
-        """Keep a conversation that is being swapped out, and return its key. Texts that it continues are dropped."""
+        """Keep a conversation that is being swapped out, and return its key. Drop the texts that it continues."""
         for key, one in list(self._texts.items()):
             if conversation.continues(one):
                 del self._texts[key]
@@ -127,16 +130,18 @@ class HostSwap:
         return self._num_keys
 
     def settle(self, key: int, *, is_left: bool) -> None:
-        """Note that the slot of a copied conversation is taken: keep the copy if the conversation leaves it."""
+        """Record that the slot of a copied conversation was taken: keep the copy if the slot leaves the
+        conversation.
+        """
         conversation = self._texts.pop(key)
         if is_left:
             conversation.is_in_slot = False
             self._texts[key] = conversation
 
     def make_room(self, key: int, num_bytes: int) -> bool:
-        """Evict others until the conversation's cells fit. Return False, and forget it, if they are too large.
+        """Evict other conversations until this one's cells fit. Return False, and forget it, if they are too large.
 
-        Copies of what a slot still holds go first.
+        Copies of conversations that are still in a slot are evicted first.
         """
         if num_bytes > self.max_bytes:
             self.forget(key)
@@ -155,7 +160,7 @@ class HostSwap:
         return max((one.match(request, 0)[0] for one in held), default=0)
 
     def best(self, request: Request, *, margin: int = 0) -> SwapMatch | None:
-        """Return the conversation with its adapters of which a request reuses most; None if there is none.
+        """Return the conversation with the request's adapters that saves it most rows; None if there is none.
 
         margin  rows of a reused prefix that are decoded again
         """
@@ -164,7 +169,9 @@ class HostSwap:
         return max(matches, key=lambda each: each.num_reused, default=None)
 
     def take(self, match: SwapMatch, owner: str = "") -> SwappedText:
-        """Return the conversation to swap in for an owner. It is also kept if it is another's, or mostly not reused."""
+        """Return the conversation to swap in for an owner. RAM also keeps it if another owner's or
+        mostly not reused.
+        """
         conversation = self._texts.pop(match.key)
         if conversation.owner != owner or 2 * match.num_reused < len(conversation.tokens):
             self._texts[match.key] = conversation
@@ -177,9 +184,9 @@ class HostSwap:
 # ---- stored texts: the texts whose cells are kept on disk (`--cache-disk`): which prompts they serve, and which
 # texts are worth adding
 #
-# Pure bookkeeping: tokens and names of files, no bytes. Lanes read it while the engine's thread changes it, so
+# Pure bookkeeping: tokens and names of files, no bytes. Input threads read it while the engine's thread changes it, so
 # methods replace the list instead of changing it in place.
-MIN_STORED_ROWS = 512  # fewer are read anew in about the time in which a file is found, read and checked
+MIN_STORED_ROWS = 512  # fewer tokens are prefilled in about the time that it takes to find, read and check a file
 MAX_UNUSED = 8  # a file is read for at least this part of its text
 GROWTH = 4  # a text is stored again when it has grown by a quarter: each of its tokens is then written a few times
 
@@ -200,7 +207,7 @@ class StoredText:
     adapters: str = ""
 
     def is_like(self, other: StoredText) -> bool:
-        """Return whether it has the other text's owner and adapters."""
+        """Return whether the other text has the same owner and adapters."""
         return (self.owner, self.adapters) == (other.owner, other.adapters)
 
     def num_reused(self, request: Request) -> int:
@@ -216,13 +223,13 @@ class StoredTexts:
 
     def __init__(self) -> None:
         self._texts: list[StoredText] = []
-        self._lock = threading.Lock()  # lanes drop what is gone, while the writer adds
+        self._lock = threading.Lock()  # input threads drop files that are gone, while the writer adds files
 
     def __len__(self) -> int:
         return len(self._texts)
 
     def wants(self, text: StoredText, being_written: Iterable[StoredText] = ()) -> bool:
-        """Return whether a text is worth storing: it is long, holds no image, and most of its end is not on disk."""
+        """Return whether a text is worth storing: it is long, has no image, and most of its end is not on disk yet."""
         tokens = text.tokens
         if len(tokens) < MIN_STORED_ROWS or min(tokens) < 0:
             return False
@@ -231,9 +238,10 @@ class StoredTexts:
         return len(tokens) - covered >= max(len(tokens) // GROWTH, MIN_STORED_ROWS // GROWTH)
 
     def best(self, request: Request, num_held: int, max_bytes: int, adapters: str = "") -> StoredText | None:
-        """Return the text with these adapters of which a request reuses most; None if reading it does not pay.
+        """Return the stored text that saves a request most; None if reading it does not pay.
 
-        The smallest of several is taken. It pays if it saves well more than memory holds, and a fair part of the file.
+        Among equals the smallest is taken. Reading pays if it saves well more than memory does, and uses a fair part of
+        the file.
         """
         fitting = [one for one in self._texts if one.num_bytes <= max_bytes and one.adapters == adapters]
         gains = [(one.num_reused(request), -one.num_bytes, one) for one in fitting]
@@ -243,7 +251,7 @@ class StoredTexts:
         return found
 
     def add(self, text: StoredText) -> list[str]:
-        """Add a text. Returns the names of those that it continues, which are dropped."""
+        """Add a text. Return the names of the texts that it continues, which are dropped."""
         with self._lock:
             continued = [one for one in self._texts if one.is_like(text) and is_prefix(one.tokens, text.tokens)]
             self._texts = [one for one in self._texts if one not in continued] + [text]

@@ -1,12 +1,12 @@
 """Decide how many prompt rows (chunked prefill) go into a step with running answers, so that these stay fluent.
 
 The costs of steps come from a function that is passed in; sequences are not known here. Without answers a prompt gets
-the whole batch. With answers a step may take FLUENT_S, or SLOWDOWN times what it would without the prompts if that is
-longer, which keeps the gap between two tokens below 2.5 times its usual length. A fast model gets larger pieces by
-FLUENT_S: each piece is a pass of its own, which reads all weights, so that small ones cost the answers more in total.
-Where more prompts than answers are in progress, the allowance grows by that ratio, because more users wait for the
-prompts. Prompts share the rows evenly: a short one need not wait for a long one, and slots with equally many rows cost
-one pass (speculation/costs/ubatch_split.py).
+the whole batch. With answers a step may take FLUENT_S, or, if that is longer, SLOWDOWN times the step without prompts.
+This keeps the gap between two tokens below 2.5 times its usual length. A fast model gets larger pieces by FLUENT_S:
+each piece is a pass of its own, which reads all weights, so that small ones cost the answers more in total. Where more
+prompts than answers are in progress, the allowance grows by that ratio, because more users wait for the prompts.
+Prompts share the rows evenly: a short one need not wait for a long one, and slots with equally many rows cost one pass
+(speculation/costs/ubatch_split.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from eaglelocal.core.records import dataclass
 
 SLOWDOWN = 2.2
 FLUENT_S = 0.1  # between tokens: twice as fast as people read
-MIN_PROMPT_ROWS = 4  # of prompts in a step, whatever they cost: otherwise a long prompt might never be read
+MIN_PROMPT_ROWS = 4  # of prompts in a step, whatever they cost: otherwise a long prompt might never be prefilled
 MAX_TRIES = 32  # sizes whose cost is computed, between one that fits and twice as many rows
 
 Seconds = Callable[[Mapping[int, int]], float]  # of a decode, by rows of each slot; 0.0 while unknown
@@ -28,7 +28,7 @@ class PrefillPace:
     """Costs of steps, and the rows that answers are likely to need in the next one.
 
     drafted        rows by slot, besides the root
-    prompt_factor  by which prompt rows lately took longer than `seconds` predicts: each attends to its own context
+    prompt_factor  recent measured / predicted time of prompt rows: `seconds` does not know their context
     """
 
     seconds: Seconds
@@ -81,9 +81,9 @@ def find_affordable_rows(
 
 
 def split_evenly(needed: Sequence[int], num_rows: int) -> list[int]:
-    """Return even shares of `num_rows`; what one does not need goes to the others, and odd rows to the first.
+    """Divide `num_rows` evenly. A share that is not needed goes to the others, and odd rows to the first.
 
-    >>> shares([3, 100, 100], 10)
+    >>> split_evenly([3, 100, 100], 10)
     [3, 4, 3]
     """
     shares = [0] * len(needed)

@@ -4,8 +4,8 @@
     RAM           the conversation was evicted from its slot, and is swapped in (host_swap.py)
     another slot  holds the prefix, or is about to prefill it: the cells are copied as soon as they are there
 
-Equal tokens have equal cells if the same LoRA adapters computed them. But how much of a prompt is found there tells its
-sender what the found text says. So a prompt reuses texts of its own owner, and of others only a beginning that the
+Equal tokens have equal cells if the same LoRA adapters computed them. But the amount of reuse tells a prompt's sender
+what the cached text says. So a prompt reuses texts of its own owner, and of other owners only a beginning that the
 operator shares (Request.count_reusable). Pure bookkeeping: tokens and positions, no cells. It knows neither queue nor
 steps.
 """
@@ -55,10 +55,10 @@ class PrefixCache:
         self._has_evicted = False  # the last admission evicted a conversation
 
     def best_slot(self, request: Request, free: Iterable[int]) -> int:
-        """Return the free slot whose cache the request goes on with; else the least recently used one.
+        """Return the free slot whose text the request continues, or else the least recently used one.
 
-        A slot of which more would be discarded than kept holds another conversation, and so does one of another owner:
-        a shared system prompt alone is no reason to evict it.
+        A slot where more would be discarded than kept holds another conversation, and so does another owner's slot: a
+        shared system prompt alone is no reason to evict it.
         """
 
         def worth(index: int) -> tuple[int, int]:
@@ -70,16 +70,15 @@ class PrefixCache:
         return max(free, key=worth)
 
     def _num_common(self, slot: Slot, request: Request) -> int:
-        """Return the number of tokens in the slot's cache with which the request begins, if it may reuse any."""
         may_reuse = request.reuses_cache and request.adapters == slot.adapters
         return request.count_reusable(slot.tokens, slot.owner) if may_reuse else 0
 
     def admit(self, sequence: Sequence, readers: Several[Sequence]) -> tuple[SlotAssignment, PrefixSource | None]:
-        """Decide what the sequence starts from, and what becomes of the text in its slot.
+        """Decide where the sequence starts from, and what happens to its slot's old text.
 
         readers  older sequences that are prefilling
 
-        Return also the source to wait for, if the sequence has to.
+        Also return the slot to wait for, if the sequence has to wait.
         """
         slot = self.slots[sequence.slot]
         num_common = self._num_common(slot, sequence.request)
@@ -91,7 +90,7 @@ class PrefixCache:
         return self._swap_out(assignment, old, num_common, starts_elsewhere=assignment is not own), source
 
     def _reuse_own(self, slot: Slot, sequence: Sequence, num_common: int) -> SlotAssignment:
-        """Cut the slot's text back to what the sequence goes on with."""
+        """Cut the slot's text back to the beginning that the sequence continues."""
         unchanged = min(num_common, len(sequence.request.prompt) - 1)  # the last prompt row gives the first logits
         is_cut = unchanged < len(slot.tokens) or not slot.is_seen
         if is_cut:
@@ -115,7 +114,7 @@ class PrefixCache:
         return position + self._reuse_margin
 
     def _fill(self, slot: Slot, sequence: Sequence, tokens: list[int], *, first_cut: int, is_seen: bool) -> None:
-        """Note that the sequence starts in the slot from these cached tokens."""
+        """Record that the sequence starts in the slot with these cached tokens."""
         slot.tokens, slot.is_seen = tokens, is_seen
         slot.first_cut = first_cut if tokens else 0
         slot.prompt_end = sequence.num_prompt - BEFORE_END
@@ -123,9 +122,9 @@ class PrefixCache:
 
     # ---- from elsewhere
     def reuse(self, own: SlotAssignment, readers: Several[Sequence]) -> tuple[SlotAssignment, PrefixSource | None]:
-        """Return how a sequence starts if RAM or another slot saves it work; else `own`.
+        """Return how a sequence starts if RAM or another slot saves work, else `own`.
 
-        Return also the source to wait for, if the sequence has to.
+        Also return the slot to wait for, if the sequence has to wait.
         """
         source = self._best_source(own.sequence, readers)
         if swapped := self._swap_in(own, source):
@@ -237,7 +236,7 @@ class PrefixCache:
         for slot, reader in self._candidates(sequence, readers):
             tokens = self.slots[slot].tokens if reader is None else reader.request.prompt
             num_common = min(request.count_reusable(tokens, self.slots[slot].owner), len(request.prompt) - 1)
-            more = 0 if reader is None else self._min_fork  # to wait for a little more is no gain
+            more = 0 if reader is None else self._min_fork  # waiting for a little more is no gain
             num_rows = sequence.rows_before(num_common)
             if num_rows >= (least if best is None else sequence.rows_before(best.num_tokens) + 1 + more):
                 best = PrefixSource(slot, reader, num_common)
@@ -252,7 +251,6 @@ class PrefixCache:
         return [*((slot.index, None) for slot in others), *alike]
 
     def _fork(self, sequence: Sequence, source: PrefixSource) -> SlotAssignment:
-        """Return how a sequence starts from a copy of another slot's cells."""
         slot = self.slots[sequence.slot]
         reused = sequence.align_before_image(source.num_tokens - self._reuse_margin)
         slot.tokens, slot.is_seen = self.slots[source.slot].tokens[:reused], False
@@ -261,14 +259,14 @@ class PrefixCache:
 
     # ---- as tokens come
     def append(self, sequence: Sequence, tokens: list[int]) -> None:
-        """Record that these tokens of the sequence were decoded and stay in its slot's cache."""
+        """Record that these tokens of the sequence were decoded into its slot's cache."""
         slot = self.slots[sequence.slot]
         slot.tokens.extend(tokens)
         slot.is_seen = True
         sequence.advance(len(tokens))
 
     def forget(self, index: int) -> None:
-        """Forget the slot's cache, which is void after a failed decode."""
+        """Forget the slot's cache: its contents are unknown after a failed decode."""
         slot = self.slots[index]
         slot.tokens, slot.first_cut = [], 0
         self.checkpoints.cut(index, 0)

@@ -1,9 +1,9 @@
 """Schedule the rows of a step: slots for requests, chunked prefill, decodes. Pure bookkeeping.
 
-Works on token ids and counts: no model, no clock. FairQueue decides who waits; decoding slots go first, and prompts
-get the rows that prefill.py allows beside them. All rows of a decode have the same LoRA adapters:
-the mixes that requests chose take turns. What a prompt can reuse of a cache, prefix_cache.py decides; where another
-slot is about to prefill the same prefix, the prompt waits for it without rows.
+Works on token ids and counts: no model, no clock. FairQueue decides who waits; decoding slots go first, and prompts get
+the rows that prefill.py allows beside them. All rows of a decode have the same LoRA adapters: the mixes that requests
+chose take turns. prefix_cache.py decides what a prompt can reuse. If another slot is about to prefill the same prefix,
+the prompt waits for it and gets no rows.
 """
 
 from __future__ import annotations
@@ -54,9 +54,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The prompt chunks and decoding sequences of a step; max_draft: most drafted rows of each of the latter.
+    """The prompt chunks and decoding sequences of a step.
 
-    adapters  that all of them have
+    max_draft  most drafted rows of each decoding sequence
+    adapters   of all its rows
     """
 
     prefill: tuple[Chunk, ...]
@@ -71,9 +72,9 @@ class StepPlan:
 
 
 class Scheduler:
-    """The queue of requests, and those that run in slots.
+    """The queue of requests, and the requests that run in slots.
 
-    prefix_cache  the slots, and what requests can reuse of their caches
+    prefix_cache  the slots, and the parts of their caches that requests can reuse
     most_drafted  rows of a slot that can be taken back; None: any number
     """
 
@@ -154,7 +155,7 @@ class Scheduler:
         return self._prefix_cache.put_copy(slot)
 
     def stop_copying(self) -> None:
-        """Name no slot to copy until an answer starts or ends."""
+        """Make `slot_to_copy` return None until an answer starts or ends."""
         self._may_copy = False
 
     def num_held(self, request: Request) -> int:
@@ -162,7 +163,7 @@ class Scheduler:
         return self._prefix_cache.num_held(request)
 
     def resume(self) -> list[SlotAssignment]:
-        """Return the assignments of slots that wait no longer: the prefix is there, or its reader is gone.
+        """Return the assignments of slots that stopped waiting: their prefix is cached, or its reader has ended.
 
         Call it before `admit`.
         """
@@ -219,7 +220,7 @@ class Scheduler:
         return StepPlan(tuple(chunks), decode, max_draft, mix)
 
     def _next_group(self) -> list[Sequence]:
-        """Return the sequences that can have rows in the next step: all those of one mix. The mixes take turns."""
+        """Return the sequences that can have rows in the next step: all with the adapters whose turn it is."""
         ready = [s for s in self._running.values() if not s.is_prefilling or self._can_prefill(s)]
         mixes = list(dict.fromkeys(s.request.adapters for s in ready))  # in the order of admission: each once a round
         if not mixes:
@@ -230,7 +231,7 @@ class Scheduler:
         return [s for s in ready if s.request.adapters == self._last_mix]
 
     def _end_turn(self, plan: StepPlan, pace: PrefillPace) -> None:
-        """Shorten the turn by what the step is expected to take; a step of unknown cost ends it."""
+        """Shorten the turn by the step's predicted seconds; a step of unknown cost ends it."""
         if not self._is_mixed:
             self._turn_s = 0.0
             return
@@ -239,7 +240,6 @@ class Scheduler:
 
     @property
     def _is_mixed(self) -> bool:
-        """True if running sequences have different adapters."""
         return len({s.request.adapters for s in self._running.values()}) > 1
 
     def _can_prefill(self, sequence: Sequence) -> bool:
@@ -254,7 +254,7 @@ class Scheduler:
         return Chunk(sequence, first, position - first, is_saved=True)
 
     def image_due(self) -> tuple[Sequence, PlacedImage] | None:
-        """Return the next image to decode and its sequence, the oldest whose text before it is cached; or None."""
+        """Return the next image to decode and its sequence, the oldest whose preceding text is cached; or None."""
         for sequence in self._running.values():
             image = sequence.next_image
             if image is not None and not sequence.num_readable and sequence.slot not in self._sources:
@@ -274,10 +274,10 @@ class Scheduler:
         return max(rows // num_decoding - 1, 0)
 
     def commit(self, sequence: Sequence, tokens: list[int]) -> None:
-        """Record that these tokens of the sequence were decoded and stay in its slot's cache.
+        """Record that these tokens of the sequence were decoded into its slot's cache.
 
-        Their owner is charged, unless they are a prompt, which was charged when it was admitted, or the answer ended
-        before they were decoded.
+        Their owner is charged, except for a prompt, which was charged at admission, and for an answer that ended before
+        they were decoded.
         """
         if not sequence.is_prefilling and self._running.get(sequence.slot) is sequence:
             self._queue.charge(sequence.request.owner, len(tokens))
@@ -299,13 +299,13 @@ class Scheduler:
         self._queue.end(sequence.request.owner)
 
     def restart(self, sequence: Sequence) -> None:
-        """Let the sequence prefill its whole prompt, because what it was to reuse could not be restored."""
+        """Let the sequence prefill its whole prompt, because the cells that it was to reuse could not be restored."""
         self._queue.charge(sequence.request.owner, sequence.num_reused_rows)
         sequence.start_from(0)
         self.forget(sequence.slot)
 
     def forget(self, slot: int) -> None:
-        """Forget the slot's cache, which is void after a failed decode."""
+        """Forget the slot's cache: its contents are unknown after a failed decode."""
         self._prefix_cache.forget(slot)
 
 
@@ -372,11 +372,11 @@ class FairQueue:
         """Record that a request of the owner is finished."""
         self._running[owner] -= 1
         if not self._lines and not self._running.total():
-            self._now = max(self._accounts.values())  # no one waits: what was computed so far counts no more
+            self._now = max(self._accounts.values())  # no request waits: earlier work no longer counts
         self._forget_idle(owner)
 
     def _forget_idle(self, owner: str) -> None:
-        """Forget owners who neither wait nor run and whose account is no more than a new owner starts with."""
+        """Forget owners without requests whose account is no higher than a new owner's."""
         if owner in self._lines and not self._lines[owner]:
             del self._lines[owner]
         for name in [name for name, account in self._accounts.items() if account <= self._now]:

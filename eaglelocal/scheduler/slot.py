@@ -29,7 +29,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class PrefixSource:
-    """A slot whose cache begins as another slot's prompt does, or will once its own prompt is prefilled."""
+    """A slot whose cache starts like another slot's prompt, or will do so once its own prompt is prefilled."""
 
     slot: int
     reader: Sequence | None  # the sequence that prefills it; None: the cells are there
@@ -100,7 +100,7 @@ class Checkpoints:
         return position if gain >= self._min_gain_rows else None
 
     def best(self, slot: int, limit: int) -> int:
-        """Return the slot's last checkpoint that is not beyond `limit`; 0 if there is none."""
+        """Return the slot's last checkpoint at or before `limit`; 0 if there is none."""
         return max((position for position in self.positions(slot) if position <= limit), default=0)
 
     def positions(self, slot: int) -> tuple[int, ...]:
@@ -108,7 +108,7 @@ class Checkpoints:
         return tuple(position for owner, position in self._places if owner == slot)
 
     def move_in(self, slot: int, positions: Iterable[int]) -> None:
-        """Replace the slot's checkpoints by those of a text that was swapped in."""
+        """Replace the slot's checkpoints by those of the text that was swapped in."""
         self.cut(slot, 0)
         for position in sorted(positions):
             self.use(slot, position)

@@ -34,7 +34,7 @@ LEARN = "learn"  # after a key in a key file
 THIS_MACHINE = "this machine"  # owner of requests with the key from the state folder
 ENVIRONMENT = "environment"  # owner of requests with the key of that variable
 OWN_NAMES = (LOCAL, THIS_MACHINE, ENVIRONMENT)
-# names of this machine in a container; not rebindable, because .internal is reserved and in no public DNS
+# names of this machine in a container; they cannot be rebound, because .internal is reserved and in no public DNS
 NAMES_IN_CONTAINERS = frozenset({"host.docker.internal", "host.containers.internal"})
 # null: files and sandboxed pages; *: any host, for schemes whose hosts are random, such as an editor's webviews
 ORIGIN = re.compile(r"null|file://|https?://[^\s,/?#*]+|(?!https?:)[a-z][a-z0-9+.-]*://(\*|[^\s,/?#*]+)")
@@ -46,7 +46,9 @@ MAX_REMEMBERED = 64  # addresses: each request has two, mostly the same ones
 
 
 def find_by_secret(secret: str, known: Iterable[tuple[str, str]]) -> str | None:
-    """Return what belongs to a secret, None if it is unknown. Compares with all in full: timing reveals nothing."""
+    """Return the value for a secret; None if it is unknown. Always compares all secrets in full, so timing reveals
+    nothing.
+    """
     given, found = secret.encode("utf-8", "surrogateescape"), None
     for one, value in known:
         if hmac.compare_digest(given, one.encode()):
@@ -66,7 +68,7 @@ class ApiKeys:
 
     @property
     def is_shared(self) -> bool:
-        """Return whether there are several owners, who share what the server has."""
+        """Return whether there are several owners, who share the server's capacity."""
         return len(self.by_name) > 1
 
     def find_owner(self, key: str) -> str | None:
@@ -75,21 +77,21 @@ class ApiKeys:
 
     @property
     def learning_owners(self) -> frozenset[str]:
-        """Return the owners from whose answers `--learn` may learn: without keys, who started the server."""
+        """Return the owners from whose answers `--learn` may learn; without keys, the user who started the server."""
         return self.learning | {THIS_MACHINE} if self else frozenset({LOCAL})
 
     @property
     def names_on_disk(self) -> tuple[tuple[str, str], ...]:
-        """Return each owner with a digest of their key, which stands for them on disk (see core.plan.Owners).
+        """Map each owner to a digest of their key, which names them on disk (see core.plan.Owners).
 
-        The key of this machine's chat is another one at each start, and nobody else can have its name.
+        The key of this machine's chat changes at each start, and no other owner can have its name.
         """
         listed = [(name, key) for name, key in self.by_name if name != THIS_MACHINE]
         return tuple((name, hashlib.blake2b(key.encode(), digest_size=16).hexdigest()) for name, key in listed)
 
     @property
     def short_names(self) -> tuple[str, ...]:
-        """Return the names of the keys that are so short that they can be guessed."""
+        """Return the names of keys that are short enough to be guessed."""
         return tuple(name for name, key in self.by_name if len(key) < MIN_KEY_CHARS)
 
 
@@ -119,12 +121,12 @@ class Access:
         return not self.keys or bool(self.keys.short_names)
 
     def admits_host(self, header: str) -> bool:
-        """Return whether a Host header is this server's. IP addresses always are: only names can be rebound."""
+        """Return whether a Host header names this server. IP addresses always do: only names can be rebound."""
         name = host_name(header)
         return name is not None and (is_address(name) or name in self.names or is_own_name(name))
 
     def admits_origin(self, origin: str, host: str) -> bool:
-        """Return whether pages of an origin may send requests: our own, and those listed."""
+        """Return whether pages of an origin may send requests: our own pages, and the listed origins."""
         of_scheme = re.sub("://.*", "://*", origin)
         return not {origin, of_scheme}.isdisjoint(self.origins) or origin in (f"http://{host}", f"https://{host}")
 
@@ -140,7 +142,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_bind(host: str, keys: ApiKeys) -> None:
-    """Check the address to listen on. Raises UsageError for one that others can reach with no key or a short one."""
+    """Check the address to listen on. Raises UsageError if others can reach it and no key, or a short one, is set."""
     if is_loopback(host):
         return
     if not keys:
@@ -306,7 +308,7 @@ def host_refusal(header: str) -> str:
 
 
 def parse_origins(origins: Iterable[str]) -> tuple[str, ...]:
-    """Return the origins as browsers send them. Raises UsageError for one that no page can have."""
+    """Return the origins in the form that browsers send. Raises UsageError for an impossible origin."""
     found = tuple(re.sub("(?<!:/)/$", "", origin) for origin in origins)
     for origin in found:
         if not ORIGIN.fullmatch(origin):

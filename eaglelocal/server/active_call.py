@@ -23,11 +23,11 @@ from eaglelocal.server.http_errors import RATE_LIMIT, Problem, to_problem
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.request_record import current_record
 
-PROGRESS_S = 0.25  # in which the state of an answer that is sent as a whole is brought up to date, for the monitor
+PROGRESS_S = 0.25  # interval of updates for the monitor, while an answer is sent as a whole
 
 
 class ActiveCall:
-    """The answers to one HTTP call, from the wait for its model to their ends."""
+    """The answers to one HTTP call, from waiting for its model until all have ended."""
 
     def __init__(self, model: str, requests: Sequence[AnyRequest], limit_s: float) -> None:
         """`limit_s` is the longest time from now to the end of the last answer."""
@@ -44,7 +44,7 @@ class ActiveCall:
         self._cancel_reason: Problem | None = None
 
     async def wait_for_model(self, model: Awaitable[LoadedModel]) -> LoadedModel:
-        """Return the model once it is loaded. Raises Problem if it is not, or not in time, or if it is cancelled."""
+        """Return the model once it is loaded. Raises Problem on failure, timeout or cancellation."""
         try:
             async with asyncio.timeout(self._limit_s) as self._model_timeout:
                 return await model
@@ -58,7 +58,7 @@ class ActiveCall:
             self._model_timeout = None
 
     def attach(self, events: EventStream) -> None:
-        """Take the events of the submitted requests; cancel these if the call was cancelled before."""
+        """Take the events of the submitted requests; cancel the requests if the call was already cancelled."""
         self._events = events
         if self._cancel_reason is not None:
             events.cancel()
@@ -117,7 +117,7 @@ class ActiveCall:
 
 
 def drop_messages(request: AnyRequest) -> AnyRequest:
-    """Return the request without its messages, which may hold large images and are not needed once it is submitted."""
+    """Drop the messages of a request: they may hold large images, and are not needed once it is submitted."""
     return request if isinstance(request, EmbedRequest) else replace(request, messages=())
 
 
@@ -135,7 +135,7 @@ class OwnerPlaces:
 
     is_shared  several keys: an owner may hold at most three quarters of what the others leave, so that each further
                owner still gets a place: of 68 places 51, then 12, then 4
-    undivided  so few places are not divided
+    undivided     up to this many places are not divided among owners
     """
 
     def __init__(self, capacity: int, *, is_shared: bool, undivided: int = 1) -> None:
@@ -147,12 +147,14 @@ class OwnerPlaces:
         return self._held.total()
 
     def max_share(self, left: int) -> int:
-        """Return how many of the places that others leave an owner may hold."""
+        """Return how many places an owner may hold, of those that other owners leave."""
         return max(left * 3 // 4, min(self._undivided, left)) if self.is_shared else left
 
     @contextmanager
     def hold(self, owner: str, refuse: Callable[[int], Problem], count: int = 1) -> Iterator[None]:
-        """Hold places while the block runs. If too few are free, raise what `refuse` makes of those the owner holds."""
+        """Hold places while the block runs. If too few are free, raise the error that `refuse` makes from the number
+        held.
+        """
         num_held = self._held[owner]
         if num_held + count > self.max_share(self.capacity - (self.num_held - num_held)):
             raise refuse(num_held)
@@ -183,7 +185,7 @@ class AdmissionQueue:
 
     @property
     def share(self) -> int:
-        """Return the share of an owner while there is no other."""
+        """Return how many places an owner may hold while there are no other owners."""
         return self._places.max_share(self.capacity)
 
     def admit(self, owner: str, count: int = 1) -> AbstractContextManager[None]:
@@ -198,11 +200,11 @@ class AdmissionQueue:
         self._durations_s.append(duration_s)
 
     def _refusal(self, count: int, num_held: int) -> Problem:
-        """Return the Problem for `count` answers more of an owner who holds `num_held` places.
+        """Return the Problem for `count` more answers of an owner who holds `num_held` places.
 
-        It does not count the requests of others; the time to wait says how busy the server is.
+        It does not reveal how many requests others have; the time to wait shows how busy the server is.
         """
-        if count > self.share:  # never possible, however long one waits
+        if count > self.share:  # waiting would never help
             whose = f" of one key, of {self.capacity} in all," * self._places.is_shared
             what = f"{count} answers were requested, but only {self.share}{whose} may run or wait at once"
             return Problem(400, what, parameter="n")
@@ -223,14 +225,15 @@ class AdmissionQueue:
 # ---- request states: the states of requests in words, as monitors show them: waiting, reading, running, or how they
 # ended
 #
-# Pure. The first word from the engine on a request is Started, which comes with the first rows of its prompt. Whether
-# it waits until then depends on the free slots: the engine gives all of them to requests at its next step.
+# Pure. The engine's first event for a request is Started, sent with the first rows of its prompt. Until then a request
+# counts as waiting or as being prefilled, depending on the free slots: the engine gives all of them to requests at its
+# next step.
 WAITING, READING, RUNNING = "waiting", "reading", "running"
 REFUSED, FAILED = "refused", "failed"
 
 
 def name_state(choice: AnswerState) -> str:
-    """Return the state of a request by itself; one that has not begun waits."""
+    """Name the state of a single request; a request that has not begun is waiting."""
     if choice.finished is not None:
         return choice.finished.reason
     if choice.error is not None:
@@ -245,10 +248,10 @@ def name_state(choice: AnswerState) -> str:
 def name_active_states(
     active: Iterable[tuple[ActiveCall, AnswerState]], count_slots: Callable[[str], int]
 ) -> dict[str, str]:
-    """Return the states of the active requests by their ids.
+    """Name the states of the active requests, by their ids.
 
-    Of the submitted ones that have not begun, the oldest are read, as many as their model has free slots. So many are
-    right, until the next step; with several owners the engine may choose others.
+    Among submitted requests that have not begun, the oldest count as reading, as many as their model has free slots.
+    That may be wrong until the next step if several owners have requests: the engine may choose others.
 
     active       in order of arrival
     count_slots  returns the slots of a model; 0 while its engine does not run
@@ -269,16 +272,16 @@ def name_active_states(
 # ---- answer drift: passes answers to the watch over drifts: kind of text, acceptance, and the conditions that it
 # depends on
 #
-# Of texts only hashes are kept, and only of system prompts, to say that one has changed.
+# No text is kept, only a hash of the system prompt, to detect a change.
 def watch_drift(watch: DriftWatch, info: EngineInfo, choice: AnswerState) -> None:
-    """Add an answer that is complete; one without drafts says nothing."""
+    """Add a complete answer to the drift watch; an answer without drafts is ignored."""
     request, finished = choice.request, choice.finished
     if finished is None or not finished.speculation.drafts or not isinstance(request, ChatRequest):
         return
     stats = finished.speculation
     accepted = next(iter(stats.accepted_per_position), 0)
     kind = KINDS[guess_kind(choice.opening, has_calls=choice.has_calls)]
-    conditions = {  # what acceptance depends on besides the kind of text, by the names that people are shown
+    conditions = {  # conditions that acceptance depends on besides the kind of text, by the names shown to users
         "model file": info.weights,
         "draft": info.draft,
         "template": hash_text(info.template),

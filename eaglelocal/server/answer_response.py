@@ -31,7 +31,7 @@ _log = logging.getLogger("eaglelocal.server")
 
 
 class ResponseBody(Protocol):
-    """The body of one response: runs the call and sends what comes of it."""
+    """The body of one response: runs the call and sends its output."""
 
     async def send(self, writer: ResponseWriter) -> None:
         """Submit the requests and send the answers. Raises Problem or EagleLocalError."""
@@ -90,7 +90,7 @@ async def wait_for_disconnect(receive: Receive) -> None:
 class JsonBody:
     """A ResponseBody that sends one JSON object, never a stream."""
 
-    make_reply: Callable[[], Awaitable[object]]  # returns what send_json takes; raises Problem
+    make_reply: Callable[[], Awaitable[object]]  # returns the arguments of send_json; raises Problem
     encode_problem: Callable[[Problem], Mapping[str, object]] = Problem.openai_body
 
     async def send(self, writer: ResponseWriter) -> None:
@@ -137,7 +137,7 @@ class AnswerBody:
         return self._encoder.encode_failure(self._translate_back(problem))
 
     def _translate_back(self, problem: Problem) -> Problem:
-        """Return the problem with the API's own names of fields, as the log shows it too."""
+        """Return the problem with the API's own field names, which the log shows too."""
         current_record().problem = translated = self._fields.translate_back(problem)
         return translated
 
@@ -171,7 +171,9 @@ def respond_once(
     make_reply: Callable[[AnswerState], object],
     encode_problem: Callable[[Problem], Mapping[str, object]] = Problem.openai_body,
 ) -> AnswerResponse:
-    """Return a response with one JSON object, made of the complete answer to one request. It may raise Problem."""
+    """Return a response with one JSON object, made from the complete answer to one request. `make_reply` may raise
+    Problem.
+    """
 
     async def answer() -> object:
         async with server.submit(model, [request]) as call:

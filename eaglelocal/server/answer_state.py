@@ -147,14 +147,14 @@ class AnswerState:
     def has_failed(self) -> bool:
         """Return whether the engine failed to answer.
 
-        A request that cannot be answered is no fault of the engine, and one that it never began may come again.
+        An unanswerable request is not the engine's fault, and a request that it never began can be sent again.
         """
         excused = RequestError | UsageError if self.started is not None else RequestError | UsageError | EngineAwayError
         return self.error is not None and not isinstance(self.error, excused)
 
     @property
     def is_counted(self) -> bool:
-        """Return whether the request only counts prompt tokens, so that there is no answer to record."""
+        """Return whether the request only counts prompt tokens, so there is no answer to record."""
         return isinstance(self.request, ChatRequest) and self.request.is_counted
 
     @property
@@ -235,11 +235,11 @@ class AnswerState:
             self._held_logprobs = []
 
     def _release_logprobs(self, text: str, num_cut: int = 0) -> None:
-        """Move the logprobs of this text's tokens into the delta: of those held, the last whose bytes cover the text.
+        """Move the logprobs of this text's tokens into the delta: the last held ones whose bytes cover the text.
 
         Earlier ones belong to markers or to white space around them. If the answer is not split, all are moved.
 
-        num_cut  bytes after the text, of a character that is not there in whole
+        num_cut  bytes of an incomplete character after the text
         """
         if not self._held_logprobs:
             return
@@ -253,7 +253,7 @@ class AnswerState:
         self._held_logprobs = self._held_logprobs if is_split and not text else []
 
     def _count_cut_bytes(self, text: str) -> int:
-        """Return how many bytes of a character are there, in which the answer was cut; 0 where it is not in text."""
+        """Return how many bytes of an incomplete character end the answer; 0 if it does not end in text."""
         if not (self._is_in_text or text):
             return 0
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -261,7 +261,9 @@ class AnswerState:
         return len(decoder.getstate()[0])
 
     def close(self, now: float) -> None:
-        """End it at the latest at `now`, and drop all text, so that only the statistics stay in memory."""
+        """End the answer, at `now` if it has not ended, and drop all text, so that only the statistics
+        stay in memory.
+        """
         self.ended_at = self.ended_at or now
         self.request = ChatRequest(id=self.request.id, owner=self.request.owner)
         self.token_gaps_s, self.tokens, self.embeddings, self.prompted = [], [], None, None
@@ -269,12 +271,12 @@ class AnswerState:
         self._delta, self._held_logprobs = Delta(), []
 
     def take_delta(self) -> Delta:
-        """Return what is new since the last call."""
+        """Return the parts that arrived since the last call."""
         new, self._delta = self._delta, Delta()
         return new
 
 
-# ---- answer encoder: the base of the encoders, which format answers for one API each, and what they share
+# ---- answer encoder: the base class of the encoders, which format answers for one API each
 DONE = "data: [DONE]\n\n"
 
 

@@ -1,8 +1,9 @@
-"""Accept the connections of a server and bound them. When all places are taken, a new one replaces an idle one.
+"""Accept the connections of a server, and limit their number. When all places are taken, a new connection replaces an
+idle one.
 
 So idle sockets cannot keep others out: the address with the most idle connections loses the one that has been idle
-longest, or else the one that has been sending a body longest. A TLS handshake holds a place of its own kind, from
-accept on. Only when every connection is being answered is a new one refused. Independent of HTTP.
+longest, or else the one that has been sending a body longest. A TLS handshake holds a place of a separate kind, from
+accept on. A new connection is refused only if every other one is being answered. Independent of HTTP.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class PlacedConnection(Protocol):
 class ConnectionPlaces:
     """The open connections, in the order in which they became idle or busy, with their networks. For one event loop.
 
-    num_kept         places for connections that are answered although all others are being answered too (see set_busy)
+    num_kept         places for connections that are answered even when all others are busy (see set_busy)
     max_per_network  idle ones of a network; a further one replaces its oldest. None: as many as there are places
     """
 
@@ -69,7 +70,7 @@ class ConnectionPlaces:
     def set_busy(self, connection: PlacedConnection) -> bool:
         """Mark a connection as busy: the head of its request has arrived.
 
-        Return whether it may be answered: False if only the places that are kept are left.
+        Return whether it may be answered: False if only the reserved places are left.
         """
         if connection in self._idle:
             self._busy[connection] = self._idle.pop(connection)
@@ -103,7 +104,7 @@ class ConnectionPlaces:
 
 @lru_cache(MAX_REMEMBERED)
 def find_network(address: str) -> str:
-    """Return what counts as one caller: an IPv4 address, or an IPv6 network.
+    """Return the network that counts as one caller: an IPv4 address, or an IPv6 network.
 
     >>> find_network("192.168.1.7"), find_network("::ffff:192.168.1.7"), find_network("2001:db8:0:1:a:b:c:d%eth0")
     ('192.168.1.7', '192.168.1.7', '2001:db8:0:1::/64')
@@ -189,7 +190,7 @@ class Acceptor:
             await self._loop.connect_accepted_socket(
                 self._make_protocol, opening.socket, ssl=self._tls, ssl_handshake_timeout=timeout_s
             )
-        except OSError as error:  # also of TLS: it spoke no TLS, or was too slow
+        except OSError as error:  # also of TLS: the client did not speak TLS, or was too slow
             _log.debug("a connection was not opened: %s", error)
             error.__traceback__ = None  # its frames would keep the buffers, in a cycle, until a full collection
         finally:
@@ -238,7 +239,7 @@ def max_handshakes(connections: int) -> int:
 
 
 def max_handshakes_of_network(handshakes: int) -> int:
-    """Return how many of the handshakes may be those of one caller.
+    """Return how many of the handshakes one caller may hold.
 
     A further one replaces the oldest. With fewer than MIN_HANDSHAKES, a burst would end the handshakes of honest
     callers from the same address.
@@ -250,22 +251,22 @@ def max_handshakes_of_network(handshakes: int) -> int:
 
 
 def num_kept(connections: int) -> int:
-    """Return how many of the connections are kept for /health."""
+    """Return how many of the connections are reserved for /health."""
     return min(KEPT_CONNECTIONS, connections // 4)
 
 
-# ---- lingering close: a transport that closes so that the client still reads the answer, and sends an answer's head
-# with its first part
+# ---- lingering close: a transport that lets the client read the answer before it closes, and sends an answer's head
+# together with its first part
 #
-# Closing a socket with unread data sends a reset, and then the client's system discards the answer. So after an
-# answer that comes before the end of its request (413, 401, 408, 400) only our side is closed; what still arrives is
-# read and dropped, up to a number of bytes and seconds.
+# Closing a socket with unread data sends a reset, and then the client's system discards the answer. So after an answer
+# that comes before the end of its request (413, 401, 408, 400) only our side is closed; further input is read and
+# dropped, up to a number of bytes and seconds.
 #
 # uvicorn writes head and body one after the other: sent at once, they take one system call, and wake the client once.
 LINGER_S = 10.0
 MAX_DROPPED_BYTES = 256 * 2**20
-MAX_JOINED_BYTES = 64 * 1024  # of a part that is copied to be sent with the head
-HEAD = b"HTTP/1."  # how it begins; a part that does may wait as well, but no longer than for the next one
+MAX_JOINED_BYTES = 64 * 1024  # largest part that is copied to be sent with the head
+HEAD = b"HTTP/1."  # beginning of a head; such a part may wait for the next one
 
 
 class LingeringTransport(asyncio.Transport):
@@ -303,7 +304,7 @@ class LingeringTransport(asyncio.Transport):
         self._transport.abort()
 
     def end(self) -> None:
-        """Stop the timer, and forget the protocol: the connection is lost."""
+        """Stop the timer, and forget the protocol, because the connection is lost."""
         if self._timer is not None:
             self._timer.cancel()
         self._has_unread = bool
@@ -312,7 +313,7 @@ class LingeringTransport(asyncio.Transport):
         return self.is_lingering or self._transport.is_closing()
 
     def write(self, data: Any) -> None:
-        """Write bytes. A head waits until the next ones come, or until the event loop has nothing else to do now."""
+        """Write bytes. A head waits for the next bytes, or until the event loop has nothing else to do."""
         if self.is_lingering:
             return
         if len(data) > MAX_JOINED_BYTES or data.startswith(HEAD):

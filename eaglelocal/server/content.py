@@ -87,7 +87,9 @@ def decode_base64(text: str, place: str) -> bytes:
 
 
 def check_images(messages: Sequence[Message], num_answers: int) -> None:
-    """Check number and size of the images, times the answers: each answer sends them to the engine. Raises Problem."""
+    """Check number and size of the images, multiplied by the number of answers: each answer sends them to the engine.
+    Raises Problem.
+    """
     images = [image for message in messages for image in message.images]
     if (count := len(images) * num_answers) > MAX_IMAGES:
         raise invalid_image("messages", f"there are {count} images; at most {MAX_IMAGES} are allowed in a request")
@@ -109,7 +111,7 @@ NO_VISION = "this model reads no images; if there is a projector for it, load it
 
 
 def replace_unseen_images(requests: Sequence[AnyRequest], info: EngineInfo) -> list[AnyRequest]:
-    """Return the requests as the model can read them. Raises Problem for a user's image if it reads none.
+    """Replace images in requests to a model that reads none. Raises Problem for a user's image.
 
     Images in tool results are replaced by a text: they stay in the conversation, so a refusal would end the session.
     """
@@ -128,7 +130,7 @@ def describe_images(request: AnyRequest) -> AnyRequest:
 
 
 def describe_message_images(message: Message) -> Message:
-    """Replace each image of a message by a text at its place."""
+    """Replace each image of a message by a text in the same position."""
     places = [image.at for image in message.images]
     texts = [message.content[start:end] for start, end in zip([0, *places], [*places, None], strict=True)]
     return replace(message, content=UNSEEN_IMAGE.join(texts), images=())

@@ -1,7 +1,6 @@
 """POST /v1/embeddings, and /v1/rerank: scores of documents for a query, from a reranker.
 
-Replies about documents have the format of Jina and Cohere, or of text-embeddings-inference if the request has that
-(`texts`).
+Replies to /v1/rerank have the format of Jina and Cohere, or of text-embeddings-inference if the request has (`texts`).
 """
 
 from __future__ import annotations
@@ -213,7 +212,9 @@ async def rerank(body: RankingBody, server: ServerState, owner: str) -> Response
 
 
 def rank_documents(choice: AnswerState, body: RankingBody, model: str, documents: tuple[object, ...]) -> object:
-    """Return the reply, the best first; equal scores keep their order. Raises Problem if the model is no reranker."""
+    """Return the reply, the best document first; ties keep their order. Raises Problem if the model is
+    not a reranker.
+    """
     found = choice.embeddings
     if found is None:
         raise Problem(400, f"{model} is no reranker", parameter="model")

@@ -54,11 +54,11 @@ class ClientThread:
         self._thread.submit(self._submit, events, request)
 
     def cancel(self, request_id: str) -> None:
-        with contextlib.suppress(RuntimeError):  # closed by now: nothing runs any more
+        with contextlib.suppress(RuntimeError):  # closed meanwhile: nothing runs any more
             self._thread.submit(self.client.cancel, request_id)
 
     def close(self) -> None:
-        """Close the client; blocks for as long as that takes."""
+        """Close the client; blocks until it is closed."""
         self.client.close()
         self._thread.shutdown(wait=False)
 
@@ -104,7 +104,7 @@ class EventStream:
         """
         if not self.is_over and not self._arrived:
             self._has_arrived.clear()
-            if not self._arrived:  # it may have come since
+            if not self._arrived:  # it may have arrived meanwhile
                 await wait_for(self._has_arrived, timeout_s)
         return self._take()
 

@@ -51,12 +51,12 @@ def is_foreign_item(type: object) -> bool:
 
 
 def translate_item(item: Values) -> dict[str, Any]:
-    """Return the item as one of a type that this server knows."""
+    """Convert the item to a type that this server knows."""
     kind: str = item["type"]
     if kind in SKIPPED_TYPES:
         return {"type": "reasoning"}
     if kind.endswith("_output"):
-        if not item.get("call_id"):  # it belongs to no call of the model
+        if not item.get("call_id"):  # it does not belong to a call of the model
             return _translate_to_text(kind, item)
         result = {"type": "function_call_output", "call_id": item.get("call_id")}
         return result | {"output": _translate_output(item.get("output", item.get("tools")))}
@@ -110,7 +110,7 @@ def _describe(kind: str, item: Values) -> str:
 
 
 def _drop_unreadable(value: object) -> object:
-    """Return the value without encrypted fields, and with "..." for base64 files, at any depth."""
+    """Remove encrypted fields, and replace base64 files by "...", at any depth."""
     if isinstance(value, list):
         return [_drop_unreadable(one) for one in value]
     if not isinstance(value, dict):

@@ -30,7 +30,7 @@ SEE_LOG = "its operator finds the reason in the server's log"
 class Problem(Exception):
     """An error reply. Raise it anywhere before the first byte of an answer.
 
-    public  what others than operators read instead of a message that may show paths of this machine; "": the message
+    public  text for non-operators, in place of a message that may show paths of this machine; "": the message
     """
 
     def __init__(
@@ -85,7 +85,7 @@ def is_named(name: str, text: str) -> bool:
 
 
 def unsupported(parameter: str, why: str) -> Problem:
-    """Return the Problem for a field that is not supported but would change the answer."""
+    """Return the Problem for an unsupported field that would change the answer."""
     return Problem(400, why, parameter=parameter, code="unsupported_parameter")
 
 
@@ -95,7 +95,7 @@ def unavailable(message: str, *, retry_after_s: int = 5, public: str = "") -> Pr
 
 
 def to_problem(error: Exception) -> Problem:
-    """Return the Problem for an error; an unexpected one gets no details."""
+    """Return the Problem for an error; an unexpected error shows no details."""
     match error:
         case Problem():
             return error

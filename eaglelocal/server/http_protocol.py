@@ -21,13 +21,15 @@ from eaglelocal.server.http_errors import Problem, unavailable
 from eaglelocal.server.middleware.refusal import OPEN_PATHS, refuse
 
 HEAD_TIMEOUT_S = 15.0
-MAX_PIPELINED_BYTES = 64 * 1024  # of pipelined requests that arrive before the current one is answered
+MAX_PIPELINED_BYTES = 64 * 1024  # bytes of pipelined requests that may arrive before the current one is answered
 
 _log = logging.getLogger("eaglelocal.server")
 
 
 class Protocol(H11Protocol):
-    """Closes a connection unless a request's head is complete in time after it was opened or sent a first byte."""
+    """An HTTP connection. Closes if a request's head is not complete in time after the connection's start or its first
+    byte.
+    """
 
     _head_timer: asyncio.TimerHandle | None = None
 
@@ -65,7 +67,7 @@ class Protocol(H11Protocol):
         self._stop_head_timer()
         self._places.leave(self)
         self._lingering.end()
-        self.app = self._serve  # else a cycle would keep this object until a full collection, and TLS's buffers with it
+        self.app = self._serve  # otherwise a cycle keeps this object and TLS's buffers
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -88,7 +90,7 @@ class Protocol(H11Protocol):
         self._lingering.abort()
 
     async def _serve_or_refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request to the application; if all connections are being answered, only one about our health."""
+        """Pass a request to the application; if all connections are busy, only a request for /health."""
         if self._places.set_busy(self) or scope["path"] in OPEN_PATHS:
             await self._serve(scope, receive, send)
         else:
@@ -118,7 +120,7 @@ class Protocol(H11Protocol):
 
     @property
     def _has_unread(self) -> bool:
-        """Return whether the client may still be sending data that nobody will read."""
+        """Return whether the client may still be sending data that will not be read."""
         return self.conn.their_state in (h11.SEND_BODY, h11.ERROR) or bool(self.conn.trailing_data[0])
 
     @property

@@ -55,7 +55,7 @@ def find_infinity(value: object) -> list[str] | None:
 
 
 def to_json(value: object, place: str) -> str:
-    """Return the JSON text. Raises Problem (400) for deep nesting, infinity or a lone surrogate."""
+    """Serialize to JSON. Raises Problem (400) for deep nesting, infinity or a lone surrogate."""
     if is_nested_deeper(value, MAX_DEPTH):
         raise Problem(400, f"{place} is {NestedTooDeep(MAX_DEPTH)}", parameter=place)
     if (found := find_infinity(value)) is not None:
@@ -80,7 +80,7 @@ def validate_body(kind: type[BodyT], body: bytes, content_type: str) -> BodyT:
     except (ValueError, RecursionError) as error:
         raise parse_problem(error, has_json_type=is_json_type(content_type)) from None
     try:
-        return kind.model_validate(value, from_attributes=True)  # for its message about a value that is no object
+        return kind.model_validate(value, from_attributes=True)  # for its message about a value that is not an object
     except ValidationError as error:
         raise deepest_problem(error.errors(include_url=False), value) from None
 
@@ -98,8 +98,8 @@ def is_json_type(content_type: str) -> bool:
 # stop: ["a", 3] -> stop.str: not a string, stop.list[str].1: not a string -> reported as stop.1
 #
 # So places are followed through the body, parts that are not in it are left out, and the deepest error is reported;
-# of several at one place, that of the type which the value has (`stop: at most 128`, not `stop: not a string`).
-# Values themselves are never quoted.
+# among several at one place, the error for the value's own type is reported (`stop: at most 128`, not `stop: not a
+# string`). Values themselves are never quoted.
 MAX_MESSAGE_CHARS = 500
 MAX_PLACE_CHARS = 200
 OBJECT_WORDING = ("a valid dictionary or object to extract fields from", "an object")
@@ -128,7 +128,7 @@ def parse_problem(error: Exception, *, has_json_type: bool) -> Problem:
 def deepest_problem(errors: Sequence[Mapping[str, Any]], body: object) -> Problem:
     """Return the Problem for the deepest error of the first field.
 
-    If several types refuse the same value, those whose errors are not about its type come first.
+    If several types refuse the same value, errors about something else than its type come first.
     """
     first = errors[0]["loc"][:1]
     by_type: dict[tuple[Any, ...], list[PlacedError]] = {}  # errors by the union types tried
@@ -155,7 +155,7 @@ def deepest_problem(errors: Sequence[Mapping[str, Any]], body: object) -> Proble
 
 
 def compose_message(error: Mapping[str, Any], there: Sequence[Mapping[str, Any]]) -> str:
-    """Return the message; for a wrong type it lists all types that are allowed at this place."""
+    """Compose the message; for a wrong type it lists all types that are allowed at this place."""
     if error["type"] not in WRONG_TYPE_ERRORS:
         return str(error["msg"]).removeprefix("Value error, ")
     messages = [str(one["msg"]).replace(*OBJECT_WORDING) for one in there if one["type"] != "is_instance_of"]
@@ -164,7 +164,7 @@ def compose_message(error: Mapping[str, Any], there: Sequence[Mapping[str, Any]]
 
 
 def find_place(error: Mapping[str, Any], body: object) -> list[str | int]:
-    """Return the parts of an error's `loc` that are in the body, and the name of a missing field."""
+    """Return the parts of an error's `loc` that exist in the body, and the name of a missing field."""
     parts, found, here = error["loc"], list[str | int](), body
     for i, part in enumerate(parts, 1):
         if isinstance(here, Mapping) and part in here:

@@ -1,4 +1,4 @@
-"""Bind the address of a server, and find it as others see it.
+"""Bind the address of a server, and find the address that other machines see.
 
 Imports no server: a port in use is reported before anything is loaded.
 """
@@ -11,7 +11,7 @@ import socket
 from eaglelocal.errors import ResourceError, UsageError
 
 BACKLOG = 256  # connections that the system queues until they are accepted
-OUR_PORTS = (8421, 8422)  # the defaults of --port and --web-port, which the other may need
+OUR_PORTS = (8421, 8422)  # the defaults of --port and --web-port: neither takes the other's
 FAR_AWAY = ("192.0.2.1", 9)  # an address for documentation, which no machine has
 
 
@@ -40,12 +40,12 @@ def bind_socket(host: str, port: int, *, flag: str = "--port") -> socket.socket:
 
 
 def choose_other_port(port: int) -> int:
-    """Return the next port that is not a default of ours; of the last one the one before."""
+    """Return the next port that is not one of our defaults; for the last port, the one before."""
     return next((other for other in range(port + 1, 65536) if other not in OUR_PORTS), port - 1)
 
 
 def find_lan_address() -> str:
-    """Return the address of this machine on the network that leads outside; "" without one. Sends nothing."""
+    """Return this machine's address on its outgoing network; "" without one. Sends nothing."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:
             unsent.connect(FAR_AWAY)

@@ -53,7 +53,7 @@ class LoadedModel:
     num_users: int = 0
     used_at: float = field(default_factory=time.monotonic)
     failed_at: float | None = None  # when its engine failed for good
-    is_unloading: bool = False  # it is, or will be once it is free: no request may acquire it
+    is_unloading: bool = False  # it is unloaded, or will be once it is free: no request may acquire it
     is_free: asyncio.Event = field(default_factory=asyncio.Event)
     adapters: AdapterMix | None = None  # of requests that choose none, if it was set since the model was loaded
 
@@ -86,7 +86,7 @@ class LoadedModel:
             self.is_free.set()
 
     def record_failure(self) -> None:
-        """Remember since when the engine has failed for good, if it has."""
+        """Record when the engine failed for good, if it has."""
         if self.client.state != "failed":
             self.failed_at = None
         elif self.failed_at is None:
@@ -94,17 +94,17 @@ class LoadedModel:
 
     @property
     def is_available(self) -> bool:
-        """Return whether requests may use it: it stays, and its engine is not to be loaded anew."""
+        """Return whether requests may use it: it is not being evicted, and its engine will not be reloaded."""
         return not (self.is_unloading or self.is_due_for_retry)
 
     @property
     def is_due_for_retry(self) -> bool:
-        """Return whether the next request loads it anew: its engine failed for good at least RETRY_FAILED_S ago."""
+        """Return whether the next request reloads it: its engine failed for good at least RETRY_FAILED_S ago."""
         self.record_failure()
         return self.failed_at is not None and time.monotonic() - self.failed_at >= RETRY_FAILED_S
 
     def is_idle(self, idle_s: float) -> bool:
-        """Return whether nobody has used it for `idle_s` seconds."""
+        """Return whether no request has used it for `idle_s` seconds."""
         return not (self.num_users or self.is_unloading) and time.monotonic() - self.used_at >= idle_s
 
     @property
@@ -114,13 +114,13 @@ class LoadedModel:
 
 
 class LoadedModels:
-    """The loaded models, in the order of loading, and what is known of earlier ones."""
+    """The loaded models, in the order of loading, and information about earlier ones."""
 
     def __init__(self, load: LoadModel, before_unload: Callable[[], None]) -> None:
         """`before_unload` is called before an engine is closed, to read its totals; it may block."""
         self._open, self._before_unload = load, before_unload
         self._by_name: dict[str, LoadedModel] = {}
-        self._spec: Spec | None = None  # how to draft, also for models loaded later; None: as planned
+        self._spec: Spec | None = None  # default spec, also for models loaded later; None: as planned
         self._is_closed = False
         self.loading = ""  # name of the model that is being loaded
         self.failure = ""  # why the last load failed
@@ -148,7 +148,7 @@ class LoadedModels:
 
     @property
     def current(self) -> LoadedModel | None:
-        """Return the model for a monitor to show: preferably a text model with a working engine, used most recently."""
+        """Return the model that a monitor shows: preferably a text model with a working engine, used most recently."""
         return max(
             self.loaded, key=lambda model: (model.info.task is ModelTask.TEXT, *model.eviction_key), default=None
         )
@@ -163,7 +163,7 @@ class LoadedModels:
         except EagleLocalError as error:
             self.failure = describe_error(error)
             raise
-        except Exception as error:  # any error: it must be reported, and the evicted models loaded again
+        except Exception as error:  # any error: it must be reported, and the evicted models reloaded
             _log.error("a load failed", exc_info=error)
             unexpected = EngineError(
                 f"{type(error).__name__}: {error}", hint="this is a bug: please report it with the log"
@@ -189,7 +189,7 @@ class LoadedModels:
         await asyncio.to_thread(model.client_thread.close)
 
     async def set_spec(self, spec: Spec) -> None:
-        """Set how all models draft for requests that do not say it themselves, also models that are loaded later."""
+        """Set the spec of requests that set none, for all models, also those loaded later."""
         self._spec = spec
         for model in self.loaded:
             await asyncio.to_thread(model.client.set_spec, spec)
@@ -264,8 +264,8 @@ class ModelNames:
 
 
 def shown_names(references: Sequence[str]) -> dict[str, str]:
-    """Return the public name of each reference: for a GGUF file its name, with as many folders as tell it from others:
-    where files lie is private.
+    """Return the public name of each reference. A GGUF file is named without its full path, which is private: by its
+    file name and as many folders as distinguish it from others.
     """
     tails = {one: _list_tails(one) for one in references}
     count = Counter(tail for its_tails in tails.values() for tail in its_tails)
@@ -273,7 +273,9 @@ def shown_names(references: Sequence[str]) -> dict[str, str]:
 
 
 def _list_tails(reference: str) -> list[str]:
-    """Return `x.gguf`, `b/x.gguf` and `/a/b/x.gguf` for the last; for what is no file, nor made of one, itself."""
+    """Return `x.gguf`, `b/x.gguf` and `/a/b/x.gguf` for the last; a reference that is not based on a file is returned
+    alone.
+    """
     path, at, recipe = reference.rpartition("@") if ".gguf@" in reference else (reference, "", "")
     if not path.endswith(".gguf") or ":" in path:
         return [reference]

@@ -30,7 +30,7 @@ PUBLIC_METRICS = tuple(f"{PREFIX}{name}" for name in LOAD)
 
 @dataclass(frozen=True, slots=True)
 class MetricGauges:
-    """The present values, besides the engines' own totals."""
+    """The current values of the server, besides the engines' own totals."""
 
     snapshots: tuple[EngineSnapshot, ...]  # of each engine; empty while no model is loaded
     restarts: Mapping[str, int]  # engine restarts by model
@@ -65,7 +65,7 @@ class Metrics:
         self.registry.register(self._totals)
 
     def read_totals(self) -> None:
-        """Read the engines' totals; called before an engine ends, because its last ones would be lost."""
+        """Read the engines' totals. Called before an engine ends, because its last totals would be lost."""
         if self._totals is not None:
             self._totals.read()
 
@@ -79,7 +79,7 @@ class Metrics:
             self._answer.observe(choice.ended_at - choice.requested_at)
 
     def text(self, is_operator: bool = True) -> bytes:
-        """Return the metrics; for others than operators those of the load, as totals tell what others asked."""
+        """Return the metrics. Non-operators get only the load, because totals would reveal the requests of others."""
         return generate_latest(self.registry if is_operator else PublicMetrics(self.registry))
 
     def _histogram(self, name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
@@ -126,7 +126,7 @@ class MetricTotals(Collector):
 
     def _totals(self, gauges: MetricGauges) -> dict[str, float]:
         for name, count in gauges.restarts.items():
-            if count < self._restarts[name]:  # the model was loaded anew
+            if count < self._restarts[name]:  # the model was reloaded
                 self._restarts_before += self._restarts[name]
             self._restarts[name] = count
         restarts = {"engine_restarts": float(self._restarts_before + self._restarts.total())}
@@ -185,7 +185,7 @@ class MetricTotals(Collector):
 
 
 def make_learning_metrics(status: LearningStatus) -> Iterator[Metric]:
-    """Yield what is kept to learn from, and the state of learning; nothing if it is off."""
+    """Yield the amount of kept answers, and the state of learning; nothing if learning is off."""
     if not status.on:
         return
     for name, what, value in (
@@ -201,7 +201,7 @@ def make_learning_metrics(status: LearningStatus) -> Iterator[Metric]:
 
 
 def count_totals(snapshot: EngineSnapshot) -> dict[str, float]:
-    """Return an engine's totals by name; accepted tokens per depth under the name `{depth`."""
+    """Return an engine's totals by name, including accepted tokens by depth under the name `{depth`."""
     stats = snapshot.speculation
     totals: dict[str, float] = {
         "spec_decode_num_drafts": stats.drafts,

@@ -1,8 +1,8 @@
-"""The models that requests may name: loads them on request, evicts others where memory is short, unloads idle ones.
+"""Manage the models that requests may name: load them on request, evict others when memory is short, unload idle ones.
 
 A request keeps its model loaded; a model to be evicted is unloaded once it is free, and later requests for it wait
 until it is loaded again. Models load one at a time, in the order of their first waiting request, so that none
-starves; all requests waiting for a model get it when it is loaded. Loaded models go on answering.
+starves; all requests that wait for a model get it when it is loaded. Loaded models keep answering meanwhile.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from eaglelocal.text.reasoning.model_families import TemplateFeatures, read_temp
 _log = logging.getLogger("eaglelocal.server")
 
 FindPlan = Callable[[str], Plan | None]  # of a reference; None: not known yet
-# for a reference to load, and the loaded references, least needed first: those to unload
+# takes the reference to load and the loaded ones, least needed first; returns those to unload
 ChooseVictims = Callable[[str, Sequence[str]], Sequence[str]]
 
 
 def evict_all(reference: str, others: Sequence[str]) -> Sequence[str]:
-    """Return all others: one model at a time."""
+    """Return all others, so that only one model is loaded at a time."""
     return others
 
 
@@ -105,14 +105,14 @@ class ModelManager(LoadedModels):
         return None if plan is None else plan.task
 
     def sees_images(self, name: str) -> bool:
-        """Return whether a model reads images, as loaded or as planned (then memory may still be too short for it)."""
+        """Return whether a model reads images, as loaded or planned (then memory may still be too short for it)."""
         if (info := self.latest_info(name)) is not None:
             return info.sees_images
         plan = self._find_plan(self.names.reference(name))
         return plan is not None and plan.projector is not None
 
     def template_features(self, name: str) -> TemplateFeatures:
-        """Return what the chat template of a model can, as loaded or as planned; nothing if it is not known yet."""
+        """Return the features of a model's chat template, as loaded or planned; nothing if they are not known yet."""
         if (info := self.latest_info(name)) is not None:
             return read_template_features(info.template)
         plan = self._find_plan(self.names.reference(name))
@@ -171,7 +171,7 @@ class ModelManager(LoadedModels):
         return model if model is not None and model.is_available else None
 
     async def _load_for_waiting(self, name: str, pending: PendingLoad) -> None:
-        """Load a model, or find it loaded, and give it to all waiting requests."""
+        """Load a model if it is not loaded yet, and give it to all waiting requests."""
         try:
             async with self._load_lock:
                 pending.resolve(self._find_available(name) or await self._evict_and_load(name, pending))
@@ -196,7 +196,7 @@ class ModelManager(LoadedModels):
                 return await self._replace(victims, name)
 
     def _check_recent_failure(self, name: str) -> None:
-        """Raise Problem if the model failed to load a moment ago: each attempt evicts models that others use."""
+        """Raise Problem if the model failed to load a moment ago: each attempt would evict models that others use."""
         failed_at, why = self._failures.get(name, (-RETRY_FAILED_S, ""))
         if time.monotonic() - failed_at < RETRY_FAILED_S and self.loaded_model(name) is None:
             raise load_problem(name, why)
@@ -241,7 +241,6 @@ class ModelManager(LoadedModels):
             raise load_problem(name, why) from error
 
     async def _evict_one_more(self, name: str) -> str:
-        """Unload the least needed model once it is free; return its name."""
         victim = self.least_needed_first[0]
         victim.is_unloading = True
         await victim.is_free.wait()
@@ -266,8 +265,8 @@ def load_problem(name: str, why: str) -> Problem:
 class PendingLoad:
     """The task that loads a model, and the requests that wait for it.
 
-    Without waiting requests a load that has not begun is cancelled. One that has begun goes on: it cannot be
-    interrupted, and its engine must not be lost.
+    A load without waiting requests is cancelled if it has not begun. A begun load goes on: it cannot be interrupted,
+    and its engine must not be lost.
     """
 
     def __init__(self, load: Callable[[PendingLoad], Coroutine[None, None, None]]) -> None:
@@ -281,7 +280,7 @@ class PendingLoad:
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[None]:
-        """Count the load as begun while the block runs."""
+        """Mark the load as begun while the block runs."""
         self._has_begun = True
         try:
             yield
@@ -302,7 +301,6 @@ class PendingLoad:
             self._waiting.discard(future)
 
     def resolve(self, model: LoadedModel) -> None:
-        """Give the model to all waiting requests."""
         for future in self._unresolved():
             model.acquire()
             future.set_result(model)

@@ -64,7 +64,7 @@ class EngineCall:
 def read_translated_chat(
     chat: dict[str, Any], fields: FieldTranslation, defaults: SamplingParams, owner: str
 ) -> EngineCall:
-    """Return the call of a body that was translated to a chat; errors have its own names of fields. Raises Problem."""
+    """Return the call of a body that was translated to a chat; errors name the original fields. Raises Problem."""
     with fields.translate_errors():
         return dataclasses.replace(read_chat(validate_chat(chat), defaults, owner), fields=fields)
 
@@ -111,7 +111,7 @@ def read_completion(body: CompletionBody, defaults: SamplingParams, owner: str) 
 
 
 def read_answer_fields(body: AnswerFields, params: SamplingParams, owner: str) -> ChatRequest:
-    """Return what chats and plain completions set of a request, without its prompt and id."""
+    """Return the fields of a request that chats and plain completions share, without its prompt and id."""
     return ChatRequest(
         id="",
         params=params,
@@ -169,7 +169,7 @@ def _make_call(body: AnswerFields, requests: Iterable[ChatRequest]) -> EngineCal
 
 
 def _make_choices(request: ChatRequest, count: int) -> list[ChatRequest]:
-    """Return the request `count` times; with a seed, each choice has a different one."""
+    """Repeat the request `count` times; if it has a seed, each choice gets a different one."""
     choices = [request]
     for i in range(1, count):
         seed = request.params.seed
@@ -183,7 +183,7 @@ def new_id() -> str:
 
 
 def read_params(body: AnswerFields, defaults: SamplingParams) -> SamplingParams:
-    """Return the server's defaults overridden by the body; parameters set by neither stay open. Raises RequestError."""
+    """Override the server's defaults by the body; parameters set by neither stay open. Raises RequestError."""
     given: dict[str, Any] = {name: value for name in UNCHANGED_PARAMS if (value := getattr(body, name)) is not None}
     if body.top_k is not None:
         given["top_k"] = max(body.top_k, 0)  # -1 also means all
@@ -227,7 +227,7 @@ def read_spec(body: AnswerFields) -> Spec | None:
 
 
 def read_adapters(body: AnswerFields) -> tuple[tuple[int, float], ...] | None:
-    """Return the adapters of the answer; None, as for an empty list in llama-server: those of all requests."""
+    """Return the adapters of the answer; None, also for an empty list as in llama-server, for the default adapters."""
     return tuple((each.id, each.scale) for each in body.lora or ()) or None
 
 
@@ -360,7 +360,7 @@ def _without_schema(given: ResponseFormat) -> Constraint:
 
 
 def check_is_schema(schema: dict[str, Any], place: str) -> None:
-    """Raise Problem for an object that is not a schema but contains one: it would not constrain anything."""
+    """Raise Problem for an object that contains a schema but is none itself: it would not constrain anything."""
     inside = next((word for word in ("schema", "json_schema") if isinstance(schema.get(word), dict)), None)
     if inside is not None and not SCHEMA_WORDS & schema.keys():
         what = f"this is not a schema, but contains one as {inside!r}: send that one in its place"

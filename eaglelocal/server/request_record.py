@@ -1,4 +1,4 @@
-"""The record of a request for the access log: its answers' figures, or why it was refused. Never any text of either.
+"""The record of a request for the access log: the figures of its answers, or why it was refused. Never any text.
 
 The log's middleware begins a record; code further in, which does not know the request, finds it through a context
 variable. Tasks of the request share it.
@@ -14,19 +14,19 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.http_errors import Problem
 
-# in the log of an answer; for several answers to one request the sums, and the rate over all of them
+# logged for an answer; for several answers to one request, sums and the overall rate
 GONE = 499  # status in the log of a request whose client disconnected, as in nginx's
 ANSWER_FIELDS = ("model", "prompt_tokens", "completion_tokens", "tok_s", "acceptance_rate", "ttft_s", "finish_reason")
 
 
 @dataclass(slots=True)
 class RequestRecord:
-    """The knowledge about a request besides its path and status."""
+    """Facts about a request besides its path and status."""
 
     problem: Problem | None = None
-    is_operator: bool = True  # who sent it may read errors with details of this machine
+    is_operator: bool = True  # the sender may read errors with details of this machine
     model: str = ""
-    client: str = ""  # who sent it, as far as the request says: a program, or an address
+    client: str = ""  # the sender, if the request names it: a program, or an address
     warnings: list[str] = field(default_factory=list)
     answers: list[dict[str, float]] = field(default_factory=list)
     finish_reasons: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class RequestRecord:
         return problem if self.is_operator else problem.hide_details()
 
     def add_answer(self, model: str, choice: AnswerState) -> None:
-        """Add an answer before its state is closed. One that never began has a model, but no figures."""
+        """Add an answer before its state is closed. An answer that never began has a model, but no figures."""
         self.model = model
         self.has_failed = self.has_failed or choice.has_failed
         if choice.started is None and choice.finished is None:
@@ -95,12 +95,12 @@ _current: ContextVar[RequestRecord | None] = ContextVar("request_record", defaul
 
 
 def begin_record() -> RequestRecord:
-    """Return a new record, which `current_record` returns from now on within this request."""
+    """Begin a new record, which `current_record` returns within this request."""
     record = RequestRecord()
     _current.set(record)
     return record
 
 
 def current_record() -> RequestRecord:
-    """Return the record of the present request; outside of one, a record that nobody reads."""
+    """Return the record of the current request; outside of a request, a record that is discarded."""
     return _current.get() or RequestRecord()

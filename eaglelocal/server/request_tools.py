@@ -1,8 +1,8 @@
-"""The tools of a request: which there are, which may be called, and the texts of custom ones. Pure; raises Problem.
+"""The tools of a request: its tools, those that may be called, and the inputs of custom tools. Pure; raises Problem.
 
-A custom tool takes a text: it is offered to models as a function with one argument, and answered as it is. A regular
-expression binds the text as a string's `pattern` does (see STRICT in schema.py). A grammar in Lark cannot be bound
-inside a JSON string, character by character: the model is shown it, and the request gets a warning.
+A custom tool takes a text. The model sees it as a function with one argument; the answer has the custom form again. A
+regular expression binds the text as a string's `pattern` does (see STRICT in schema.py). A grammar in Lark cannot be
+bound inside a JSON string, character by character: the model is shown it, and the request gets a warning.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ KINDS = ("function", "custom")
 
 
 def select_allowed_tools(body: ChatBody, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
-    """Return the tools that `tool_choice` allows; allowed tools that are no functions are ignored."""
+    """Return the tools that `tool_choice` allows; allowed tools that are not functions are ignored."""
     given = body.tool_choice
     if not isinstance(given, NamedTool) or given.type != ALLOWED:
         return tools
@@ -71,7 +71,7 @@ def list_names(body: ChatBody, kind: str) -> set[str]:
 
 
 def simplify(given: str | NamedTool | None) -> str | NamedTool | None:
-    """Return the use (such as "auto") if an object says no more than that, else `given` itself."""
+    """Return the use (such as "auto") if an object contains nothing else, otherwise `given` itself."""
     if isinstance(given, NamedTool) and given.allowed_tools is not None and given.type == ALLOWED:
         return given.allowed_tools.mode
     return given.type if isinstance(given, NamedTool) and given.type in USES else given
@@ -107,7 +107,7 @@ HOW_TO_CALL = f"Call this tool with one argument, `{INPUT}`: the whole text, as 
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _BEGIN = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
-# What of a JSON string is complete: not half an escape, nor half of a pair of surrogates.
+# The complete part of a JSON string: without half an escape or half a surrogate pair at its end.
 _WHOLE = re.compile(
     r'(?:[^"\\]|\\(?:["\\/bfnrt]|u(?![dD][89abAB])[0-9a-fA-F]{4}|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))*'
 )
@@ -129,7 +129,7 @@ def read_custom_tool(given: CustomGiven) -> Tool:
 
 
 def warn_of_unbound(tools: Iterable[CustomGiven]) -> None:
-    """Add a warning to the request's record if there are grammars that do not bind the text."""
+    """Warn in the request's record if grammars do not bind the text."""
     names = [tool.name for tool in tools if tool.format and tool.format.rules[0] == "lark"]
     if names:
         shown = f"{', '.join(names[:MAX_NAMED])}{', ...' if len(names) > MAX_NAMED else ''}"
@@ -148,7 +148,7 @@ class CustomInput:
     _is_closed: bool = False
 
     def add(self, arguments: str) -> str:
-        """Return what the text gains by a piece of the arguments."""
+        """Append a piece of the arguments. Return the text that it adds."""
         self.arguments.append(arguments)
         if self._is_closed:
             return ""
@@ -166,7 +166,7 @@ class CustomInput:
         return self._gain(str(read_json(f'"{escaped}"')))
 
     def end(self) -> str:
-        """Return what the text gains when the call is over: of other arguments than the expected ones, all of them."""
+        """End the call, and return the remaining text; for arguments in another form than expected, all of them."""
         arguments = "".join(self.arguments)
         try:
             value = read_json(arguments)
@@ -183,7 +183,7 @@ class CustomInput:
 
 
 def mend_surrogates(text: str) -> str:
-    """Return the text with U+FFFD for half surrogates, which JSON can escape, but nobody can send."""
+    """Replace half surrogates by U+FFFD: JSON can escape them, but they cannot be sent."""
     return _SURROGATE.sub("\ufffd", text)
 
 

@@ -5,7 +5,7 @@
     @routes.post("/v1/embeddings", EmbeddingBody, reply=EmbeddingReply)
     async def embeddings(body: EmbeddingBody, server: ServerState, owner: str) -> Response: ...
 
-A function takes the body first, and by name what else it needs: `server`, `owner` (the name of the request's API key),
+A function takes the body first, and its other arguments by name: `server`, `owner` (the name of the request's API key),
 `is_operator` (see Access.operators), `request`, parameters of the path, and those of the query, which have a default.
 
 Any body is parsed as JSON, as llama-server and Ollama do: `curl -d` sends another Content-Type. So the type of a body
@@ -52,7 +52,7 @@ NO_OTHERS: Others = MappingProxyType({})
 
 @dataclass(frozen=True)
 class ApiRoute:
-    """A route, with what the OpenAPI document says of its replies.
+    """A route, with the descriptions of its replies for the OpenAPI document.
 
     path    with Starlette's parameters: /v1/models/{name:path}
     reply   the type of the reply: a model, a union, str for a plain text; None: there is only a stream
@@ -70,7 +70,7 @@ class ApiRoute:
 
     @property
     def is_documented(self) -> bool:
-        """Return whether the route is in the document: one without a reply is another form of one that is."""
+        """Return whether the document lists the route. A route without a reply is another spelling of a listed one."""
         return self.reply is not None or bool(self.stream)
 
     @cached_property

@@ -1,8 +1,8 @@
 """Run a server in the foreground: socket, signals, loading the first model, and shutdown.
 
-The socket is bound first, so that a port in use fails before the load, and /health answers while the model loads.
-SIGTERM, Ctrl-C and a closed terminal drain: new requests are refused, running ones may finish, then the server ends.
-A second signal ends it at once.
+The socket is bound first, so that a port in use fails before the load, and /health answers while the model loads. After
+SIGTERM, Ctrl-C or a closed terminal the server drains: it refuses new requests, lets running ones finish, and ends. A
+second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -80,9 +80,13 @@ class HttpServer(uvicorn.Server):
         num_connections: int = MAX_CONNECTIONS,
         certificate: ServerCertificate | None = None,
     ) -> None:
-        """`num_connections` may be open at once. `certificate` of HTTPS; None: plain HTTP."""
+        """Set up the server.
+
+        num_connections  most open connections
+        certificate      of HTTPS; None: plain HTTP
+        """
         num_opening = max_handshakes(num_connections) if certificate else 0
-        num_openings = num_opening or MAX_HANDSHAKES  # without TLS, it takes no time
+        num_openings = num_opening or MAX_HANDSHAKES  # without TLS, opening takes no time
         self._openings = ConnectionPlaces(num_openings, max_per_network=max_handshakes_of_network(num_openings))
         num_open = num_connections - num_opening
         places = ConnectionPlaces(num_open, num_kept=num_kept(num_open))
@@ -96,7 +100,7 @@ class HttpServer(uvicorn.Server):
             timeout_keep_alive=KEEP_ALIVE_S,
             ssl_certfile=certificate.certificate if certificate else None,
             ssl_keyfile=certificate.key if certificate else None,
-            timeout_graceful_shutdown=int(drain_s) + CUT_OFF_S,  # Serving.cut_off_answers ends answers before that
+            timeout_graceful_shutdown=int(drain_s) + CUT_OFF_S,  # ServerState.cut_off_answers ends answers before that
         )
         super().__init__(config)
 
@@ -185,7 +189,7 @@ def describe_stop(num_answers: int, drain_s: float) -> str:
 
 
 def ending_signals() -> list[signal.Signals]:
-    """Return the signals that end the server; SIGHUP (closed terminal) is not among them under nohup."""
+    """Return the signals that end the server; under nohup without SIGHUP (closed terminal)."""
     is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, *([] if is_kept else [signal.SIGHUP])]
 

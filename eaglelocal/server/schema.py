@@ -25,7 +25,7 @@ from eaglelocal.server.unsupported_fields import CHAT, COMPLETION, RefusedFields
 MAX_MESSAGES = 2048
 MAX_TEXT_CHARS = 4 * 2**20
 MAX_STOPS = 128
-MAX_STOPS_CHARS = 16_000  # together: the matcher has a node for each character
+MAX_STOPS_CHARS = 16_000  # of all together: the matcher has a node for each character
 MAX_CHOICES = 16
 MAX_TOOLS = 128
 MAX_TRANSLATED_TOOLS = 1024  # Anthropic has no limit, and clients with many MCP servers send more
@@ -118,7 +118,7 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def whole_numbers(cls, given: Any) -> Any:
-        """Convert floats such as 100.0 to integers: some languages write integers so."""
+        """Convert floats such as 100.0 to integers, because some languages write integers that way."""
         if not isinstance(given, dict):
             return given
         whole = {name: int(one) for name, one in given.items() if isinstance(one, float) and one.is_integer()}
@@ -156,12 +156,11 @@ class CustomGiven(Body):
     format: CustomFormat | None = None
 
 
-# ---- misspelled fields: notice fields of a request that look like misspelled ones, because unknown fields are
-# ignored
+# ---- misspelled fields: notice fields of a request that look misspelled, because unknown fields are ignored
 #
-# They are no error: clients send many fields of other servers. The response gets a warning in a header, and so does
+# They are not an error: clients send many fields of other servers. The response gets a warning in a header, and so does
 # the line of the request in the log.
-SIMILAR = 0.82  # of difflib's ratio: max_token and max_tokens are, user_id and user are not
+SIMILAR = 0.82  # least difflib ratio of close names: max_token and max_tokens are close, user_id and user not
 FIELD = re.compile(r"[A-Za-z][A-Za-z0-9_]{2,39}")  # what may stand in a header
 MAX_UNKNOWN = 32  # fields that are looked at
 MAX_WARNINGS = 4
@@ -280,7 +279,7 @@ class NamedTool(Body):
 STRICT_FORMAT = "True: a schema with unsupported parts is refused. False: unsupported parts are ignored."
 
 
-SCHEMA_WORDS = frozenset(  # that constrain something; every other schema admits everything
+SCHEMA_WORDS = frozenset(  # keywords that constrain something; a schema without them admits everything
     (
         *("type", "properties", "required", "additionalProperties", "patternProperties", "items", "prefixItems"),
         *("$ref", "$defs", "definitions", "anyOf", "oneOf", "allOf", "not", "if", "enum", "const", "pattern", "format"),
@@ -317,7 +316,7 @@ class ResponseFormat(Body):
 
 
 class MisplacedFormat(Body):
-    """The fields of a format, in an object whose `format` they belong in: refused (refuse_misplaced_format)."""
+    """The fields of an answer's format, sent beside `format` instead of in it: refused (refuse_misplaced_format)."""
 
     type: Any = None
     schema_: Annotated[Any, Field(alias="schema")] = None
@@ -325,7 +324,7 @@ class MisplacedFormat(Body):
 
 
 def refuse_misplaced_format(given: MisplacedFormat, place: str) -> None:
-    """Raise Problem for a part of the answer's format that is beside `format`, not in it."""
+    """Raise Problem for a part of the answer's format that stands beside `format`, not in it."""
     parts = {"type": given.type, "schema": given.schema_, "json_schema": given.json_schema}
     for name, value in parts.items():
         if value is not None:

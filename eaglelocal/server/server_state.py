@@ -32,7 +32,7 @@ from eaglelocal.server.request_record import GONE, RequestRecord, current_record
 from eaglelocal.server.responses.stored_responses import StoredResponses
 
 NUM_RECENT = 50
-NO_FAULTS = frozenset((501, 503, 505))  # not supported; loading, stopping or full: such calls are refused
+NO_FAULTS = frozenset((501, 503, 505))  # statuses of refused calls: not supported; loading, stopping or full
 ENDED_BY_USERS = frozenset((CANCELLED_STATUS, GONE))
 
 
@@ -64,7 +64,7 @@ class ServerState:
         default_factory=lambda: deque(maxlen=NUM_RECENT)
     )
     num_answered: int = 0
-    num_refused: int = 0  # calls that could not be answered as they were sent, or not then (see count_call)
+    num_refused: int = 0  # refused calls: unanswerable, or sent at a bad moment (see count_call)
     num_failed: int = 0  # calls that failed here
     drift: DriftWatch = field(default_factory=DriftWatch)
     read_learning: Callable[[], LearningStatus] = lambda: LEARNING_OFF
@@ -80,7 +80,7 @@ class ServerState:
         return name_active_states(list(self.active.values()), self._count_slots)
 
     def count_active(self) -> tuple[int, int]:
-        """Return how many requests run, those being read included, and how many wait. Safe from any thread."""
+        """Return how many requests run or are being prefilled, and how many wait. Safe from any thread."""
         states = list(self.name_active_states().values())
         num_waiting = states.count(WAITING)
         return len(states) - num_waiting, num_waiting
@@ -90,7 +90,7 @@ class ServerState:
         return loaded.info.num_slots if loaded is not None and loaded.client.state == "ready" else 0
 
     def count_call(self, record: RequestRecord, status: int) -> None:
-        """Count a call that was not answered: as failed if the fault is here, else as refused."""
+        """Count an unanswered call: as failed if the server is at fault, else as refused."""
         in_stream = record.problem.status if record.problem is not None and status < 400 else 0
         is_fault = status >= 500 and status not in NO_FAULTS
         if record.has_failed or is_fault or in_stream >= 500:  # an answer that began is not refused
@@ -100,7 +100,9 @@ class ServerState:
 
     @asynccontextmanager
     async def submit(self, model: str, requests: list[AnyRequest]) -> AsyncIterator[ActiveCall]:
-        """Get places and the model, and submit `requests` (emptied). Leaving the block cancels them. Raises Problem."""
+        """Reserve places and the model, and submit `requests` (emptied). Leaving the block cancels them. Raises
+        Problem.
+        """
         self._check_task(model, requests)
         async with (
             self.reserve(model, requests) as (call, loaded),
@@ -175,8 +177,7 @@ class ServerState:
 
 
 def warn_of_cut_length(requests: Sequence[AnyRequest], loaded: LoadedModel) -> None:
-    """Add a warning to the record of the call if fewer tokens are drafted than its `spec` asks for."""
-    for request in requests[:1]:  # all of a call are alike
+    for request in requests[:1]:  # all requests of a call are alike
         if isinstance(request, ChatRequest) and request.spec is not None:
             cut = describe_cut_length(request.spec.num_draft_tokens, loaded.info.max_draft)
             current_record().warnings += [f"spec: {cut}"] if cut else []

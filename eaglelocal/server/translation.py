@@ -55,7 +55,7 @@ class FieldTranslation:
     def _original(self, parameter: str) -> str:
         parts = parameter.split(".")
         if parts[0] == "messages" and len(parts) > 1 and parts[1].isdecimal() and int(parts[1]) < len(self.messages):
-            inside = parts[2:] if "tool_calls" not in parts else []  # originally a call is an item or block of its own
+            inside = parts[2:] if "tool_calls" not in parts else []  # originally a call is an item of its own
             return ".".join([self.messages[int(parts[1])], *inside])
         for length in range(len(parts), 0, -1):
             known = self.fields.get(".".join(parts[:length]))
@@ -68,7 +68,9 @@ NOT_TRANSLATED = FieldTranslation({})
 
 
 def name_chat_fields(*, effort: str, format: str) -> dict[str, str]:
-    """Return `fields` of a FieldTranslation for an API's effort of reasoning and its format of the answer."""
+    """Return the `fields` of a FieldTranslation for an API whose reasoning effort and answer format have
+    these names.
+    """
     return {"reasoning_effort": effort, "chat_template_kwargs.reasoning_effort": effort, "response_format": format}
 
 

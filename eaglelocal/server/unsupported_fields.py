@@ -10,7 +10,7 @@ _FORMATS = (
     *("grammar", "json_schema", "structured_outputs", "guided_choice", "guided_grammar", "guided_json", "guided_regex"),
     *("regex", "ebnf"),
 )
-REFUSED = {  # by every route; the names in braces are its own (name_refused)
+REFUSED = {  # refused by every route; names in braces are replaced by the route's own (name_refused)
     **dict.fromkeys(("allowed_token_ids", "bad_words"), "use {weights} to favor or forbid tokens"),
     "audio": "audio is not supported",
     "chat_template": "this server uses the model's own chat template",
@@ -39,12 +39,12 @@ ONE_ANSWER = "only one answer is generated; send the request again for another"
 
 
 def redirect(name: str, *others: str) -> dict[str, str]:
-    """Return other names of one field, with an error that gives its name in this API."""
+    """Return other APIs' names of one field, each with an error that gives the name in this API."""
     return dict.fromkeys(others, f"it is called {name} here")
 
 
 def redirect_format(name: str, *own: str) -> dict[str, str]:
-    """Return other APIs' names of the answer's format, with errors; not the route's `own` ones."""
+    """Return other APIs' names of the answer's format, each with an error, without the route's `own` names."""
     foreign = [other for other in FORMATS if other not in own]
     nested = dict.fromkeys(CONTAIN_FORMAT, f"the format in it belongs in {name}")
     return {other: nested.get(other, f"it is called {name} here") for other in foreign}
@@ -58,7 +58,7 @@ def name_refused(
     stops: str = "stop",
     weights: str = "logit_bias",
 ) -> RefusedFields:
-    """Return all that a route refuses, with its own names of fields in the reasons.
+    """Return all fields that a route refuses, with its own field names in the reasons.
 
     foreign  fields of other APIs that this one has under another name, or not at all
     """
@@ -73,7 +73,7 @@ CHAT = name_refused(
         **redirect_format("response_format", "response_format"),
     }
 )
-COMPLETION: RefusedFields = {name: reason for name, reason in CHAT.items() if name != "chat_template"}  # it uses none
+COMPLETION: RefusedFields = {name: reason for name, reason in CHAT.items() if name != "chat_template"}  # it has none
 EMBEDDING = {
     "truncate_prompt_tokens": REFUSED["truncate_prompt_tokens"],
     "lora": "LoRA adapters are supported for answers only",

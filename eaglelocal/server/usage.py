@@ -86,8 +86,8 @@ def answer_stats(choice: AnswerState) -> SpeculationStats:
 
 
 def add_stats(choices: Sequence[AnswerState]) -> SpeculationStats:
-    """Return the sum over several answers. The state is that of the first that drafts; speedups are weighted by decode
-    time.
+    """Sum the statistics of several answers. The state is that of the first answer with drafts; speedups are weighted
+    by decode time.
     """
     every = list(map(answer_stats, choices))
     shown = max(every, key=lambda stats: stats.state == "on")

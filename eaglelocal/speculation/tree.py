@@ -1,16 +1,18 @@
-"""Build a slot's draft as a tree of chains: a trunk of first choices, and branches that leave it, or one another.
+"""Build a slot's draft as a tree of chains: a trunk of first choices, and branches that leave the trunk or another
+branch.
 
-Beside each token of a chain stand its siblings, the drafter's second and third choice. A sibling is accepted where the
-chain is right up to their parent and every better choice wrong: what is left of the parent's reach, times its chance.
-It may stay a leaf, or begin a branch, which grows as the trunk does. So a tree may branch anywhere.
+Beside each token of a chain stand its siblings, the drafter's second and third choice. A sibling is accepted if the
+chain is right up to their parent and every better choice is wrong. So its gain is the remaining part of the parent's
+reach, times its own chance. It may stay a leaf, or begin a branch, which grows as the trunk does. So a tree may branch
+anywhere.
 
     gains     0.60 0.36 0.22    the trunk; 0.6 each
     siblings  0.20 0.12 0.07    of its tokens; right every other time where the chain is wrong
     branch         0.12 0.07    after the first sibling
     best six nodes              0.60 0.36 0.22 0.20 0.12 0.12
 
-No gain exceeds that of the parent, so that the likeliest nodes always form a tree (EAGLE-2, arXiv 2406.16858, ranks
-them like this). Pure: plain numbers in, nodes out.
+No gain exceeds that of the parent, so the likeliest nodes always form a tree (EAGLE-2, arXiv 2406.16858, ranks them
+like this). Pure: plain numbers in, nodes out.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ Probability = Callable[[str, int, float], float]  # of a token, by table, depth 
 
 @dataclass(slots=True)
 class DraftChain:
-    """Tokens that one drafter proposes for one slot, each after the one before. The trunk also holds its branches.
+    """A chain that grows during a step: tokens that one drafter proposes for one slot, each after the one before. The
+    trunk also holds its branches.
 
     A branch begins with a sibling of a token of another chain; `depth` tokens stand before its first.
     """
@@ -87,7 +90,9 @@ class DraftChain:
         return sorted((gain for chain in self.chains for gain in chain.gains), reverse=True)
 
     def sibling_odds(self) -> list[float]:
-        """Return the probabilities that the answer leaves the chain at each token, without those below MIN_REACH."""
+        """Return the probabilities that the answer leaves the chain at each token, leaving out those
+        below MIN_REACH.
+        """
         odds, reach = [], self.reach
         for gain, _ in zip(self.gains, self.siblings, strict=False):
             if reach - gain > MIN_REACH:
@@ -123,7 +128,7 @@ class DraftChain:
         return branch
 
     def list_tips(self, most: int, *, max_branches: int) -> list[Tip]:
-        """Return the tips of the tree, the likeliest first, for tokens up to depth `most`.
+        """Return the leaves of the tree that can grow, the likeliest first, for tokens up to depth `most`.
 
         max_branches  chains besides the trunk that there may be: a drafter has a sequence for each
         """
@@ -158,7 +163,9 @@ class DraftChain:
 
 
 class Tip(NamedTuple):
-    """The end of a chain to draft after: of the chain that a place begins, or of an earlier one if `place` is None."""
+    """A leaf of the tree, to draft after: the end of the branch that begins at `place`, or of a chain if
+    that is None.
+    """
 
     gain: float
     chain: int

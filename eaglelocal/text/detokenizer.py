@@ -1,8 +1,8 @@
 """A streaming detokenizer: tokens to text, one token at a time, without splitting characters.
 
-Bytes that may still become a character are held back; bytes that cannot become U+FFFD, exactly as
-`bytes.decode(errors="replace")` of the whole answer would have them. Only the first bytes of a character that the
-answer was cut in are dropped, as llama-server and vLLM do in streams. Stop strings are handled elsewhere.
+Bytes that may still become a character are held back. Bytes that cannot are replaced by U+FFFD, exactly as
+`bytes.decode(errors="replace")` would do for the whole answer. If the answer ends inside a character, its first bytes
+are dropped, as llama-server and vLLM do in streams. Stop strings are handled elsewhere.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ class Pieces:
 
 
 class Detokenizer:
-    """The text of one answer. `push` returns final text, `flush` what was held back of a character that cannot go on.
+    """The text of one answer. `push` returns final text, `flush` the held-back bytes of a character that cannot
+    continue.
 
-    At the end of an answer nothing is flushed: its last character is not there in whole.
+    At the end of an answer nothing is flushed, because its last character is incomplete.
     """
 
     __slots__ = ("_decoder", "_holds", "_pieces")

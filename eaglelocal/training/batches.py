@@ -1,4 +1,5 @@
-"""Batches for a draft head, from conversations that the target has read, and the head's loss and acceptance on them.
+"""Batches for a draft head, from conversations that the target has prefilled, and the head's loss and acceptance on
+them.
 
 The conversations of a step, and where its chains begin, depend on (seed, step) alone, so that a resumed run takes the
 same steps as an unbroken one. The targets are llama.cpp's logits, from the weights that will verify the drafts.
@@ -23,7 +24,7 @@ from eaglelocal.training.target_capture import Captured
 
 Ints = npt.NDArray[np.int64]
 POOL = 8  # steps whose conversations are sorted by length, so that little is padded
-KEPT_SHARE = 0.7  # of a P-EAGLE head's chains: deep steps are many, alike and cost as much as the first ones
+KEPT_SHARE = 0.7  # share of a P-EAGLE head's chains that go on to the next step: deep steps are alike
 NUM_SAMPLES = 8  # of a chain, for the policy gradient
 OUTSIDE = -1  # a token outside the draft vocabulary
 
@@ -145,7 +146,7 @@ class BatchBuilder:
         )
 
     def _to_draft_ids(self, tokens: Ints) -> Ints:
-        """Return tokens as indices of the draft vocabulary, which is in any order; OUTSIDE for those not in it."""
+        """Convert tokens to indices of the draft vocabulary, which has any order; OUTSIDE for tokens that it lacks."""
         known = self._vocabulary.tokens
         if known is None:
             return tokens
@@ -154,7 +155,6 @@ class BatchBuilder:
         return np.where(known[places] == tokens, places, OUTSIDE)
 
     def _pad(self, rows: Sequence[npt.NDArray[np.generic]]) -> Tensor:
-        """Stack rows to [batch, longest, ...], with zeros after the shorter ones."""
         return nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True).to(self._device)
 
 
@@ -162,7 +162,7 @@ class BatchBuilder:
 class Unrolling:
     """Parameters of the training-time test.
 
-    loss         of a step (losses.py); step_weight: that of a step, times that of the one before
+    loss of a step (losses.py); step_weight: factor of each step's weight over the previous one's
     state_noise  added to the states that the head reads, as a share of their size
     """
 
@@ -172,11 +172,11 @@ class Unrolling:
     state_noise: float = 0.0
     argmax_share: float = 0.3
     chains: int = 96  # of a conversation, at most
-    kept_share: float = 1.0  # of the chains of a step, those that have another
+    kept_share: float = 1.0  # share of a step's chains that go on to the next step
 
 
 def make_unrolling(source: HeadSource) -> Unrolling:
-    """Return the parameters for the kind of head; one that drafts in one pass has a step for each token of it."""
+    """Return the parameters for this kind of head. A head that drafts in one pass has one step per drafted token."""
     if source.is_parallel:
         return Unrolling(num_steps=source.num_depths, kept_share=KEPT_SHARE)
     return Unrolling(num_steps=source.num_depths) if source.is_medusa else Unrolling()
@@ -208,7 +208,9 @@ def draw_chains(batch: HeadBatch, plan: Unrolling) -> ChainStarts:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Acceptance in chains that end within the answer: the number of chains, and of those that reached each depth."""
+    """Acceptance in chains that end within the answer: the number of chains, and how many of them
+    reached each depth.
+    """
 
     drafts: int
     per_position: tuple[int, ...]

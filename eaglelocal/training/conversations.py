@@ -56,10 +56,10 @@ class TrainingConversation:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """The conversations to learn from, and how many were left out."""
+    """The conversations to learn from, and the numbers of those left out."""
 
     conversations: tuple[TrainingConversation, ...]
-    num_refused: int  # requests that were refused, such as those that do not fit the context
+    num_refused: int  # refused requests, for example too long for the context
     num_short: int  # answers too short to learn from
 
 
@@ -192,7 +192,7 @@ def _open_to_append(path: Path) -> FileIO:
 
 
 def _append(file: FileIO, path: Path, conversation: TrainingConversation) -> None:
-    """Write the conversation on its own line, whatever a crash left before it. Unbuffered, so closing cannot fail."""
+    """Write the conversation on a line of its own, even after a crash. Unbuffered, so that closing cannot fail."""
     line = json.dumps({"key": conversation.key, "num_prompt": conversation.num_prompt, "tokens": conversation.tokens})
     try:
         encoded = f"\n{line}\n".encode()
@@ -203,7 +203,7 @@ def _append(file: FileIO, path: Path, conversation: TrainingConversation) -> Non
 
 
 def suggest_folder() -> str:
-    """Return a folder for --work that its user can surely write, for a hint."""
+    """Return a folder for --work that the user can certainly write to, for a hint."""
     return locations.suggest_path("eaglelocal-training")
 
 

@@ -1,7 +1,7 @@
 """A draft head in training for a GGUF target: layer, vocabulary and output, and how they are read and written.
 
-What a head borrows from its target (embeddings, output) stays as in the target's file, decoded; an output of its own
-is trained with the layer. Its file is in head_file, losses and conversations are elsewhere.
+Weights that a head borrows from its target (embeddings, output) are decoded from the target's file and never trained;
+an output of its own is trained with the layer. Its file is in head_file, losses and conversations are elsewhere.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 NEW_VOCABULARY = 32_000  # tokens that a new head predicts at most, where its target has more
-LEAST_NEW_VOCABULARY = 8_192  # and at least, however few its texts have
+LEAST_NEW_VOCABULARY = 8_192  # and at least, however few occur in its texts
 HEAD_SIZES = (128, 64, 32)
 ROWS_AT_ONCE = 2048  # rows of a matrix that are decoded at once
 
@@ -130,7 +130,7 @@ class HeadSource:
 
     @property
     def method(self) -> str:
-        """The name of the way in which the trained head drafts."""
+        """The name of the trained head's way of drafting."""
         return "Medusa" if self.is_medusa else "P-EAGLE" if self.is_parallel else "EAGLE-3.1"
 
     @property
@@ -205,9 +205,9 @@ def make_new_shape(target: ModelInfo, *, max_context: int) -> HeadShape:
 
 
 def choose_vocabulary_size(counts: Ints) -> int:
-    """Return how many tokens a new head predicts: all of a small vocabulary, else those that its texts have.
+    """Return how many tokens a new head predicts: all of a small vocabulary, else those that occur in its texts.
 
-    A token that it never saw cannot be learned, but would cost time in each draft step.
+    A token that never occurs cannot be learned, but would cost time in each draft step.
     """
     if len(counts) <= NEW_VOCABULARY:
         return len(counts)
@@ -215,7 +215,7 @@ def choose_vocabulary_size(counts: Ints) -> int:
 
 
 def select_frequent_tokens(counts: Ints, most: int) -> Ints | None:
-    """Return the `most` most frequent tokens, of equal ones those with the lowest id; None: all of them."""
+    """Return the `most` most frequent tokens; ties go to the lowest id. None means all tokens."""
     if len(counts) <= most:
         return None
     return np.sort(np.argsort(-counts, kind="stable")[:most]).astype(np.int64)
@@ -307,7 +307,8 @@ def fill_head(head: EagleHead, header: Header) -> None:
 
 
 def select_mask(counts: Ints) -> int:
-    """Return the token for rows whose own is not known: one that the texts do not have, or the rarest; the last such.
+    """Return the token that stands for unknown ones: one that does not occur in the texts, or the rarest; the last of
+    equals.
 
     counts  [vocabulary] how often each occurs
     """

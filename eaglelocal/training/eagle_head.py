@@ -159,7 +159,9 @@ class EagleHead(nn.Module):
         return self.fuse(list(self.mask_hidden.view(len(self.shape.taps), 1, 1, self.shape.tap_width)))
 
     def _visible_cells(self, anchors: Tensor, cells: Tensor) -> Tensor:
-        """Return which cells chains see, [batch, chains, cells]. Windows stay: the drafter cuts its cache per draft."""
+        """Return the cells that each chain sees, [batch, chains, cells]. The window does not move during a draft: the
+        drafter cuts its cache once per draft.
+        """
         is_past = cells <= anchors.unsqueeze(-1)
         return is_past if self.shape.window is None else is_past & (cells > anchors.unsqueeze(-1) - self.shape.window)
 

@@ -163,13 +163,12 @@ def make_reader(values: Floats) -> Rows:
     return lambda first, end: values[first:end]
 
 
-# ---- head comparison: acceptance of several heads on the same texts: what each would have drafted at the same
-# positions
+# ---- head comparison: acceptance of several heads on the same texts, drafting at the same positions
 #
 # The target reads every text once, and no draft is verified by it: a draft counts as accepted where it equals what
 # the target sampled. The heads are of one kind and vocabulary, such as versions of one head.
 def read_source(target: Path, head: Path) -> HeadSource:
-    """Return a head from which training can go on. Raises IncompatibleError for one that cannot be trained further."""
+    """Return a head to continue training from. Raises IncompatibleError for one that cannot be trained further."""
     start, header = read_header(head), read_header(target)
     if medusa_info.is_medusa(start):
         raise IncompatibleError(f"a Medusa head is not trained further: {head.name}")

@@ -237,12 +237,10 @@ def uses_muon(name: str, weight: nn.Parameter) -> bool:
 
 
 def is_table(name: str) -> bool:
-    """Return whether the parameter has a row for each token."""
     return "embedding" in name or name == "output"
 
 
 def makes_scores(name: str) -> bool:
-    """Return whether this is the matrix of queries or of keys."""
     return name.endswith(("q.weight", "k.weight"))
 
 
@@ -264,7 +262,7 @@ def save_checkpoint(path: Path, module: nn.Module, optimizers: list[torch.optim.
 
 
 def restore_checkpoint(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer]) -> int:
-    """Load the checkpoint if there is one; returns the number of steps done."""
+    """Load the checkpoint if there is one. Return the number of steps done."""
     if not path.is_file():
         return 0
     with _damage_errors(path):

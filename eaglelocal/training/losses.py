@@ -1,12 +1,12 @@
 """Losses of one draft step, from the logits of head and target: p is the target's distribution, q the head's.
 
 soft  cross-entropy to p, and a share of cross-entropy to its argmax, as greedy acceptance counts matches
-tv    total variation, 1 - sum min(p, q): what speculative sampling refuses of drafts that are sampled from q
+tv    total variation, 1 - sum min(p, q): the share of drafts sampled from q that speculative sampling rejects
 nla   -log sum min(p, q), whose gradient does not vanish where p and q hardly overlap
 lk    KL(p, q), which turns into tv the more they overlap (arXiv 2602.23881)
 
-And a policy gradient: drafts are sampled from the head, and what the verification of the target's text accepts of them
-is the reward. Which rows count, and their weights by depth, are elsewhere.
+And a policy gradient: drafts are sampled from the head, and the reward is the number of tokens that verification
+against the target's text accepts. batches.py decides which rows count, and their weights by depth.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ def policy_loss(
 
     num_samples  of each chain, drawn from the head at `temperature`
 
-    Verification samples the target, and goes on while its sample is the drafted token. The target's text is such
-    samples. So a drafted token x is accepted with the target's probability p(x), and the next step is reached if x is
-    the token that followed. The reward of a step that is reached is p(x), the return is the sum from there on. The
-    baseline is the mean return of the other samples of the chain that reached the step; if there is none, it is the
-    reward that is expected of the step.
+    Verification samples the target, and goes on while its sample is the drafted token. The target's text consists of
+    such samples. So a drafted token x is accepted with the target's probability p(x), and the next step is reached if x
+    is the token that followed. The reward of a reached step is p(x); its return is the sum of rewards from that step
+    on. The baseline is the mean return of the other samples of the chain that reached the step; if there is none, it is
+    the reward that is expected of the step.
     """
     log_drafts = [F.log_softmax(step.draft.float() / temperature, -1) for step in steps]
     drawn = [sample_tokens(log_draft, num_samples, generator) for log_draft in log_drafts]  # [n, samples] each

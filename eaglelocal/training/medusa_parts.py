@@ -37,7 +37,7 @@ def make_parts_shape(width: int, tap: int, *, num_parts: int, max_context: int) 
 
 
 class MedusaParts(nn.Module):
-    """The layers of a Medusa head. They begin at zero: each part then predicts what the target did."""
+    """The layers of a Medusa head. They begin at zero, so each part first predicts the target's own next token."""
 
     mask_hidden = None
 

@@ -62,8 +62,8 @@ def check_memory_and_disk(
 # ---- training memory: estimates of the memory and disk that training needs, made before the first question, because
 # answers take hours
 #
-# State is exact; what a step takes is an upper bound, by the tensors that are kept for gradients. Pure arithmetic on
-# shapes.
+# The memory of the training state is exact; a step's memory is an upper bound, from the tensors kept for gradients.
+# Pure arithmetic on shapes.
 FLOAT, HALF = 4, 2
 MUON_WORK_BYTES = 16  # bytes per weight, of all matrices of one shape: momentum, stack, and some in bfloat16
 LOGIT_BYTES = {True: 10, False: 26}  # of a step, kept for gradients: of the soft loss, and of the others
@@ -113,7 +113,7 @@ def estimate_need(
 
 
 def optimizer_bytes(name: str, weight: nn.Parameter) -> int:
-    """Return the bytes that its optimizer keeps of each number: AdamW keeps two moments, Muon one."""
+    """Return the optimizer's bytes for each weight: AdamW keeps two moments, Muon one."""
     return FLOAT if uses_muon(name, weight) else 2 * FLOAT
 
 
@@ -158,7 +158,7 @@ def check_memory(need: MemoryNeed, target: Sequence[Buffer], memories: Sequence[
 
 
 def find_memory(device: str, memories: Sequence[FreeMemory]) -> FreeMemory | None:
-    """Return the memory that torch will use: its first GPU is llama.cpp's; None: llama.cpp sees none."""
+    """Return the memory that torch will use: its first GPU is also llama.cpp's first. None if llama.cpp sees no GPU."""
     if device == "cuda":
         first = next((memory for memory in memories if memory.device != RAM), None)
         if first is None or not first.in_ram:

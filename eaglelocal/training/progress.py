@@ -59,7 +59,7 @@ class TrainingProgress:
             self._show(done, elapsed_s)
 
     def note(self, text: str) -> None:
-        """Print a line; without the label if a bar has it already."""
+        """Print a line; without the label if a bar already shows it."""
         line = clean_line(text if self._has_bar else f"{self._label}: {text}")
         self._console.print(f"{time.strftime('%H:%M:%S')} {line}", highlight=False, soft_wrap=True, markup=False)
 

@@ -1,7 +1,7 @@
 """Outputs of a GGUF target for whole texts: the layer inputs that a head reads, and the logits it should predict.
 
-Runs llama.cpp in this process, so that the head learns from what the engine will see: the states and distribution of
-the quantized weights, to the rounding of a batch. Does not use torch.
+Runs llama.cpp in this process, so that the head learns from the engine's own states and distributions: those of the
+quantized weights, up to the rounding of a batch. Does not use torch.
 """
 
 from __future__ import annotations

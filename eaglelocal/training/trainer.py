@@ -39,7 +39,7 @@ from eaglelocal.training.progress import TrainingProgress
 from eaglelocal.training.target_capture import TargetCapture
 
 HELD_OUT_ROWS = 4  # in a batch, if they fit
-MAX_PART_VALUES = 2**22  # of a state, in one part of a step: with a wide target gradients keep gigabytes of it
+MAX_PART_VALUES = 2**22  # values of states in one part of a step: with a wide target, gradients keep gigabytes of them
 RESERVED_BYTES = 512 * 2**20  # of a card, for llama.cpp while torch trains on it
 # torch's messages, for GPUs and other devices
 NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "ALLOC_FAILED")
@@ -104,7 +104,9 @@ def train_head(training: HeadTraining) -> TrainedHead:
 
 
 def limit_torch_memory(device: str) -> None:
-    """Limit torch's memory on the card: llama.cpp ends the process without memory, while torch raises or frees some."""
+    """Limit torch's memory on the card. Without memory, llama.cpp ends the process, while torch raises
+    or frees some.
+    """
     if device == "cuda":
         free, total = torch.cuda.mem_get_info()
         torch.cuda.set_per_process_memory_fraction(gpu_memory_share(free, total, torch.cuda.memory_reserved()))
@@ -184,7 +186,7 @@ def _train(training: HeadTraining) -> TrainedHead:
 
 
 def fit_to_context(training: HeadTraining) -> HeadTraining:
-    """Cut conversations to the context, which may be smaller than before, and drop those with too short an answer.
+    """Cut conversations to the context, which may have become smaller, and drop those whose answer becomes too short.
 
     Also drops conversations with unknown tokens, which a damaged file may have. Raises UsageError if none is left.
     """
@@ -207,7 +209,7 @@ def fit_to_context(training: HeadTraining) -> HeadTraining:
 
 
 def choose_mask(training: HeadTraining) -> HeadTraining:
-    """Choose the mask token of a new P-EAGLE head by the texts that it learns from."""
+    """Choose the mask token of a new P-EAGLE head from the texts that it learns from."""
     source = training.source
     if not source.is_parallel or source.begins_alike:
         return training
@@ -228,7 +230,7 @@ def _select_new_tokens(training: HeadTraining) -> Ints | None:
 
 
 def _count_tokens(training: HeadTraining) -> Ints:
-    """Return a count per token, in which any token of an answer outranks those that are in questions only."""
+    """Count each token, so that any token of an answer outranks tokens that occur only in questions."""
     counts = np.zeros(training.source.info.n_vocab, np.int64)
     for one in training.train_set:
         tokens = np.asarray(one.tokens)

@@ -57,7 +57,7 @@ def enter_folder(folder: Path, target: str, fingerprint: str) -> Iterator[None]:
             hint = f"wait for it, or `--work {suggest_folder()}`"
             raise ResourceError(f"another `eaglelocal train` is using {folder}", hint=hint) from None
         _claim(folder, lock, target, fingerprint)
-        for left in folder.glob(f"*{PARTIAL}"):  # left by a run that was killed
+        for left in folder.glob(f"*{PARTIAL}"):  # a killed run left it
             left.unlink(missing_ok=True)
         yield
 

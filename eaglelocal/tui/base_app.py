@@ -56,7 +56,7 @@ THEMES = (
         variables={"text-muted": "#FFFFFF", "footer-background": "#000000", "footer-key-foreground": "#FFFF00"},
     ),
 )  # fmt: skip
-EXPIRY_MARGIN_S = 0.05  # after the end of a notification, so that it has ended when it is looked at
+EXPIRY_MARGIN_S = 0.05  # delay after a notification's end, so that it is over when the screen checks
 NO_COLOR = "NO_COLOR"
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 TERMINAL, ANSI = "terminal", "ansi-dark"  # our name and Textual's for one theme
@@ -163,7 +163,7 @@ class EagleApp(App[ReturnType]):
             self.notify(f"theme {name}, {kept}", markup=False)
 
     async def on_event(self, event: events.Event) -> None:
-        """Lay out for at least `screen_size.MIN_SIZE`; a smaller terminal shows a line that says so instead."""
+        """Lay out for at least `screen_size.MIN_SIZE`; a smaller terminal shows a message instead."""
         await super().on_event(self._fit_to_minimum(event) if isinstance(event, events.Resize) else event)
 
     def _refresh_notifications(self) -> None:
@@ -200,8 +200,8 @@ class EagleApp(App[ReturnType]):
     def show(self) -> ReturnType | None:
         """Run the app until the user leaves or a signal of ENDING comes, and return its result.
 
-        Raises `failure`, if there is one, and calls the signal's handler, after the terminal has been restored. In the
-        middle of the app's work the exception of a handler would be lost in a task, or leave half of the work.
+        Raises `failure`, if there is one, and calls the signal's handler, after the terminal has been restored. If the
+        handler raised in the middle of the app's work, the exception would be lost in a task, or leave work half done.
         """
         found = {number: signal.getsignal(number) for number in ENDING}
         self._handlers = {number: handler for number, handler in found.items() if callable(handler)}
@@ -216,7 +216,7 @@ class EagleApp(App[ReturnType]):
         return result
 
     def _end_by(self, number: signal.Signals) -> None:
-        """Leave the app because of a signal. A second one is handled at once, wherever it comes."""
+        """Leave the app because of a signal. A second signal is handled at once, wherever it arrives."""
         self._ended_by = number
         self._restore_handlers()
         self.exit()
@@ -244,7 +244,7 @@ class EagleApp(App[ReturnType]):
         return TerminalDriver if found is LinuxDriver else found
 
     def on_load(self) -> None:
-        """Redraw everything when the app resumes from the shell, which may have written over the screen."""
+        """Redraw everything when the app resumes from the shell, which may have overwritten the screen."""
         for number in self._handlers:
             asyncio.get_running_loop().add_signal_handler(number, self._end_by, number)
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
@@ -304,7 +304,7 @@ class RedrawTimer:
 # ---- frame rate: decide how often the screen is drawn: eight times a second at best, less if that costs more than
 # its CPU share
 #
-# Pure: the caller says what drawing cost. On a small machine, CPU time for drawing is taken from the engine.
+# Pure: the caller measures the cost. On a small machine, drawing takes CPU time from the engine.
 FASTEST_S, SLOWEST_S = 0.125, 1.0  # seconds between two frames
 LONGEST_S = 5.0  # after a frame too expensive for SLOWEST_S, such as one long block that grows
 NUM_RECENT, NUM_EXPENSIVE = (8, 3)  # recent frames; how many must be expensive to count, so that a start is ignored

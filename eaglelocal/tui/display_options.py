@@ -18,11 +18,9 @@ from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 class DisplayOptions:
     """The appearance and keys that the user chose.
 
-    has_figures
-            a line of figures stands below each answer
-    theme   dark, light, contrast or terminal (the terminal's own colors)
-    keys    (action, comma-separated keys), in place of the default ones
-    theme_file, theme_variable
+    has_figures                 show a line of figures below each answer theme   dark, light, contrast or terminal (the
+    terminal's own colors) keys    (action, comma-separated keys), in place of the default ones theme_file,
+    theme_variable
             the config file in which a theme chosen on a screen is kept, and the variable that overrides it
     """
 

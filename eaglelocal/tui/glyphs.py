@@ -103,7 +103,7 @@ ASCII = Glyphs(
     degrees="C",
     up="^",
     down="v",
-    digits={},  # three rows of ASCII are no digits that one can read at a glance
+    digits={},  # three rows of ASCII would not make readable digits
 )
 
 

@@ -1,4 +1,4 @@
-"""The overlay of F1: what can be typed and pressed on a screen, from the top, narrowed down by typing words."""
+"""The overlay of F1: all commands and keys of a screen, which typed words narrow down."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from eaglelocal.tui.styled_lines import EMPTY, Line, Role, cell_width, plain_text
+from eaglelocal.tui.styled_lines import EMPTY_LINE, Line, Role, cell_width, plain_text
 
 ROLES: tuple[Role, ...] = ("text", "strong", "quiet", "good", "bad", "warn", "accent", "track", "selected")
 
@@ -48,7 +48,7 @@ class LinesWidget(Widget):
         self._lines: list[Line] = []
         self._styles: dict[Role, Style] = {}
         self._titles = ("", "")
-        self.num_drawn = 0  # lines so far, a measure of the cost
+        self.num_drawn = 0  # lines drawn so far, a measure of the cost
 
     @property
     def text(self) -> str:
@@ -94,4 +94,4 @@ class LinesWidget(Widget):
 
 
 def _line_at(lines: Sequence[Line], y: int) -> Line:
-    return lines[y] if y < len(lines) else EMPTY
+    return lines[y] if y < len(lines) else EMPTY_LINE

@@ -38,7 +38,7 @@ def name_action(binding: Binding) -> str:
 
 
 def make_key_rows(bindings: Mapping[str, Binding], purposes: Mapping[str, str]) -> list[HelpRow]:
-    """Return a row of the help for each of the purposes, by binding id: the keys that have it now, and what they do."""
+    """Return a row of the help for each purpose, by binding id: its current keys, and the purpose."""
     names: dict[str, list[str]] = {}
     for key, binding in bindings.items():
         if not key.startswith(OF_ONE_TERMINAL):

@@ -1,6 +1,6 @@
 """Lines of text with roles, and functions to combine them; the content of panels, independent of widgets.
 
-Pure. A role says what a text means (good, bad, quiet ...), a theme how that looks. Without colors roles are
+Pure. A role is the meaning of a text (good, bad, quiet ...); a theme decides how it looks. Without colors roles are
 invisible, so no information may depend on them.
 """
 
@@ -23,7 +23,7 @@ class _Span(NamedTuple):
 
 
 class StyledSpan(_Span):
-    """A text with a role. It cannot control the terminal or leave its line, whatever it is made of."""
+    """A text with a role. Whatever the text contains, it cannot control the terminal or leave its line."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ class StyledSpan(_Span):
 
 
 Line = tuple[StyledSpan, ...]
-EMPTY: Line = ()
+EMPTY_LINE: Line = ()
 
 
 def make_line(*parts: str | StyledSpan | tuple[str, Role]) -> Line:
@@ -70,7 +70,7 @@ def join_columns(left: Sequence[Line], right: Sequence[Line], *, at: int) -> lis
     """Return two blocks side by side; the right one begins at column `at`."""
     num_lines = max(len(left), len(right))
     return [
-        (*fit_line(left[i] if i < len(left) else EMPTY, at), *(right[i] if i < len(right) else EMPTY))
+        (*fit_line(left[i] if i < len(left) else EMPTY_LINE, at), *(right[i] if i < len(right) else EMPTY_LINE))
         for i in range(num_lines)
     ]
 

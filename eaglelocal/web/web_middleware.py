@@ -137,13 +137,13 @@ class MisdirectedRequest(web.HTTPClientError):
     status_code = 421
 
 
-# ---- visitor folder: the folder of one visitor's chat, in the system's temporary folder, and what killed chats left
-# there
+# ---- visitor folder: the folder of one visitor's chat, in the system's temporary folder, and the leftovers of killed
+# chats
 #
 # eaglelocal-chat-RANDOM/.lock held by the process of the chat for as long as it runs
 #
-# A folder whose lock is free belongs to nobody any more, whatever process ids say. Folders of earlier versions have
-# no lock: of these only empty ones are removed, when they are old. Only folders of the same user are looked at.
+# A folder whose lock is free has no owner any more, whatever process ids say. Folders of earlier versions have no lock;
+# only old and empty ones of these are removed. Only folders of the same user are looked at.
 PREFIX, LOCK, UNLOCKED = "eaglelocal-chat-", ".lock", ".lock-to-be"
 OLD_S = 86_400.0
 
@@ -155,7 +155,7 @@ def open_visitor_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=PREFIX) as name, (Path(name) / UNLOCKED).open("ab") as lock:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
-            (Path(name) / UNLOCKED).rename(Path(name) / LOCK)  # nobody sees it before it is held
+            (Path(name) / UNLOCKED).rename(Path(name) / LOCK)  # no other process sees it before it is held
         yield Path(name)
 
 

@@ -75,7 +75,7 @@ class ExitReason:
 
     @property
     def is_from_outside(self) -> bool:
-        """Return whether somebody else ended the process, so that nothing it did is the cause."""
+        """Return whether another process or user ended it, so that its own work is not the cause."""
         return not self.kill_reason and -self.exit_status in _OUTSIDE_SIGNALS
 
     @property

@@ -345,7 +345,7 @@ def _send_beats(service: EngineService, channel: Channel) -> None:
 
 
 class _WarningSender(logging.Handler):
-    """Sends the warnings of this process, which nobody would see, to the parent with its log."""
+    """Sends the warnings of this process, which would be lost, to the parent with its log."""
 
     def __init__(self, channel: Channel) -> None:
         super().__init__(logging.WARNING)

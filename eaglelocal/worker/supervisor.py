@@ -110,7 +110,7 @@ class Listener(Protocol):
     def on_lost(self, error: EagleLocalError, *, is_crash: bool) -> None:
         """Handle the end of the process: requests that had begun fail, the others wait for the next process.
 
-        `is_crash`: a request may be the cause. Else one that had begun, but of which no word was said, may wait too.
+        `is_crash`: a request may be the cause. Otherwise a begun request without any event yet may wait too.
         """
 
     def on_down(self, error: EagleLocalError, *, for_good: bool) -> None:
@@ -257,7 +257,6 @@ class Supervisor:
         return run.error
 
     def _start_child(self) -> EngineChild:
-        """Return a process that loads the plan. Raises OSError."""
         spare, self._spare = self._spare, None
         child = (spare and spare.take(self._builder)) or EngineChild(self._builder)
         child.load(self._plan)

@@ -49,7 +49,7 @@ class Silence:
     longest_s: float = 0.0  # silence that ended with a sign of life
 
     def end(self, *, is_loading: bool) -> None:
-        """End the silence by a message. Silence during a load does not count as that of normal steps."""
+        """End the silence by a message. Silence during a load does not count as silence between steps."""
         if not is_loading:
             self.longest_s = max(self.longest_s, self.total_s)
         self.still_s = self.total_s = 0.0

@@ -259,7 +259,7 @@ BUG = (
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_who_is_killed_leaves_no_half_written_model(environ: dict[str, str], number: signal.Signals) -> None:
-    """Nor does a terminal that is closed: gigabytes that nobody would find."""
+    """Nor does a terminal that is closed: gigabytes that would never be found."""
     command = [sys.executable, "-m", "eaglelocal", "chat", "--target", "demo@1b:bf16", "hi"]
     folder = Path(environ["XDG_CACHE_HOME"]) / "eaglelocal" / "generated"
     quiet = subprocess.DEVNULL

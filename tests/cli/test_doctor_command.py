@@ -174,7 +174,7 @@ def test_a_stale_calibration(examined: Examined) -> None:
     assert examined()["calibration"]["level"] == "ok"
 
 
-def test_a_setting_that_nobody_knows(tmp_path: Path, examined: Examined) -> None:
+def test_an_unknown_setting(tmp_path: Path, examined: Examined) -> None:
     file = tmp_path / "config" / "eaglelocal" / "config.toml"
     file.parent.mkdir(parents=True)
     file.write_text("temprature = 0.5\n")
@@ -184,9 +184,7 @@ def test_a_setting_that_nobody_knows(tmp_path: Path, examined: Examined) -> None
     assert finding["command"].endswith(f"vi}} {file}")
 
 
-def test_a_port_that_somebody_else_has_and_files_that_were_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: Examined
-) -> None:
+def test_a_port_in_use_and_leftover_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: Examined) -> None:
     partial = tmp_path / "cache" / "huggingface" / "hub" / "models--a--b" / "blobs" / "x.incomplete"
     partial.parent.mkdir(parents=True)
     partial.write_bytes(b"1" * 1000)
@@ -197,7 +195,7 @@ def test_a_port_that_somebody_else_has_and_files_that_were_left(
         monkeypatch.setenv("EAGLELOCAL_PORT", str(port))
         findings = examined()
     assert findings["port"]["text"].startswith(f"port {port} is taken by ")
-    assert not LINUX or f"(pid {os.getpid()})" in findings["port"]["text"]  # elsewhere only root is told
+    assert not LINUX or f"(pid {os.getpid()})" in findings["port"]["text"]  # elsewhere only root sees it
     assert findings["partial_downloads"]["text"].startswith("a download was interrupted")
     assert findings["leftovers"]["level"] == "warning"
     assert main.run(["ps"]) == 0  # the command that it names

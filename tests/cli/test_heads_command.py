@@ -150,7 +150,7 @@ def test_heads_of_a_changed_or_lost_file_are_listed_and_deleted(run: Run, tmp_pa
     assert "all learned heads have their model" in run("--prune", "--yes").stderr
 
 
-def test_a_split_model_that_was_known_by_its_first_part_is_told_apart(run: Run, tmp_path: Path) -> None:
+def test_a_split_model_known_by_its_first_part_is_distinguished(run: Run, tmp_path: Path) -> None:
     """Its versions may be another model's whose first part is the same, so they are not used."""
     parts = [tmp_path / f"model-0000{number}-of-00002.gguf" for number in (1, 2)]
     for part in parts:
@@ -227,7 +227,7 @@ def test_a_damaged_record_is_one_line(run: Run) -> None:
     assert not [line for line in lines if line.startswith("*")]
 
 
-def test_a_head_whose_files_nobody_knows_is_not_listed_as_drafting(run: Run) -> None:
+def test_a_head_with_unknown_files_is_not_listed_as_drafting(run: Run) -> None:
     store = learn(*demo_sources())
     records = store.folder / "versions.json"
     records.write_text(json.dumps(json.loads(records.read_text()) | {"target_path": "models/t.gguf"}))

@@ -448,7 +448,7 @@ def test_a_damaged_file_is_named_and_fetched_anew(person: Person) -> None:
     flip_a_byte(model.blobs[0])
     done = person.runs("pull", GUIDE, "--draft", "none")
     assert done.returncode == 0 and "by name and size; --verify checks their hashes too" in done.stderr
-    done = person.runs("pull", GUIDE, "--draft", "none", "--verify")  # nobody can be asked
+    done = person.runs("pull", GUIDE, "--draft", "none", "--verify")  # there is no terminal to ask on
     assert done.returncode == 2 and "damaged: guide-BF16.gguf: its SHA-256 is not" in done.stderr
     assert model.path.read_bytes() != sound
     done = person.runs("pull", GUIDE, "--draft", "none", "--verify", HF_HUB_OFFLINE="1")

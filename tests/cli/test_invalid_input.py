@@ -68,7 +68,7 @@ def test_every_command_takes_any_argument(
         (tmp_path / "conversations" / "after all.json").unlink(missing_ok=True)
 
 
-def test_what_nobody_foresaw_is_reported_and_the_talk_goes_on(talk: Start, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_an_unexpected_error_is_reported_and_the_chat_goes_on(talk: Start, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     def fails(*_: object) -> None:
         raise ZeroDivisionError("unforeseen")
 

@@ -125,7 +125,7 @@ def limit() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", USES)
-def test_a_pipe_in_the_place_of_a_file_makes_nobody_wait(
+def test_a_pipe_in_place_of_a_file_makes_no_reader_wait(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: None
 ) -> None:
     enter_empty_home(monkeypatch, tmp_path)

@@ -81,7 +81,7 @@ def test_everything_that_was_rejected(capsys: pytest.CaptureFixture[str]) -> Non
         assert target in every
 
 
-def test_it_tells_when_models_came_out_and_what_that_is_worth(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_shows_when_models_came_out_and_what_that_is_worth(capsys: pytest.CaptureFixture[str]) -> None:
     content = plan_report(capsys, "--machine", "2x-rtx-3090")
     chosen = content["chosen"]
     assert chosen["released"] == "2026-08"

@@ -57,7 +57,7 @@ def test_a_projector_named_at_the_start_is_the_first_targets(
     ("images", "named", "reads"),
     [((), False, False), ((Image(b""),), False, True), ((), True, True)],
 )
-def test_what_nobody_asks_about_is_not_loaded_to_measure(
+def test_a_model_that_is_not_asked_for_is_not_loaded_to_measure(
     tmp_path: Path, images: tuple[Image, ...], named: bool, reads: bool
 ) -> None:
     """A projector beside the target takes memory and time."""

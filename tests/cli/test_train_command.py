@@ -55,7 +55,7 @@ def started(environ: dict[str, str], log: Path, *arguments: str) -> Iterator[sub
 def stopped_by(
     number: signal.Signals, program: subprocess.Popen[bytes], log: Path, *when: Callable[[], bool]
 ) -> tuple[int, str]:
-    """Exit code and all that was told; no process stays behind. `when`: one after the other."""
+    """Exit code and all output; no process stays behind. `when`: one after the other."""
     for is_so in when:
         wait_until(lambda is_so=is_so: is_so() or program.poll() is not None, "it came so far")
     children = psutil.Process(program.pid).children(recursive=True)

@@ -234,7 +234,7 @@ class Reference:
         return np.array(said)
 
     def _chained(self, logits: np.ndarray, token: int) -> np.ndarray:
-        """Each row is told of the likeliest token before it."""
+        """Each row gets the likeliest token before it."""
         said = []
         for row in logits:
             said.append(row + self._weights["markov_w2.weight"] @ self._weights["markov_w1.weight"][token])

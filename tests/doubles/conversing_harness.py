@@ -1,4 +1,4 @@
-"""Conversations of several requests over a scripted engine: who asked, who was cancelled, and what each was told."""
+"""Conversations of several requests over a scripted engine: their questions, cancellations and events."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def make_drafter(kind: str, *, branches: int = 0) -> Drafter:
     if kind == "wrong":
         return Eagle3(ScriptedHead(WRONG), (0,))
     if kind == "eagle3":
-        return Eagle3(ScriptedHead(TABLE), (0,), branches=1 + (branches > 0))
+        return Eagle3(ScriptedHead(TABLE), (0,), num_choices=1 + (branches > 0))
     if kind == "prompt ends":
-        return Eagle3(ScriptedHead(TABLE), (0,), branches=1 + (branches > 0), max_prompt_rows=20)
+        return Eagle3(ScriptedHead(TABLE), (0,), num_choices=1 + (branches > 0), max_prompt_rows=20)
     if kind == "no slot state":
         return DrafterOnly(Eagle3(ScriptedHead(TABLE), (0,)))
     if kind == "model":
-        return DraftModel(ScriptedContext(TABLE, gives_features=False, num_branches=branches), branches=1)
+        return DraftModel(ScriptedContext(TABLE, gives_features=False, num_branches=branches), num_choices=1)
     return Ngram(128) if kind == "ngram" else NoDrafter()
 
 

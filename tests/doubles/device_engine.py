@@ -1,6 +1,6 @@
 """The real engine over a target that a device computes, with a clock of its own; no llama.cpp.
 
-A decode takes DEVICE_S from its submission, but nobody waits for it: the device's clock is set forward. What the
+A decode takes DEVICE_S from its submission, but no thread waits for it: the device's clock is set forward. What the
 doubles themselves take counts as the native library's time, and so does what the engine does while the device computes:
 its host time is then that for which the device waits. Ranking logits counts as host time, and is done by the native
 code as over llama.cpp. All of it is processor time of the engine's thread, so that other programs hardly add to it.
@@ -83,12 +83,12 @@ class Ranking:
         )
         self.seconds = 0.0
 
-    def rank(self, logits: Floats, branches: int, *, confident: bool) -> Proposals:
-        count, top, at = num_ranked(branches, len(logits), confident=confident), self._top, logits.ctypes.data
+    def rank(self, logits: Floats, num_choices: int, *, confident: bool) -> Proposals:
+        count, top, at = num_ranked(num_choices, len(logits), confident=confident), self._top, logits.ctypes.data
         started_at = now()
         self._native.rank(at, len(logits), count, self._maxima, top.tokens_at, top.shares_at)
         self.seconds += now() - started_at
-        return top.read(1, count, branches, confident=confident)
+        return top.read(1, count, num_choices, confident=confident)
 
 
 class DeviceSampler(ScriptedSampler):
@@ -155,8 +155,8 @@ class DeviceHead(ScriptedHead):
         with self._clock():
             return super().decode(*arguments, **options)
 
-    def _propose(self, rows: list[Floats], branches: int, states: list[State]) -> Proposals:
-        ranked = [self._ranking.rank(row, branches, confident=True) for row in rows]
+    def _propose(self, rows: list[Floats], num_choices: int, states: list[State]) -> Proposals:
+        ranked = [self._ranking.rank(row, num_choices, confident=True) for row in rows]
         return Proposals([each.tokens[0] for each in ranked], [each.confidences[0] for each in ranked], states)
 
 

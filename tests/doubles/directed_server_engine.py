@@ -290,7 +290,7 @@ def _nothing(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
 
 
 def _weigh(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
-    """Words with log-probabilities, and half a character, of which no text is told."""
+    """Words with log-probabilities, and half a character, which gives no text."""
     for piece in [f"{word} ".encode() for word in rest.split(" ")] + [b"\xc3"]:
         top = (TokenLogprob(1, -0.25, piece), TokenLogprob(2, -2.5, b"other"))
         sampled = Sampled(1, -0.25, piece, top)

@@ -17,7 +17,7 @@ from eaglelocal.core.tools import CallPart, ToolCall, join_calls
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.input_processor import InputProcessor
-from eaglelocal.engine.input_queue import INLINE, Lanes
+from eaglelocal.engine.input_queue import INLINE, InputExecutors
 from eaglelocal.scheduler.host_swap import HostSwap
 from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.scheduler import Scheduler
@@ -87,7 +87,7 @@ class EngineHarness:
         min_fork: int | None = 3,
         image_reader: ImageReader | None = None,
         swap: HostSwap | None = None,
-        lanes: Lanes = INLINE,
+        input_executors: InputExecutors = INLINE,
         adapters: Sequence[AdapterFile] = (),
         controller: Controller | None = None,
         shared: tuple[int, ...] = (),
@@ -112,7 +112,7 @@ class EngineHarness:
         self.engine = Engine(
             context=self.context,
             input_processor=reader,
-            lanes=lanes,
+            input_executors=input_executors,
             drafters=drafters if spec != OFF else (),
             controller=controller or controller_of(drafters, spec, branches=branches),
             scheduler=self.scheduler,

@@ -40,7 +40,7 @@ class Script:
     hangs: bool = False  # after the words, until somebody cancels
     deaf: bool = False  # cancel does nothing
     delay_s: float = 0.0  # before each word
-    thought: str = ""  # told before the words, apart from them where that is asked for
+    thought: str = ""  # emitted before the words, and separately if requested
 
 
 def says(text: str, *drafted: int) -> Script:

@@ -342,8 +342,8 @@ class ScriptedContext:
         self.samplers.append(ScriptedSampler(self, params, constraint))
         return self.samplers[-1]
 
-    def propose(self, rows: Sequence[int], branches: int, *, confident: bool) -> Proposals:
-        return proposals([self.logits_of(row) for row in rows], branches, [])
+    def propose(self, rows: Sequence[int], num_choices: int, *, confident: bool) -> Proposals:
+        return proposals([self.logits_of(row) for row in rows], num_choices, [])
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
         self._check_collected()
@@ -384,8 +384,8 @@ class ScriptedContext:
         self._check_collected()
 
 
-def proposals(rows: list[Floats], branches: int, states: list[State]) -> Proposals:
-    tokens = [np.argsort(-row, kind="stable")[:branches] for row in rows]
+def proposals(rows: list[Floats], num_choices: int, states: list[State]) -> Proposals:
+    tokens = [np.argsort(-row, kind="stable")[:num_choices] for row in rows]
     chosen = [sureness(softmax(row)[best]) for row, best in zip(rows, tokens, strict=True)]
     return Proposals([best.tolist() for best in tokens], chosen, states)
 
@@ -422,7 +422,7 @@ class ScriptedHead:
     def decode(
         self,
         batch: PairBatch,
-        branches: int,
+        num_choices: int,
         *,
         confident: bool,
         depth: int = 1,
@@ -434,7 +434,7 @@ class ScriptedHead:
         for row, sequence in enumerate(batch.sequences):
             if sequence not in batch.sequences[:row]:
                 self._cells.remove(sequence, batch.positions[row])
-        said = self._decode(batch, branches)
+        said = self._decode(batch, num_choices)
         is_sure = all(best[0] >= extra_levels.confidence for best in said.confidences)
         extra_levels = extra_levels if is_sure else NO_EXTRA_LEVELS
         if depth + extra_levels.num_levels == 1 or not batch.outputs:
@@ -444,10 +444,10 @@ class ScriptedHead:
         tokens, rows = [best[0] for best in said.tokens], batch.outputs
         positions, sequences = [batch.positions[row] + 1 for row in rows], [batch.sequences[row] for row in rows]
         ahead = PairBatch(tokens, said.states, positions, sequences, list(range(len(rows))))
-        deeper = self.decode(ahead, branches, confident=confident, depth=depth - 1, extra_levels=extra_levels)
+        deeper = self.decode(ahead, num_choices, confident=confident, depth=depth - 1, extra_levels=extra_levels)
         return Proposals(said.tokens + deeper.tokens, said.confidences + deeper.confidences, deeper.states)
 
-    def _decode(self, batch: PairBatch, branches: int) -> Proposals:
+    def _decode(self, batch: PairBatch, num_choices: int) -> Proposals:
         self.decodes += 1
         if self.decodes - 1 in self.refused:
             raise ResourceError("the cache has no room")
@@ -461,10 +461,10 @@ class ScriptedHead:
             self._cells.append(batch.sequences[row], position, rolled)
             states[row] = (rolled, position + 1, 1)
         rows = [self._table.logits(int(states[row, 0])) for row in batch.outputs]
-        return self._propose(rows, branches, [states[row].tobytes() for row in batch.outputs])
+        return self._propose(rows, num_choices, [states[row].tobytes() for row in batch.outputs])
 
-    def _propose(self, rows: list[Floats], branches: int, states: list[State]) -> Proposals:
-        return proposals(rows, branches, states)
+    def _propose(self, rows: list[Floats], num_choices: int, states: list[State]) -> Proposals:
+        return proposals(rows, num_choices, states)
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
         self._cells.share(source, target, first, end)
@@ -510,7 +510,7 @@ class ScriptedParallelHead(ScriptedHead):
 
     mask = Mask(1, b"an unknown state", num_depths=6)
 
-    def _decode(self, batch: PairBatch, branches: int) -> Proposals:
+    def _decode(self, batch: PairBatch, num_choices: int) -> Proposals:
         tokens, states = list(batch.tokens), list(batch.states)
         for row, state in enumerate(batch.states):
             if state == self.mask.state:
@@ -519,7 +519,7 @@ class ScriptedParallelHead(ScriptedHead):
                 rolled = next_state(int(before[0]), tokens[row - 1])
                 tokens[row] = int(np.argmax(self._table.logits(rolled)))
                 states[row] = np.array([rolled, batch.positions[row], 1], np.float32).tobytes()
-        return super()._decode(replace(batch, tokens=tokens, states=states), branches)
+        return super()._decode(replace(batch, tokens=tokens, states=states), num_choices)
 
 
 class ScriptedMedusa:
@@ -530,14 +530,14 @@ class ScriptedMedusa:
     def __init__(self, table: Table, *, max_rows: int = 64) -> None:
         self._table, self.max_rows, self.calls = table, max_rows, 0
 
-    def propose(self, states: Sequence[Floats], depth: int, branches: int) -> Proposals:
+    def propose(self, states: Sequence[Floats], depth: int, num_choices: int) -> Proposals:
         self.calls += 1
         assert 0 < len(states) * depth <= self.max_rows
         rows, rolled = [], [int(state[0]) for state in states]
         for _ in range(depth):
             rolled = [next_state(state, int(np.argmax(self._table.logits(state)))) for state in rolled]
             rows += [self._table.logits(state) for state in rolled]
-        return proposals(rows, branches, [])
+        return proposals(rows, num_choices, [])
 
     def close(self) -> None:
         pass

@@ -16,7 +16,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import fixed_spec
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.drafters.eagle3 import Eagle3
-from eaglelocal.engine.input_queue import Lanes
+from eaglelocal.engine.input_queue import InputExecutors
 from eaglelocal.worker.process import EngineLoop
 
 from .engine_harness import EngineHarness
@@ -88,7 +88,7 @@ def build(plan: Plan, report: Report) -> EngineLoop:
         num_slots=plan.num_slots,
         n_ctx=plan.n_ctx,
         n_batch=64,
-        lanes=Lanes(report=report),
+        input_executors=InputExecutors(report=report),
         context_kind=TellingContext,
         vocabulary=CutVocabulary() if plan.target_label == CUTTER else CharacterVocabulary(),
     )

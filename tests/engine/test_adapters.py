@@ -1,5 +1,5 @@
 """Slots with different LoRA adapters: a decode has one mix, cells are shared among equal mixes only, texts are those of
-each request alone, nobody waits for more than a turn of the others."""
+each request alone, no request waits for more than a turn of the others."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Setup:
         kind, _, which = self.drafter.partition(" ")
         table = TABLE if which == "right" else OTHER
         if kind == "eagle3":
-            return Eagle3(ScriptedHead(table), (0,), branches=1 + (self.branches > 0))
+            return Eagle3(ScriptedHead(table), (0,), num_choices=1 + (self.branches > 0))
         if kind == "model":
             return DraftModel(ScriptedContext(table, gives_features=False, num_branches=self.branches))
         return FlakyDrafter(TABLE.n_vocab) if kind == "flaky" else Ngram(128)
@@ -199,7 +199,7 @@ def test_caches_that_cannot_be_cut_anywhere(context_kind: type[ScriptedContext],
     assert {one.id: outcome(plain[one.id]) for one in asked} == {one.id: outcome(deferred[one.id]) for one in asked}
 
 
-# ---- what is told, and when
+# ---- what is reported, and when
 def steps_of(harness: EngineHarness, *asked: ChatRequest) -> list[list[RequestEvent]]:
     """Return the events of every step."""
     for request in asked:
@@ -215,7 +215,7 @@ def test_the_events_of_a_step_come_with_the_next_submission() -> None:
     at_once = steps_of(Setup(spec=fixed_spec(1)).build(ScriptedContext), request)
     deferred = steps_of(Setup(spec=fixed_spec(1)).build(AsynchronousContext), request)
     tokens = [[e for e in events if isinstance(e, Tokens)] for events in at_once]
-    assert len(tokens[0]) == 1  # told as early as it can be
+    assert len(tokens[0]) == 1  # emitted as early as possible
     assert [[e for e in events if isinstance(e, Tokens)] for events in deferred] == [[], *tokens]
     assert len(deferred) == len(at_once) + 1
 
@@ -226,7 +226,7 @@ def test_an_answer_that_ends_frees_its_slot_for_the_very_next_decode() -> None:
     assert len(harness.context.decodes) == 2 * 4
 
 
-def test_rows_behind_a_stop_string_are_neither_told_nor_learned_from() -> None:
+def test_rows_after_a_stop_string_are_neither_reported_nor_learned_from() -> None:
     text = "".join(chr(ord("a") + token - 1) for token in plain_text(TABLE, ask("a", (3, 4, 5), ignore_eos=True)))
     harness = Setup(spec=OFF).build(AsynchronousContext)
     request = ask("a", (3, 4, 5), stop=(text[5],), ignore_eos=True)
@@ -236,7 +236,7 @@ def test_rows_behind_a_stop_string_are_neither_told_nor_learned_from() -> None:
     num_told = text.index(text[5]) + 1
     assert answer.finished.completion_tokens == len(answer.tokens) == num_told
     assert len(harness.context.decodes) == num_told + 1  # the decode that was under way when the stop was found
-    assert harness.context._submitted is None  # it was work, although nobody waited for it
+    assert harness.context._submitted is None  # it was work, although no call waited for it
     assert harness.engine.snapshot().generated_tokens == num_told
 
 

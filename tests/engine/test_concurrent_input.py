@@ -13,7 +13,7 @@ from doubles.scripted_context import LetterVocabulary, Table
 from eaglelocal.core.events import Failed, RequestEvent
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import GREEDY
-from eaglelocal.engine.input_queue import start_lanes
+from eaglelocal.engine.input_queue import start_executors
 from eaglelocal.engine.prompt_tokens import SHORT_CHARS
 
 TABLE = Table(seed=5)
@@ -45,7 +45,9 @@ def short(name: str) -> ChatRequest:
 
 
 def harness_of(vocabulary: HeldVocabulary, *, n_ctx: int = 128) -> EngineHarness:
-    return EngineHarness(TABLE, NoDrafter(), num_slots=2, n_ctx=n_ctx, vocabulary=vocabulary, lanes=start_lanes())
+    return EngineHarness(
+        TABLE, NoDrafter(), num_slots=2, n_ctx=n_ctx, vocabulary=vocabulary, input_executors=start_executors()
+    )
 
 
 def step_until(harness: EngineHarness, result: dict[str, AnswerResult], name: str) -> None:

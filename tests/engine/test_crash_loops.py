@@ -59,7 +59,7 @@ def test_every_crash_has_one_line_in_the_log_and_a_report(
     assert report.parent == locations.crash_reports_dir()
     assert "culprit  chat" in report.read_text()
     back = [one.getMessage() for one in caplog.records if "is back after" in one.getMessage()]
-    assert len(back) <= num_crashes  # told when caplog listens to it
+    assert len(back) <= num_crashes  # reported when caplog listens to it
 
 
 def test_a_segfault_leaves_python_frames_in_its_report() -> None:
@@ -156,7 +156,7 @@ def test_a_hang_of_which_we_make_an_end_counts() -> None:
             client.stream(ask("hang", "again")).result()
 
 
-def test_what_kills_its_engine_is_tried_twice_and_costs_nobody_else_an_answer() -> None:
+def test_a_request_that_kills_its_engine_runs_twice_and_costs_no_other_answer() -> None:
     """As one that takes so much memory that the system kills the engine."""
     with EngineClient(plan(), builder=BUILDER, restart=HASTY) as client:
         client.start()

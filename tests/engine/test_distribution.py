@@ -132,9 +132,9 @@ def test_draws_follow_the_exact_distribution(name: str, kind: str, length: int) 
 def test_draws_next_to_second_choices_follow_it_too(name: str, table: Table) -> None:
     """Every second choice is sent, and often drawn: the head knows the logits, and the draws are hot."""
     asked = requests(1000, PROMPT, PARAMS[name] | {"max_tokens": NUM_TOKENS + 3})  # room for trees
-    parallel = PEagle(ScriptedParallelHead(table), (0,), ScriptedParallelHead.mask, branches=2)
-    medusa = Medusa(ScriptedMedusa(table), 0, block_size=6, branches=2)
-    for head in (Eagle3(ScriptedHead(table), (0,), branches=2), parallel, medusa):
+    parallel = PEagle(ScriptedParallelHead(table), (0,), ScriptedParallelHead.mask, num_choices=2)
+    medusa = Medusa(ScriptedMedusa(table), 0, block_size=6, num_choices=2)
+    for head in (Eagle3(ScriptedHead(table), (0,), num_choices=2), parallel, medusa):
         harness = EngineHarness(TABLE, head, spec=AUTO, num_slots=2, branches=4)
         seen = counted(harness.engine, asked)
         assert p_value(seen, exact(TABLE.after, PROMPT, asked[0].params)) > LEAST_P

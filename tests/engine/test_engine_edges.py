@@ -18,7 +18,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
-from eaglelocal.engine.input_queue import Lanes
+from eaglelocal.engine.input_queue import InputExecutors
 from eaglelocal.errors import RequestError
 
 TABLE = Table(seed=1)
@@ -206,8 +206,8 @@ def test_an_end_or_a_stop_string_inside_an_accepted_draft_leaves_a_usable_cache(
 def test_work_on_a_request_is_reported_before_it_begins() -> None:
     """Also what its process never says: if it crashes then, this is all that the parent knows."""
     reported: list[tuple[object, int]] = []
-    lanes = Lanes(report=lambda event: reported.append((event, len(harness.context.decodes))))
-    harness = EngineHarness(TABLE, NoDrafter(), lanes=lanes)
+    input_executors = InputExecutors(report=lambda event: reported.append((event, len(harness.context.decodes))))
+    harness = EngineHarness(TABLE, NoDrafter(), input_executors=input_executors)
     for name in "ab":
         harness.engine.submit(ask(name, (1, 2, 3), max_tokens=3))
     reading = [event for name in "ab" for event in (Begun(name, is_reading=True), Rested(name))]

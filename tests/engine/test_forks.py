@@ -38,7 +38,7 @@ def test_a_shared_prompt_is_computed_once(kind: str, num_slots: int, branches: i
     conversing = Conversing(harness)
     conversing.submit(*asked)
     conversing.step()
-    assert sum(harness.context.decodes) == 48  # the first takes the whole batch, nobody computes the same beside it
+    assert sum(harness.context.decodes) == 48  # the first takes the whole batch; no other slot repeats it
     result = finish_whole(conversing)
     margin = drafter.traits.reuse_margin
     assert [cached(result[one.id]) for one in asked] == [0] + [len(STEM) - margin] * (num_slots - 1)
@@ -92,7 +92,7 @@ def test_a_right_drafter_stays_right_after_a_prefix_that_was_taken_over(kind: st
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_steps", [1, 2, 3, 4, 5])
-def test_nobody_waits_for_a_reader_that_is_cancelled(kind: str, num_steps: int) -> None:
+def test_no_request_waits_for_a_cancelled_prefill(kind: str, num_steps: int) -> None:
     """The next one reads on from where the first one stopped, and the third waits for that."""
     harness = EngineHarness(TABLE, make_drafter(kind), num_draft_tokens=2, num_slots=3, n_batch=16)
     conversing = Conversing(harness)
@@ -106,7 +106,7 @@ def test_nobody_waits_for_a_reader_that_is_cancelled(kind: str, num_steps: int) 
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_nobody_waits_for_a_reader_that_fails(number: int) -> None:
+def test_no_request_waits_for_a_failed_prefill(number: int) -> None:
     harness = EngineHarness(TABLE, make_drafter("eagle3"), num_draft_tokens=2, num_slots=3, n_batch=16)
     harness.context.refused = {number}
     conversing = Conversing(harness)

@@ -40,7 +40,7 @@ def make_drafter(kind: str, table: Table, num_slots: int) -> Exchangeable:
             return Eagle3(ScriptedHead(table), (0,), window=8)
         case "tree":
             head = ScriptedHead(table)
-            return Eagle3(head, (0,), branches=3, sequences=BranchSequences(head, num_slots, BRANCHES))
+            return Eagle3(head, (0,), num_choices=3, sequences=BranchSequences(head, num_slots, BRANCHES))
         case "p-eagle":
             return PEagle(ScriptedParallelHead(table), (0,), ScriptedParallelHead.mask)
         case "medusa":

@@ -76,7 +76,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_too_complex_is_refused_by_name_and_costs_nobody_else(constraints: LlamaConstraints, name: str) -> None:
+def test_a_too_complex_schema_is_refused_by_name_and_delays_no_other(constraints: LlamaConstraints, name: str) -> None:
     try:
         constraints.check(HOSTILE[name])
     except RequestError as refusal:

@@ -24,7 +24,7 @@ SHORT = SamplingParams(temperature=0.0, max_tokens=8)
 
 
 class Bystander:
-    """Asks the same again and again, and keeps what it is told."""
+    """Asks the same again and again, and keeps the replies."""
 
     def __init__(self, client: EngineClient) -> None:
         self._client, self._is_over = client, threading.Event()

@@ -101,7 +101,7 @@ def test_a_draft_model_with_states_is_refused(target: Path) -> None:
 
 
 def test_an_idle_slot_between_two_that_answer_gets_no_rows(target: Path) -> None:
-    """Rows that nobody asked for would spare a pass, and could not be taken back."""
+    """Padding rows would save a pass, but could not be removed again."""
     engine = real_engine(target, num_slots=3)
     engine._controller.costs.calibrate({rows: [1.0 + rows / 100] for rows in range(1, 9)})
     requests = [ask(name, (*PROMPT, place), max_tokens=count) for place, (name, count) in enumerate(LENGTHS.items())]
@@ -161,7 +161,7 @@ def test_drafted_texts_are_the_plain_ones(living: Path, num_slots: int, spec: Sp
     engine = drafting(living, requests, plain, spec=spec)
     assert texts_of(engine, requests) == plain
     stats = engine.snapshot().speculation
-    if spec is not AUTO:  # which drafts nothing where a busy machine makes it dear
+    if spec is not AUTO:  # which drafts nothing if a busy machine makes it expensive
         assert 0 < stats.accepted_tokens < stats.draft_tokens
     assert engine._context.num_branches == 0
     engine.close()

@@ -26,7 +26,7 @@ from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
-from eaglelocal.engine.input_queue import start_lanes
+from eaglelocal.engine.input_queue import start_executors
 
 TABLE = Table(seed=1)
 VOCABULARY = LetterVocabulary(TABLE.n_vocab)
@@ -142,7 +142,7 @@ def test_an_image_in_another_slot_is_copied() -> None:
 
 
 def test_what_an_image_is_worth_to_copy_are_its_rows() -> None:
-    """With M-RoPE a large image has few positions, and is as dear to read as any."""
+    """With M-RoPE a large image has few positions, but costs as much to read as any other."""
     requests = [asked(str(i), message("x", (0, WIDE)), max_tokens=9 + i) for i in range(2)]
     num_positions = len(harness_of().engine._input_processor.make_prompt(requests[0]).tokens)
     harness = harness_of(num_slots=2, min_fork=num_positions)
@@ -235,7 +235,7 @@ class HeldReader(ScriptedReader):
 @pytest.fixture
 def held() -> Iterator[tuple[HeldReader, EngineHarness]]:
     reader = HeldReader()
-    harness = harness_of(num_slots=2, spec=OFF, image_reader=reader, lanes=start_lanes())
+    harness = harness_of(num_slots=2, spec=OFF, image_reader=reader, input_executors=start_executors())
     yield reader, harness
     reader.may_go_on.set()
     harness.engine.close()
@@ -255,7 +255,7 @@ def run_until(harness: EngineHarness, name: str) -> AnswerResult:
     return result
 
 
-def test_others_are_answered_while_somebody_s_images_are_read(held: tuple[HeldReader, EngineHarness]) -> None:
+def test_others_are_answered_while_an_owners_images_are_read(held: tuple[HeldReader, EngineHarness]) -> None:
     reader, harness = held
     for number in range(16):
         harness.engine.submit(replace(asked(f"eve {number}", message("x", *held_images(16))), owner="eve"))
@@ -299,7 +299,7 @@ def test_an_owner_s_requests_are_all_read_however_many_pixels_they_hold() -> Non
         def measure(self, files: Sequence[bytes]) -> int:
             return MAX_REQUEST_PIXELS
 
-    harness = harness_of(image_reader=Vast(VOCABULARY), lanes=start_lanes())
+    harness = harness_of(image_reader=Vast(VOCABULARY), input_executors=start_executors())
     requests = [asked(str(number), message("x", (0, image_file(f"i{number}", 2))), max_tokens=3) for number in range(5)]
     requests[3:3] = [
         asked("broken", message("x", (0, BROKEN))),

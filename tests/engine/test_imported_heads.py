@@ -256,7 +256,7 @@ def drafted_in_parallel(path: Path, target: Path) -> tuple[np.ndarray, np.ndarra
     """Logits [draft, depth, vocab] of two drafts, after TEXT and after NUM_ACCEPTED of CHAIN, and all states."""
     header = read_header(path)
     with opened(path, target) as (context, head, head_model):
-        drafter, logits, features = make_eagle(head, header, EagleInfo.from_header(header), branches=1), [], []
+        drafter, logits, features = make_eagle(head, header, EagleInfo.from_header(header), num_choices=1), [], []
         for tokens, root in ((TEXT, CHAIN[0]), (CHAIN[:NUM_ACCEPTED], CHAIN[NUM_ACCEPTED])):
             n, first = len(tokens), sum(map(len, features))
             context.decode(Batch(tokens, list(range(first, first + n)), [[0]] * n, [True] * n))

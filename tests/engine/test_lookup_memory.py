@@ -1,4 +1,4 @@
-"""Lookups that remember, in real engines: texts stay, drafts come from what an earlier process was told, per owner."""
+"""Lookups that remember, in real engines: texts stay, drafts come from the texts of an earlier process, per owner."""
 
 from __future__ import annotations
 

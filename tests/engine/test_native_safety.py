@@ -90,7 +90,7 @@ def test_ranking_choices_leaves_the_logits_as_they_were(context: LlamaContext) -
     second = context.propose([0, 1, 2], 4, confident=True)
     assert [ranked[:3] for ranked in second.tokens] == first.tokens
     for row, (tokens, result) in enumerate(zip(second.tokens, second.confidences, strict=True)):
-        logits = np.sort(context._logits(row))[::-1][:5].astype(np.float64)  # one more than is told of
+        logits = np.sort(context._logits(row))[::-1][:5].astype(np.float64)  # one more than is reported
         weights = np.exp(logits - logits[0])
         np.testing.assert_allclose(context._logits(row)[tokens], logits[:4], rtol=1e-6)
         np.testing.assert_allclose(result, (weights / np.cumsum(weights[::-1])[::-1])[:4], rtol=1e-4)

@@ -188,7 +188,7 @@ def test_signals_to_the_process_group_are_left_to_the_parent(client: EngineClien
     assert len(answer.result().tokens) == 300
 
 
-def test_snapshot_tells_totals(client: EngineClient) -> None:
+def test_a_snapshot_has_the_totals(client: EngineClient) -> None:
     before = client.snapshot().generated_tokens
     client.stream(ask("count 7")).result()
     assert client.snapshot().generated_tokens == before + 7

@@ -86,7 +86,7 @@ def test_sigkill_mid_answer_fails_at_once_and_the_next_answer_comes(client: Engi
 
 
 def test_sigkill_mid_answer_of_the_real_model() -> None:
-    """The embedded model with its head, over llama.cpp: what runs is told why it ended, the next answer is whole."""
+    """The embedded model with its head, over llama.cpp: running requests get the reason, the next answer is whole."""
     question = (Message("user", "What is acceptance length?"),)
     endless = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=2000)
     with EngineClient(EMBEDDED) as client:

@@ -265,5 +265,5 @@ def test_trees_are_for_one_slot_on_a_processor(files: Path) -> None:
     for slots, branches in ((1, MAX_BRANCHES), (2, 0), (3, 0)):
         engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, num_slots=slots)
         assert engine._context.num_branches == branches
-        assert not any("drafts are chains" in note for note in engine.info.notes)  # nobody can change it
+        assert not any("drafts are chains" in note for note in engine.info.notes)  # the user cannot change it
         engine.close()

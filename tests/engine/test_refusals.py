@@ -155,7 +155,7 @@ def test_a_draft_model_with_other_tokens(target: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("trained", "is_told"), [(128, True), (256, False)])
 def test_a_draft_model_that_was_trained_for_less(target: Path, tmp_path: Path, trained: int, is_told: bool) -> None:
-    """It drafts badly there and never wrongly, so it is told and not refused."""
+    """It drafts badly there but never wrongly, so it gets a note and is not refused."""
     short = write_target(tmp_path / "short.gguf", replace(SMALL, n_ctx=trained))
     engine = build(plan_of(target, "draft_model", short), lambda _: None)
     notes = [note for note in engine.info.notes if f"trained for {trained} of 256 positions" in note]
@@ -276,7 +276,7 @@ def test_the_hinted_context_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     build(plan_of(deep, n_ctx=hinted), lambda _: None).close()
 
 
-def test_memory_that_nobody_knows_refuses_nothing(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_memory_refuses_nothing(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_memory(monkeypatch, None)
     engine = build(plan_of(target), lambda _: None)
     assert engine.info.model_bytes > 0

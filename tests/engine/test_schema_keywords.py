@@ -1,4 +1,4 @@
-"""The matrix of JSON schema: each keyword is bound, refused or told, in formats and in calls of every notation."""
+"""The matrix of JSON schema: each keyword is bound, refused or reported, in formats and in calls of every notation."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def is_told(keyword: str, unbound: tuple[str, ...]) -> bool:
 
 @pytest.mark.parametrize(("keyword", "schema", "fitting", "wrong"), MATRIX, ids=name_rows(MATRIX))
 @pytest.mark.parametrize("is_strict", [False, True], ids=["loose", "strict"])
-def test_a_keyword_of_a_format_is_bound_refused_or_told(
+def test_a_keyword_of_a_format_is_bound_refused_or_reported(
     model: LlamaModel,
     keyword: str,
     schema: dict[str, object],
@@ -234,7 +234,7 @@ NARROWER = [
 
 
 @pytest.mark.parametrize("row", [*ARGUMENTS, *WHOLE], ids=name_rows([*ARGUMENTS, *WHOLE]))
-def test_a_keyword_of_a_tool_is_bound_refused_or_told(model: LlamaModel, row: Row) -> None:
+def test_a_keyword_of_a_tool_is_bound_refused_or_reported(model: LlamaModel, row: Row) -> None:
     keyword, parameters, fitting, wrong = row
     for form, is_strict in product(NOTATIONS, (False, True)):
         is_narrower = form is forms.GEMMA and row in NARROWER  # it admits no other names beside named ones
@@ -302,7 +302,7 @@ COMBINED = st.recursive(st.sampled_from(PLAIN).map(lambda row: row[1]), combine,
 
 @examples(100)
 @given(st.sampled_from(NOTATIONS), COMBINED, st.booleans(), st.data())
-def test_a_call_that_is_admitted_fits_its_schema_or_something_is_told(
+def test_an_admitted_call_fits_its_schema_or_the_gap_is_reported(
     model: LlamaModel, form: CallForm, schema: dict[str, object], is_whole: bool, data: st.DataObject
 ) -> None:
     whole = {**OBJECT, "properties": {"v": schema}, "required": ["v"], "additionalProperties": False}
@@ -337,9 +337,9 @@ def test_blanks_around_one_of_an_enumeration_are_no_part_of_it(model: LlamaModel
             assert not accepts(model, made, right.replace("\nf\n", blanks)), blanks
 
 
-def test_what_tools_leave_unbound_is_told_without_their_words(model: LlamaModel) -> None:
+def test_unbound_keywords_of_tools_are_reported_without_their_texts(model: LlamaModel) -> None:
     """A header must not hold what a client wrote."""
     hostile = {**TEXT, "x\r\nSet-Cookie: a": 1, "format": "y\r\n", "pattern": "(?=a)"}
     made = AnswerConstraint(model.constraints).fit_text(Constraint(Syntax.JSON_SCHEMA, json.dumps(hostile)))
     assert made is not None and made.unbound == ("format", "pattern")
-    assert replace(made, unbound=()) == made  # compiled once, whatever is told
+    assert replace(made, unbound=()) == made  # compiled once, whatever is reported

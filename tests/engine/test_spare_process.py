@@ -49,7 +49,7 @@ def test_a_restart_gets_a_new_process() -> None:
         assert client.pid != first
 
 
-def test_one_that_nobody_takes_is_ended() -> None:
+def test_a_spare_process_that_is_not_taken_is_ended() -> None:
     with SpareProcess(BUILDER) as spare:
         pid = spare.pid
         assert pid is not None and psutil.pid_exists(pid)

@@ -93,7 +93,7 @@ def test_totals_are_those_of_the_answers() -> None:
 
 
 def states(harness: EngineHarness, request_id: str, switches: dict[int, Spec]) -> list[tuple[str, str]]:
-    """What is told of drafting, from Started to Finished."""
+    """The drafting states reported from Started to Finished."""
     seen: list[tuple[str, str]] = []
     step = 0
     while harness.engine.has_work:

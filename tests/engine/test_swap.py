@@ -388,7 +388,7 @@ def test_a_copy_is_dropped_when_its_conversation_goes_on(cut: int) -> None:
     assert harness.context.swaps_in == 0
 
 
-def test_copies_ahead_evict_nobody_and_are_evicted_first() -> None:
+def test_copies_ahead_evict_nothing_and_are_evicted_first() -> None:
     harness = harness_of("none", num_slots=2, most_bytes=8 * 140)  # two of them
     for number in range(3):
         run(harness, ask(str(number), TEXTS[number]))

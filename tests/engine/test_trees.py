@@ -56,13 +56,13 @@ def drafter_of(kind: str, num_slots: int) -> Drafter | Sequence[Drafter]:
     if kind == "model":
         sizes = {"n_ctx": 128 + 64, "num_slots": num_slots, "num_branches": num_slots * BRANCHES}  # room for a tree
         context = ScriptedContext(HEADS["second"], gives_features=False, **sizes)
-        return DraftModel(context, branches=3, sequences=BranchSequences(context, num_slots, BRANCHES))
+        return DraftModel(context, num_choices=3, sequences=BranchSequences(context, num_slots, BRANCHES))
     return head_drafter(kind, num_slots)
 
 
 def head_drafter(kind: str, num_slots: int) -> Eagle3:
     head = ScriptedHead(HEADS[kind])
-    return Eagle3(head, (0,), branches=3, sequences=BranchSequences(head, num_slots, BRANCHES))
+    return Eagle3(head, (0,), num_choices=3, sequences=BranchSequences(head, num_slots, BRANCHES))
 
 
 def harness_of(kind: str, *, num_slots: int = 1, **options: object) -> EngineHarness:
@@ -160,7 +160,9 @@ def test_second_choices_are_accepted_and_counted() -> None:
 def test_after_a_second_choice_drafts_go_on() -> None:
     """The text takes the second choice in one state of three: combs end there, branches do not."""
     asked = request("a", (5, 6, 7), max_tokens=100, ignore_eos=True)
-    combs = EngineHarness(TABLE, Eagle3(ScriptedHead(HEADS["second"]), (0,), branches=3), spec=AUTO, branches=BRANCHES)
+    combs = EngineHarness(
+        TABLE, Eagle3(ScriptedHead(HEADS["second"]), (0,), num_choices=3), spec=AUTO, branches=BRANCHES
+    )
     comb, tree = combs.run([asked])["a"].finished, harness_of("second").run([asked])["a"].finished
     assert comb is not None and tree is not None
     assert tree.speculation.acceptance_length > comb.speculation.acceptance_length + 0.3

@@ -41,7 +41,7 @@ time.sleep(600)
 
 
 def runs_still(pid: int) -> bool:
-    """A process that nobody has reaped yet has ended all the same."""
+    """A process that was not reaped yet has ended all the same."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -74,7 +74,7 @@ async def under_load(
 
 
 def new_pid(server: ServeProcess, old: int) -> int:
-    """Of the engine that runs. A busy one's last figures may be those of the one before, or nobody's (0)."""
+    """Of the engine that runs. A busy one's last figures may be the previous engine's, or none (0)."""
     while (pid := server.engine_pid) in (0, old):
         time.sleep(0.05)
     return pid

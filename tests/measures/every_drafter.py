@@ -41,7 +41,7 @@ class Watch:
     """What the engine's steps were made of, while `is_on`."""
 
     is_on: bool = False
-    steps: Counter[str] = field(default_factory=Counter)  # by who proposed their rows; empty: nobody
+    steps: Counter[str] = field(default_factory=Counter)  # by the drafter that proposed their rows; empty: none
     seconds: float = 0.0
     draft_s: float = 0.0
     num_drafts: int = 0

@@ -4,7 +4,7 @@
 
 Simulated (doubles/simulation.py), so that a change of the policy is judged in a minute, to the per cent. `fresh` is
 the first half of a new engine's run, `later` the second, `kept` a new engine that knows what the run before it had
-learned of acceptance. Fixed lengths are reckoned from the true chances and costs: one for the whole run, the best.
+learned of acceptance. Fixed lengths are computed from the true chances and costs: one for the whole run, the best.
 """
 
 from __future__ import annotations

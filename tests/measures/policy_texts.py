@@ -43,7 +43,7 @@ LENGTHS = (3, 5, 7, 8, 11, 15)
 
 
 class Simulated(Controller):
-    """Is told what a simulated machine would have taken, and counts true seconds."""
+    """Gets the times of a simulated machine, and counts true seconds."""
 
     def __init__(self, spec: Spec, machine: SimulatedMachine, drafting: DraftCosts) -> None:
         costs = StepCosts()

@@ -134,7 +134,7 @@ def main() -> int:
                 out.flush()
     engine.close()
     sys.stdout.flush()
-    os._exit(0)  # the lanes that read requests are threads
+    os._exit(0)  # the executors that read requests are threads
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 llama.cpp rebuilds its graph where the shape of a decode is not that of the one before. The same decodes of three and
 five rows, once sorted and once in turn: all that differs is how often the size changes. Blocks alternate, A B A B, and
-the median of their ratios is told, with what one change costs. Without targets: a small random one.
+the median of their ratios is printed, with what one change costs. Without targets: a small random one.
 """
 
 from __future__ import annotations

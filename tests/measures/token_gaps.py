@@ -2,7 +2,7 @@
 
 Some answers stream; then somebody comes with a prompt of N words. Gaps between the chunks of the running ones,
 before and meanwhile (median and 95th percentile), the time of a token there (a chunk has as many as were accepted at
-once, more where a step is dear anyway), and the time to first token of the long prompt, alone and meanwhile.
+once, more where a step is expensive anyway), and the time to first token of the long prompt, alone and meanwhile.
 """
 
 from __future__ import annotations

@@ -334,7 +334,7 @@ def test_the_owner_is_reported_by_name_and_never_by_key(guarded: Server) -> None
     assert KEY not in reply.text
 
 
-def test_nobody_may_take_all_connections_where_several_share_them() -> None:
+def test_no_owner_may_take_all_connections_that_several_share() -> None:
     """Of 40, eight are kept for /health, and a key may have three quarters of the others."""
     with served(directed(access=Access(keys=KEYS), limits=ServerLimits(num_connections=40))) as server:
         with ExitStack() as held:
@@ -367,7 +367,7 @@ def test_few_streams_of_snapshots_are_open_at_once(guarded: Server) -> None:
     wait_until(lambda: not guarded.serving.event_streams.total(), "they are closed")
 
 
-def test_nobody_may_fill_the_whole_queue_where_several_share_it() -> None:
+def test_no_owner_may_fill_the_whole_queue_that_several_share() -> None:
     setup = directed(access=Access(keys=KEYS), is_shared=True, num_slots=2, limits=ServerLimits(max_waiting=6))
     with served(setup) as server:
         asked = {"model": "", "prompt": "forever", "stream": True}

@@ -49,7 +49,7 @@ def test_one_of_several_leaves_a_quarter_to_the_others() -> None:
         stack.enter_context(admission.admit("modest"))
 
 
-def test_a_key_whose_share_is_full_is_told_so() -> None:
+def test_a_key_whose_share_is_full_gets_the_reason() -> None:
     admission = AdmissionQueue(num_slots=1, max_waiting=2, is_shared=True)
     with admission.admit("greedy", 2), pytest.raises(Problem) as caught, admission.admit("greedy"):
         pass

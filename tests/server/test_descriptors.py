@@ -36,7 +36,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="counts descriptor
 
 
 @on_linux
-def test_idle_sockets_beyond_the_limit_keep_nobody_out_and_fill_no_log(tmp_path: Path) -> None:
+def test_idle_sockets_beyond_the_limit_keep_no_client_out_and_fill_no_log(tmp_path: Path) -> None:
     with (
         limited_server(tmp_path / "log", ServerSettings(descriptors=(128, 128))) as server,
         contextlib.ExitStack() as held,

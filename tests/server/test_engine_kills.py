@@ -1,7 +1,7 @@
 """The engine of a real server is killed from outside again and again: who pays for it.
 
 Beside others who load the server, a bystander with a key of his own asks whole answers. What had not begun is answered
-by the next engine, nobody is refused, and all memory and descriptors come back.
+by the next engine, no request is refused, and all memory and descriptors come back.
 """
 
 from __future__ import annotations

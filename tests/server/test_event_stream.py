@@ -85,7 +85,7 @@ def test_a_wait_for_the_end_is_not_woken_by_other_events() -> None:
         assert not ends.done()
         send(stream, [failed("b")])
         assert len(await ends) == 4 and not stream.is_over
-        send(stream, [failed("a")])  # nobody waits just now
+        send(stream, [failed("a")])  # no reader waits just now
         while not stream.is_over:
             await stream.next_end(LONG_WAIT_S)
 

@@ -63,7 +63,7 @@ def events_of(server: Server, script: str) -> list[str]:
 
 
 def test_a_kill_from_outside_is_seen_only_by_answers_that_had_begun_to_come(mortal: Server) -> None:
-    """Also the same one each time: nobody is refused for it."""
+    """Also the same one each time: no request is refused for it."""
     for n in range(3):
         with ThreadPoolExecutor(2) as askers:
             broken = askers.submit(mortal.ask, "say once\nforever")
@@ -213,7 +213,7 @@ def test_hanging_up_on_one_choice_of_many_cancels_all(actor: Server) -> None:
 
 
 def test_a_failure_of_one_choice_cancels_the_others(actor: Server) -> None:
-    """Told by its prompt: plain completions take several."""
+    """Recognized by its prompt: plain completions take several."""
     answer = actor.http.post("/v1/completions", json={"prompt": ["forever", "forever", "refuse stop code"]})
     assert answer.status_code == 400
     actor.wait_until_idle()
@@ -253,7 +253,7 @@ def test_a_reader_that_does_not_read_does_not_hold_its_place_for_ever() -> None:
 
 
 # ---- the end
-def test_a_server_that_ends_tells_streams_so() -> None:
+def test_a_server_that_ends_reports_it_in_its_streams() -> None:
     """Longer than it waits: what is left is cut off, in shape, and nothing stays behind (see served)."""
     with served(directed()) as server:
         stream = server.openai().chat.completions.create(model="", messages=run_script("forever"), stream=True)

@@ -132,7 +132,7 @@ def test_sixteen_requests_of_large_pictures_beside_a_bystander(tmp_path: Path) -
         print(f"alone {alone_s}\nhonest {honest_s}\nattacked {attacked_s}")
         assert max(attacked_s) < 2 * max(honest_s) + 2.0
         began = time.monotonic()
-        wait_until(lambda: is_idle(server), "nobody waits who hung up")
+        wait_until(lambda: is_idle(server), "no cancelled request waits")
         while (left := resident_bytes(server)) > before + MAX_MORE_BYTES:
             assert time.monotonic() < began + MEMORY_BACK_S, f"{left - before} bytes more than before"
             time.sleep(0.5)

@@ -194,7 +194,7 @@ def test_a_response_with_more_than_is_remembered_is_reported_and_forgotten(seer:
         responses.create(model="", input="show", previous_response_id=first.id)
     reference: Any = {"type": "item_reference", "id": first.output[0].id}
     reply = json.loads(responses.create(model="", input=[reference, SHOW]).output_text)["messages"]
-    assert reply[0]["content"] == "well"  # what was told is
+    assert reply[0]["content"] == "well"  # emitted text stays
 
 
 # ---- refusals
@@ -391,7 +391,7 @@ def test_the_model_that_was_asked_for_decides_and_is_loaded_once() -> None:
         server.wait_until_idle()
 
 
-# ---- what is told
+# ---- what is reported
 def test_who_sees_says_so(actor: Server, seer: Server) -> None:
     for server, name, sees in ((actor, "actor", False), (seer, "seer", True)):
         assert server.http.get("/props").json()["modalities"]["vision"] is sees

@@ -179,7 +179,7 @@ def test_who_sends_a_body_for_ever_makes_room_too() -> None:
         assert is_well(server)
 
 
-def test_where_all_are_answered_one_more_is_refused_but_told_the_health() -> None:
+def test_with_all_places_busy_one_more_is_refused_but_gets_the_health() -> None:
     with served(CROWDED) as server:
         with contextlib.ExitStack() as held:
             for _ in range(6):
@@ -352,7 +352,7 @@ def drips_until_closed(sock: socket.socket, sent: bytes) -> bool:
     return False
 
 
-def test_many_idle_connections_hold_up_nobody(actor: Server) -> None:
+def test_many_idle_connections_delay_no_other(actor: Server) -> None:
     idle = [socket.create_connection(("127.0.0.1", actor.port)) for _ in range(200)]
     try:
         assert is_well(actor)

@@ -46,7 +46,7 @@ def test_what_was_not_used_for_longest_leaves_first() -> None:
     run_manager(test, choose_victims=keep_at_most(2))
 
 
-def test_what_nobody_uses_leaves_before_what_was_used_earlier() -> None:
+def test_an_unused_model_is_evicted_before_one_that_was_used_earlier() -> None:
     async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         async with models.use("a"):
             await use(models, "b")
@@ -127,7 +127,7 @@ def test_who_comes_to_those_that_wait_while_they_give_up_is_not_forgotten() -> N
     run_manager(test, choose_victims=keep_at_most(1))
 
 
-def test_others_go_on_while_somebody_waits_for_a_place() -> None:
+def test_other_requests_go_on_while_one_waits_for_a_place() -> None:
     """Only who asks for the model that is to leave queues behind."""
 
     async def test(loader: ScriptedLoader, models: ModelManager) -> None:
@@ -167,7 +167,7 @@ def test_who_gives_up_waiting_for_a_place_leaves_it_to_its_users() -> None:
 
 
 def test_one_more_leaves_where_memory_is_short_after_all() -> None:
-    """Other programs have taken what was free: nobody had to leave, as it was reckoned."""
+    """Other programs have taken the free memory, although by the estimate no model had to be evicted."""
 
     async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         for name in ("a", "b", "a"):
@@ -331,7 +331,7 @@ def test_what_is_loaded_while_the_server_ends_is_closed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_people_do_nobody_has_a_model_that_is_closed(seed: int) -> None:
+def test_whatever_clients_do_no_request_uses_a_closed_model(seed: int) -> None:
     """Many ask, give up, load and unload at once; who has a model has it open, and nothing is left at the end."""
     chance = random.Random(seed)
 

@@ -1,4 +1,6 @@
-"""Models of one server: loaded on request, one at a time, unloaded when idle; loads that fail or that nobody awaits."""
+"""Models of one server: loaded on request, one at a time, unloaded when idle; loads that fail or have no waiting
+request.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +139,7 @@ def test_who_gives_up_during_a_load_leaves_the_model_to_others() -> None:
     run_manager(test)
 
 
-def test_a_load_that_fails_for_nobody_is_no_stray_error() -> None:
+def test_a_load_that_fails_without_waiting_requests_is_no_stray_error() -> None:
     async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         stray: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: stray.append(context))
@@ -154,7 +156,7 @@ def test_a_load_that_fails_for_nobody_is_no_stray_error() -> None:
     run_manager(test)
 
 
-def test_who_gives_up_while_waiting_holds_up_nobody() -> None:
+def test_a_client_that_gives_up_while_waiting_delays_no_other() -> None:
     """Nothing is loaded for one who has gone, and those behind do not wait for it."""
 
     async def test(loader: ScriptedLoader, models: ModelManager) -> None:

@@ -85,7 +85,7 @@ def test_bodies_with_pictures_go_where_pictures_are_read() -> None:
 
 @pytest.mark.parametrize(("size", "status"), [(LARGE_BYTES, 200), (LARGE_BYTES + 1, 413)])
 def test_what_is_large_must_say_so(actor: Server, size: int, status: int) -> None:
-    """In chunks nobody knows how long it will be."""
+    """With chunks the length is not known in advance."""
     body = with_pictures(size)
     head = request("/v1/messages", b"", "Transfer-Encoding: chunked", "Content-Type: application/json")
     with connected(actor.port) as sock:
@@ -202,7 +202,7 @@ def test_few_bodies_of_the_largest_are_here_at_once() -> None:
 KEYS = ApiKeys((("anna", "a-key-that-anna-has"), ("bert", "a-key-that-bert-has")))
 
 
-def test_nobody_holds_all_places_for_large_bodies_where_several_share_them() -> None:
+def test_no_owner_holds_all_places_for_large_bodies_that_several_share() -> None:
     def head(key: str) -> bytes:
         length = f"Content-Length: {LARGE_BYTES + 1}"
         return request("/v1/messages", b"", "Content-Type: application/json", length, f"x-api-key: {key}")
@@ -245,7 +245,7 @@ GIVEN = with_pictures(2 * LARGE_BYTES).replace(b"say well", b"forever").replace(
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_body_is_gone_while_its_answer_is_reported(label: str, path: str, body: bytes) -> None:
-    """Its bytes, what JSON made of them, and its pictures, whether the engine has them or nobody looks at them."""
+    """Its bytes, the parsed JSON and its pictures, whether the engine has them or they are not used."""
     with served(directed(label)) as server:
         gc.collect()
         tracemalloc.start()
@@ -253,7 +253,7 @@ def test_a_body_is_gone_while_its_answer_is_reported(label: str, path: str, body
             with server.http.stream("POST", path, content=body, headers=JSON) as answer:
                 parts = answer.iter_raw()
                 assert answer.status_code == 200 and next(parts)
-                wait_until(lambda: tracemalloc.get_traced_memory()[0] < LARGE_BYTES, "nobody keeps it")
+                wait_until(lambda: tracemalloc.get_traced_memory()[0] < LARGE_BYTES, "it is released")
                 assert tracemalloc.get_traced_memory()[1] > 2 * LARGE_BYTES  # it was there
                 assert next(parts)
         finally:

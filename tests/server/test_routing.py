@@ -79,7 +79,7 @@ def test_an_invalid_body_is_named() -> None:
     assert ask("POST", "/sum", content="numbers=1").status_code == 415
 
 
-def test_an_unexpected_error_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_is_logged_and_not_shown_to_the_client(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, "eaglelocal.server"):
         answer = ask("GET", "/fails")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
@@ -92,7 +92,7 @@ def test_an_error_of_ours_has_its_status() -> None:
     assert ask("GET", "/nowhere").status_code == 404
 
 
-def test_another_method_is_told_all_that_there_are() -> None:
+def test_another_method_gets_the_list_of_allowed_ones() -> None:
     answer = ask("PUT", "/fails")
     assert (answer.status_code, set(answer.headers["allow"].split(", "))) == (405, {"GET", "DELETE"})
 

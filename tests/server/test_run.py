@@ -77,7 +77,7 @@ def test_the_service_manager_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("NOTIFY_SOCKET", str(path))
         notify_service_manager("READY=1")
         assert sock.recv(100) == b"READY=1"
-    notify_service_manager("READY=1")  # nobody listens any more
+    notify_service_manager("READY=1")  # the other end is closed
     monkeypatch.delenv("NOTIFY_SOCKET")
     notify_service_manager("READY=1")
 

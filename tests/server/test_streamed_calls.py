@@ -118,7 +118,7 @@ def _streamed(server: Server, script: str) -> Any:
 )
 @pytest.mark.parametrize("script", ["say hi\nsleep 1", "say hi\nnothing 30 0.03"])
 def test_a_silent_stream_says_that_it_lives(chatty: Server, path: str, ping: bytes, script: str) -> None:
-    """Whether nothing happens, or tokens come that cannot be told yet."""
+    """Whether nothing happens, or tokens come that cannot be emitted yet."""
     asked = {"input": script} if path.endswith("responses") else {"messages": run_script(script), "max_tokens": 50}
     gaps, last, read = [], time.monotonic(), b""
     with chatty.http.stream("POST", path, json={"stream": True, **asked}) as response:

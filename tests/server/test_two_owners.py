@@ -32,7 +32,7 @@ NUM_TEXTS = 36
 GUESSES = {
     "right": lambda first: [first, *WORDS, 7, 8, 9, *WORDS[:40]],
     "wrong": lambda first: [first, *WORDS, 7, 9, 9, *WORDS[:40]],
-    "other": lambda first: [first + 1, *WORDS, 7, 8, 9, *WORDS[:40]],  # nobody wrote how it begins
+    "other": lambda first: [first + 1, *WORDS, 7, 8, 9, *WORDS[:40]],  # no owner wrote its beginning
 }
 HOW_BUSY = ("running", "waiting", "eaglelocal:num_requests_running", "eaglelocal:num_requests_waiting")  # for all keys
 OF_A_REQUEST = ("date", "x-request-id", "content-length")  # headers that differ anyway
@@ -191,7 +191,7 @@ def check(by_another: dict[str, Shown], by_its_writer: dict[str, Shown]) -> None
     ],
     ids=["one slot", "no ram", "eight slots", "running", "disk"],
 )
-def test_no_figure_header_or_time_tells_a_right_guess(tmp_path: Path, flags: tuple[str, ...], num_tokens: int) -> None:
+def test_no_figure_header_or_time_reveals_a_guess(tmp_path: Path, flags: tuple[str, ...], num_tokens: int) -> None:
     with serving(tmp_path, *flags, "--spec", "off") as server:
 
         def write(first: int) -> None:
@@ -205,7 +205,7 @@ def test_no_figure_header_or_time_tells_a_right_guess(tmp_path: Path, flags: tup
     check(by_another, by_its_writer)
 
 
-def test_after_a_restart_the_disk_tells_nothing_either(tmp_path: Path) -> None:
+def test_after_a_restart_the_disk_reveals_nothing_either(tmp_path: Path) -> None:
     flags = ("--parallel", "1", "--cache-disk", "1", "--spec", "off")
     with serving(tmp_path, *flags) as server:
         for number in range(2 * NUM_TEXTS):

@@ -69,7 +69,7 @@ def test_documents_end_each_answer_with_the_turns_end_and_are_seeded() -> None:
     assert all(text.endswith("<|im_end|>") for text in answers)
 
 
-def test_an_examination_tells_every_kind_apart() -> None:
+def test_an_examination_distinguishes_every_kind() -> None:
     pieces = [("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", False), ("Hello there<|im_end|>", True)]
     tokenizer = train_tokenizer([text for text, _ in pieces] * 3, 300)
     examination = HeldOutEvaluation.of([("greeting", pieces)] * 4 + [("silence", pieces[:1])], tokenizer)

@@ -1,4 +1,4 @@
-"""What a head is taught and told, against a reading of the same conversations token by token.
+"""The targets and inputs of a head, against a reading of the same conversations token by token.
 
 The slow reading unrolls one chain at a time over its conversation alone, in the order in which an engine would draft;
 it knows no batches, no padding and no masks.
@@ -105,7 +105,7 @@ def steps_of(room: Room, one: TrainingConversation, root: int) -> list[Step]:
     head, steps = room.draft_head.head, list[Step]()
     embedded = torch.from_numpy(room.words.read_embeddings(one.tokens)).unsqueeze(0)
     g = head.fuse([torch.from_numpy(had.taps[None, :, tap]) for tap in range(NUM_TAPS)])
-    g = torch.cat((g, torch.zeros(1, 1, WIDTH)), 1)  # of the last token, which nobody reads
+    g = torch.cat((g, torch.zeros(1, 1, WIDTH)), 1)  # of the last token, which is never read
     states = head(embedded, g, torch.tensor([[root - 1]]), PLAN.num_steps)
     for foreseen, state in zip(range(root + 1, len(one.tokens)), states, strict=False):
         place = foreseen - 1 - one.num_prompt

@@ -257,7 +257,7 @@ def said_by_llama(path: Path, target: Path) -> Said:
 
 def drafted(head: LlamaHeadContext, header: Header, info: EagleInfo, features: np.ndarray) -> tuple[list[int], int]:
     """The draft after the root, and how many rows stood before the root's in its decode."""
-    drafter = make_eagle(head, header, info, branches=1)
+    drafter = make_eagle(head, header, info, num_choices=1)
     drafter.commit([Committed(0, 0, TEXT, features)])
     before = len(drafter._slots[0].waiting_tokens)
     [said] = drafter.draft([Node(0, ROOT, ROOT_TOKEN, len(TEXT))], DEPTH)

@@ -324,7 +324,7 @@ def test_a_new_head_says_what_was_said_most(training_setup: TrainingSetup, tmp_p
 
 
 class Clock:
-    """Time passes only where it is told to."""
+    """Time passes only when the test advances it."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""Learning begins when nobody asks, ends when somebody does, and exchanges the head of the engine that runs."""
+"""Learning begins when no request runs, ends when one arrives, and exchanges the head of the running engine."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_head_that_cannot_be_exchanged_now_is_used_later(learning: IdleLearnin
     assert model.versions.read()[0].current == 1
 
 
-def test_old_answers_of_a_model_that_nobody_loads_are_deleted(folder: Path) -> None:
+def test_old_answers_of_a_model_that_is_never_loaded_are_deleted(folder: Path) -> None:
     """Once a day, by the limits with which they were kept: not by those of this process, which are tighter here."""
     options, now = LearningOptions(max_bytes=10, max_age_s=1.0), [0.0]
     old, new = (keep_elsewhere(folder.with_name(name), age_s=age_s) for name, age_s in (("o", 5000.0), ("n", 60.0)))

@@ -106,7 +106,7 @@ def test_a_folder_that_cannot_be_used_is_reported(
         pass
 
 
-def test_ls_tells_what_is_kept_and_rm_takes_it_away(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ls_lists_what_is_kept_and_rm_removes_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with enter_folder(folder, "a model", "f1"):
         (folder / ANSWERS).write_text("x" * 992)
         with pytest.raises(ResourceError, match="another process trains in"):

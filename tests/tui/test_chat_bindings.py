@@ -635,7 +635,7 @@ def test_another_model_and_draft_length(tmp_path: Path) -> None:
     assert str(stage.client.requests[0].spec) == "3"
 
 
-# ---- keys of one's own, and what is told of keys
+# ---- the user's own keys, and how keys are shown
 def test_keys_can_be_given_to_other_actions(tmp_path: Path) -> None:
     stage = ChatHarness(
         tmp_path, display_options=DisplayOptions(keys=(("panel", "ctrl+b"), ("send", "ctrl+s"), ("newline", "enter")))

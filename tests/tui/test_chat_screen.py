@@ -347,7 +347,7 @@ def test_an_edit_does_not_reach_another_conversation(tmp_path: Path) -> None:
     assert [message.content for message in stage.client.requests[1].messages] == ["who?", "**eagles**", "why"]
 
 
-def test_the_tail_is_followed_unless_somebody_reads_above(tmp_path: Path) -> None:
+def test_the_tail_is_followed_unless_the_user_has_scrolled_up(tmp_path: Path) -> None:
     words = tuple(f"word{number}\n\n" for number in range(40))
     stage = ChatHarness(tmp_path, scripts=(Script(words, hangs=True), says("end")))
 
@@ -542,7 +542,7 @@ def test_a_picture_that_is_dropped_into_a_text_is_attached_and_the_text_stays(tm
     assert request.messages[0].content == "what is this" and len(request.messages[0].images) == 1
 
 
-def test_the_status_tells_that_pictures_are_read_and_that_it_stops(tmp_path: Path) -> None:
+def test_the_status_shows_that_pictures_are_read_and_that_it_stops(tmp_path: Path) -> None:
     cat = read_picture(write_image(tmp_path / "cat.png"))
     slow = Script(("a", " cat"), delay_s=1.0)
     stage = ChatHarness(tmp_path, scripts=(slow,), sees_images=True, attached=(cat,))

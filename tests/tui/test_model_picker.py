@@ -13,12 +13,12 @@ from textual.widgets import Input, OptionList
 
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.errors import UsageError
-from eaglelocal.preparation.model_choices import ModelChoiceEntry, ModelOutlook
+from eaglelocal.preparation.model_choices import ModelChoiceEntry, ModelPreview
 from eaglelocal.tui.chat.model_picker import (
     ModelDialog,
     ModelSource,
     PickerRows,
-    describe_outlook,
+    describe_preview,
     parse_ctx,
     shorten_name,
 )
@@ -32,16 +32,16 @@ ENTRIES = (
     ModelChoiceEntry("demo", GB, "embedded"),
 )
 OUTLOOKS = {
-    "Qwen/Qwen3-8B-GGUF:Q4_K_M": ModelOutlook(True, 40960, "f16", "EAGLE-3.1 head a", "20 of 37 layers on the GPU"),
-    "llama3.2:3b": ModelOutlook(True, 131072, "q8_0", "lookup in the text so far"),
-    "large": ModelOutlook(False, problem="too large for this machine"),
+    "Qwen/Qwen3-8B-GGUF:Q4_K_M": ModelPreview(True, 40960, "f16", "EAGLE-3.1 head a", "20 of 37 layers on the GPU"),
+    "llama3.2:3b": ModelPreview(True, 131072, "q8_0", "lookup in the text so far"),
+    "large": ModelPreview(False, problem="too large for this machine"),
 }
 assessed: list[tuple[ModelChoice, ActiveModel | None]] = []
 
 
-def assess(choice: ModelChoice, active: ActiveModel | None) -> ModelOutlook:
+def assess(choice: ModelChoice, active: ActiveModel | None) -> ModelPreview:
     assessed.append((choice, active))
-    return OUTLOOKS.get(choice.target or "", ModelOutlook(True, 2048, "f16", "its own EAGLE-3.1 head"))
+    return OUTLOOKS.get(choice.target or "", ModelPreview(True, 2048, "f16", "its own EAGLE-3.1 head"))
 
 
 SOURCE = ModelSource(lambda: ENTRIES, lambda: [entry.reference for entry in ENTRIES], assess)
@@ -234,7 +234,7 @@ def test_the_models_are_assessed_with_what_is_typed(tmp_path: Path) -> None:
         dialog.query_one("#ctx", Input).value = "many"
         dialog.query_one("#ctx", Input).value = "512"
         dialog.query_one("#kv_type", Input).value = "q8_0"
-        await person.until(lambda: len(assessed) == len(ENTRIES), "the outlook of each model")
+        await person.until(lambda: len(assessed) == len(ENTRIES), "the preview of each model")
         assert {(choice.ctx, choice.kv_type) for choice, _ in assessed} == {(512, "q8_0")}
 
     play(stage, with_dialog(scenario))
@@ -292,8 +292,8 @@ def test_a_long_name_keeps_its_end() -> None:
 
 
 def test_what_is_not_known_yet_is_no_promise() -> None:
-    assert describe_outlook(None) == "..."
-    assert describe_outlook(ModelOutlook(False, problem="it is damaged")) == "it is damaged"
+    assert describe_preview(None) == "..."
+    assert describe_preview(ModelPreview(False, problem="it is damaged")) == "it is damaged"
 
 
 @pytest.mark.parametrize("text", ["0", "²", "-1", "9" * 5000])

@@ -326,7 +326,7 @@ def test_a_short_log_leaves_its_space_to_the_requests() -> None:
     asyncio.run(run())
 
 
-def test_the_log_grows_and_shrinks_and_tells_what_changed() -> None:
+def test_the_log_grows_and_shrinks_and_shows_changes() -> None:
     async def run() -> None:
         tail = LogTail()
         tail.add("a line of the server")

@@ -59,7 +59,7 @@ def test_a_terminal_that_reads_nothing_never_holds_up_the_loop() -> None:
     assert (driver.is_behind, app.num_redrawn) == (False, 1)
 
 
-def test_an_answer_ends_while_nobody_reads_the_terminal(tmp_path: Path) -> None:
+def test_an_answer_ends_while_the_terminal_is_not_read(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, 200, 0, 0))
     paths = os.pathsep.join([str(PROGRAM.parents[1]), str(PROGRAM.parents[2]), os.environ.get("PYTHONPATH", "")])

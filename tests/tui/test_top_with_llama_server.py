@@ -73,4 +73,4 @@ def test_it_is_read_through_restarts() -> None:
     with llama_server(port):
         again = until(watch, "ready")
         assert again.missing == ("--metrics",)
-        assert again.totals.drafts is None and again.waiting is None  # not told, so not zero
+        assert again.totals.drafts is None and again.waiting is None  # not reported, so not zero

@@ -22,8 +22,8 @@ class KnownHead:
     """The versions of a head, and where they are.
 
     note    why their record cannot be read
-    orphan  why they draft for nothing
-    doubt   why nobody knows whether they draft
+    orphan  why they cannot draft
+    doubt   why it is unknown whether they can draft
     """
 
     folder: Path

@@ -65,7 +65,7 @@ def other_lines(
     copies: Sequence[tuple[Path, int]],
     folders: Sequence[TrainingFolder],
 ) -> list[str]:
-    """Return lines on all files that are no models: unfinished ones, copies of heads, answers for training."""
+    """Return lines on all files that are not models: unfinished ones, copies of heads, answers for training."""
     return [*partial_lines(partials), *head_lines(heads), *copy_lines(copies), *folder_lines(folders)]
 
 

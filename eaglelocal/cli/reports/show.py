@@ -152,7 +152,7 @@ def _drafts(details: ModelDetails) -> list[tuple[str, str]]:
 
 
 def _draft_texts(details: ModelDetails) -> Iterator[str]:
-    """Yield the drafts, that of `--draft auto` first, and why another one is not taken."""
+    """Yield the drafts, the one that `--draft auto` takes first, and why another one is not taken."""
     takes_other = any(draft.is_auto for draft in details.drafts)
     if details.own_head is not None and not takes_other:
         yield "its own EAGLE-3.1 head"

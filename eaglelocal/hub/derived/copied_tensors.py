@@ -1,6 +1,6 @@
-"""Plans of files whose tensors are those of another file, as they are: all of them, or without some layers.
+"""Plan files with the unchanged tensors of another file: all of them, or without some layers.
 
-Which layers are left out is decided here. Quantizing such a file further is llama.cpp's part.
+This module chooses the layers to leave out; llama.cpp quantizes such a file further.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def plan_copy(source: Header) -> FilePlan:
 
 
 def plan_drop(source: Header, num_layers: int) -> FilePlan:
-    """Plan a copy without so many layers.
+    """Plan a copy without num_layers layers.
 
-    Raises IncompatibleError where layers differ, so that leaving some out would change the others' meaning, and
-    UsageError where too few would be left.
+    Raises IncompatibleError if layers differ, because leaving some out would change the meaning of others, and
+    UsageError if too few would be left.
     """
     model = ModelInfo.from_header(source)
     _check_alike(source, model)
@@ -45,7 +45,8 @@ def choose_dropped(n_layer: int, num_layers: int) -> Sequence[int]:
 
     choose_dropped(8, 2) == range(3, 5)
 
-    Single layers spread evenly cost more acceptance, and so do the last ones (docs/measured.md).
+    Leaving out evenly spread single layers costs more acceptance, and so does leaving out the last ones
+    (docs/measured.md).
     """
     first = (n_layer - num_layers) // 2
     return range(first, first + num_layers)

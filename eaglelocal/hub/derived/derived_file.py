@@ -1,4 +1,4 @@
-"""Files made of another model: where they lie, what their headers say, and how they are written when a run needs them.
+"""Files derived from another model: their places, their headers, and writing them when a run needs them.
 
 Until then planning works with the header that the file will have. A file's name holds the source's name, the recipe and
 a hash of the source's content; so another source never gets it.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from eaglelocal.hub.inflation.widen import Growth
 
 METHOD = "1"  # part of every name: raise it when the same source would give another file
-SOURCE_KEY = "eaglelocal.source"  # as a file: URL, for paths need not be text
+SOURCE_KEY = "eaglelocal.source"  # as a file: URL, because paths need not be text
 SOURCE_HASH_KEY = "eaglelocal.source_sha256"
 NAME_KEY = "general.name"
 MAX_STEM = 60  # letters of a name: they may take four bytes each
@@ -55,7 +55,7 @@ _HASH_DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class DerivedFile:
-    """A file made of `source`. `header`: a sketch until it is written; `plan` None: it is."""
+    """A file made of `source`. `header` is a sketch until the file is written; `plan` is None once it is."""
 
     path: Path
     label: str
@@ -67,7 +67,7 @@ class DerivedFile:
 
     @property
     def disk_bytes(self) -> int:
-        """The bytes that writing it takes for a time, the file before quantization included."""
+        """The peak of disk space for writing it, including the file before quantization."""
         if self.plan is None:
             return 0
         return self.plan.disk_bytes + (self.header.file_bytes if self.quantized_to else 0)
@@ -78,7 +78,7 @@ def derive_target(source: Header, recipe: Recipe, reference: str) -> DerivedFile
 
     reference  by which lists show it and `rm` finds it
 
-    Raises ModelFileError, IncompatibleError, UsageError or ResourceError where it cannot be made.
+    Raises ModelFileError, IncompatibleError, UsageError or ResourceError if it cannot be made.
     """
     model = ModelInfo.from_header(source)
     stem = source.path.name.removesuffix(GGUF_SUFFIX)
@@ -103,7 +103,7 @@ def derive_target(source: Header, recipe: Recipe, reference: str) -> DerivedFile
 
 
 def derive_head(target: DerivedFile, head: Header) -> DerivedFile:
-    """Return a head of an inflated target's source as the inflated target needs it. Raises as derive_target."""
+    """Adapt a head of an inflated target's source to the inflated target. Raises as derive_target."""
     from eaglelocal.hub.inflation.blueprint import plan_head  # imports numpy
 
     assert isinstance(target.recipe, Inflation)
@@ -118,10 +118,9 @@ def derive_head(target: DerivedFile, head: Header) -> DerivedFile:
 def write_derived(
     made: DerivedFile, *, on_progress: Progress, free_bytes: Callable[[Path], int] = free_bytes
 ) -> DerivedFile:
-    """Return the file, written now unless it is there already. Leaves nothing behind where it fails.
+    """Return the file, written now if it is missing. Leaves nothing behind if that fails.
 
-    Raises ResourceError where the disk is too small or llama.cpp cannot quantize it, ModelFileError where the source
-    has gone.
+    Raises ResourceError if the disk is too small or llama.cpp cannot quantize it, ModelFileError if the source is gone.
     """
     folder = made.path.parent
     if made.path.is_file():
@@ -187,7 +186,9 @@ def _grow(source: Header, recipe: Inflation) -> Growth:
 
 
 def _widths_step(type_name: str) -> int:
-    """Return what widths are multiples of, so that llama.cpp need not quantize some matrices in another type."""
+    """Return the number that widths must be multiples of, so that llama.cpp need not quantize some matrices in another
+    type.
+    """
     return SUPERBLOCK_STEP if "_k" in type_name or type_name == "iq4_xs" else BLOCK_STEP
 
 

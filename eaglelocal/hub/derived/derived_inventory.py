@@ -1,4 +1,4 @@
-"""The files on this disk that were made of other models, as their headers describe them. Reads no source."""
+"""List the derived models on this disk, as their headers describe them. Reads no source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DerivedEntry:
     reference: str
     origin: str  # how it was made: a word for lists
     paths: tuple[Path, ...]
-    is_outdated: bool  # its source has gone or changed, or another version of eaglelocal made it
+    is_outdated: bool  # its source is gone or has changed, or another version of eaglelocal made it
 
 
 def list_derived() -> Iterator[DerivedEntry]:

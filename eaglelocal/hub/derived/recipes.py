@@ -1,4 +1,4 @@
-"""Parse what follows the `@` of a reference: how a model is made of another one.
+"""Parse the part after the `@` of a reference: the recipe for deriving a model from another one.
 
     1b, 1b:q4_k_m    inflated: the same texts, at the cost of a model of that size
     drop10[:q4_0]    without ten of its layers: a draft model of the same vocabulary
@@ -17,8 +17,8 @@ from eaglelocal.hub.inflation.generated_files import QUANTIZABLE
 from eaglelocal.hub.inflation.inflated_sizes import DEFAULT_SIZE, ModelSize, parse_size
 
 RECIPE_FORMS = "`@1b:q4_k_m` (its size and type), `@drop10` (layers left out), or `@q2_k` (a type)"
-# a key of derived files: the reference that finds them, which is their source's, `@` and the recipe
-WRITTEN_TYPES = ("f32", "f16", "bf16")  # that an inflated model is written in; others are quantized from f16
+# a key of derived files: the reference that finds them: the source's, `@` and the recipe
+WRITTEN_TYPES = ("f32", "f16", "bf16")  # types that an inflated model is written in; others are quantized from f16
 
 _SIZE = re.compile(r"\d[\d.]*[mb]")
 _DROP = re.compile(r"drop(?P<number>\d{1,3})")
@@ -32,7 +32,7 @@ class Inflation:
 
     @property
     def text(self) -> str:
-        """The recipe as it is written in references, whole: `1b:bf16`."""
+        """The recipe as it is written in references, in full: `1b:bf16`."""
         return self.size.slug.replace("-", ":")
 
     @property
@@ -41,7 +41,7 @@ class Inflation:
 
     @property
     def origin(self) -> str:
-        """The word by which lists call such models."""
+        """The word for such models in lists."""
         return "inflated"
 
     def describe(self, name: str, n_layer: int) -> str:
@@ -90,7 +90,7 @@ Recipe = Inflation | LayerDrop | Requantization
 
 
 def parse_recipe(text: str) -> Recipe:
-    """Parse what follows the `@`, in any case. Raises UsageError on anything else."""
+    """Parse the part after the `@`, ignoring case. Raises UsageError on anything else."""
     word, _, kind = text.lower().partition(":")
     if ":" in text:
         _check_type(kind)

@@ -1,7 +1,8 @@
 """Conversion of a published head, beside its target, to keys and tensors of the GGUF that llama.cpp runs.
 
-Everything that llama.cpp's eagle3 graph has no place for is stated by keys of ours and done by the engine around it
-(`backend/head_context.py`), folded where that is exact, or refused by name. Does not write files.
+llama.cpp's eagle3 graph lacks some features of heads. Those are folded into weights where that is exact, or stated in
+keys of ours and computed by the engine around the graph (`backend/head_context.py`), or refused by name. Does not write
+files.
 """
 
 from __future__ import annotations
@@ -65,12 +66,12 @@ LAYER_MATRICES = {
 
 
 SAMPLED_ROWS = 64
-SAME_SHARE = 0.02  # of an embedding's length: the most that rounding to six bits or more changes it by
+SAME_SHARE = 0.02  # share of an embedding's length: the most that rounding to six bits or more changes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadReading:
-    """A way to read what a head's configuration leaves open."""
+    """An interpretation of the settings that a head's configuration leaves open."""
 
     taps: tuple[int, ...]
     norm_before_residual: bool
@@ -99,7 +100,7 @@ class ReadHead:
 
     @property
     def verifier(self) -> str:
-        """The target that its authors name; or empty."""
+        """The target that its authors name; empty if they name none."""
         return self.config.verifier
 
     @property
@@ -108,7 +109,7 @@ class ReadHead:
         return HeadReading(
             taps=self.readings.taps[0],
             norm_before_residual=self.readings.norm_before_residual[0],
-            norm_output=self.config.norm_output and not self.is_parallel,  # no row of those reads another's state
+            norm_output=self.config.norm_output and not self.is_parallel,  # such rows do not read another row's state
         )
 
     def alternatives(self) -> list[HeadReading]:
@@ -153,7 +154,7 @@ def read_head(published: PublishedHead, beside: Header, target: ModelInfo, *, na
 
 
 def check_layers(tensors: HeadTensors, config: HeadConfig) -> None:
-    """Raise where the tensors are of fewer or more layers than stated, or the head has several and cannot be run."""
+    """Raise if the number of layers differs from the stated one, or if a head with several layers cannot run."""
     if tensors.num_layers != config.num_layers:
         raise ModelFileError(
             f"config.json says {config.num_layers} layers, the head's tensors are of {tensors.num_layers}",
@@ -195,7 +196,7 @@ def _count_taps(fc: StoredTensor, config: HeadConfig, target: ModelInfo) -> int:
 
 
 def _read_norms(tensors: HeadTensors, config: HeadConfig, num_taps: int) -> tuple[bool, bool]:
-    """Return (fc_norm, norm_before_fc) by the tensors; raise where one that the configuration states is missing."""
+    """Return (fc_norm, norm_before_fc) from the tensors; raise if a stated norm is missing."""
     fc_norm, norm_before_fc = bool(tensors.fc_norms), tensors.get("input_norm.weight") is not None
     for flag, asked, there in (
         ("fc_norm", config.fc_norm, fc_norm),
@@ -213,11 +214,11 @@ def _read_norms(tensors: HeadTensors, config: HeadConfig, num_taps: int) -> tupl
 
 
 def _has_target_embeddings(tensors: HeadTensors, beside: Header) -> bool:
-    """Return whether the head can use the target's embeddings: it has none, or a copy, as some of the rows show.
+    """Return whether the head can use the target's embeddings: it has none, or its own are a copy, judged by some rows.
 
-    Many heads come with a copy, which is as large as the rest of the head twice over. Where the target's are rounded to
-    fewer bits the head keeps its own. So does a P-EAGLE head: its embeddings were trained, which a few rows, and most
-    of all those of rare tokens, need not show.
+    Many heads come with a copy, which is twice as large as the rest of the head. If the target's embeddings are rounded
+    to fewer bits, the head keeps its own. So does a P-EAGLE head: its embeddings were trained, which a few rows, above
+    all those of rare tokens, may not show.
     """
     own = tensors.get("embed_tokens.weight")
     if own is None:
@@ -228,7 +229,7 @@ def _has_target_embeddings(tensors: HeadTensors, beside: Header) -> bool:
 
 
 def is_same_matrix(own: StoredTensor, beside: Header, name: str) -> bool:
-    """Return whether a head's matrix is a copy of the target's, as some of the rows show."""
+    """Return whether a head's matrix is a copy of the target's, judged by some rows."""
     lent = beside.tensors.get(name)
     if lent is None or lent.shape != own.shape[::-1]:
         return False
@@ -239,7 +240,7 @@ def is_same_matrix(own: StoredTensor, beside: Header, name: str) -> bool:
 
 
 def _find_output(tensors: HeadTensors, config: HeadConfig) -> StoredTensor | None:
-    """Return the tensor that gives the logits; None where the target lends its own."""
+    """Return the tensor that computes the logits; None if the head borrows the target's."""
     own = tensors.get("lm_head.weight")
     return tensors.get("embed_tokens.weight") if own is None and config.ties_embeddings else own
 
@@ -287,7 +288,7 @@ def make_entries(head: ReadHead, reading: HeadReading, beside: Header, target: M
         *(KeyValue(key, ValueType.BOOL, flag) for key, flag in flags.items()),
         KeyValue("eagle3.target_layers", ValueType.ARRAY, taps, ValueType.INT32),
         KeyValue("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, config.rms_eps),
-        KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it was tried
+        KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until a trial
         *_mask_entries(head),
         *_layer_entries(head),
         *config.rope.keys(),
@@ -332,7 +333,7 @@ def copy_tokenizer(beside: Header) -> list[KeyValue]:
 
 
 def make_tensors(head: ReadHead, target: ModelInfo, kind: str) -> list[StreamedTensor]:
-    """Return the file's tensors. Wrong shapes are found when the written file is checked against the target."""
+    """Return the file's tensors. Wrong shapes are found later, when the written file is checked against the target."""
     tensors, config = head.tensors, head.config
     written = [_convert_fc(head, target, kind)]
     if head.norm_before_fc:
@@ -370,7 +371,7 @@ def _convert_fc(head: ReadHead, target: ModelInfo, kind: str) -> StreamedTensor:
 
 
 def _convert_vocabulary(head: ReadHead, target: ModelInfo, kind: str) -> Iterator[StreamedTensor]:
-    """Yield embeddings, output and d2t. Rows after the target's vocabulary are padding, and left out."""
+    """Yield embeddings, output and d2t. Rows beyond the target's vocabulary are padding and left out."""
     embeddings, output = head.tensors.get("embed_tokens.weight"), _find_output(head.tensors, head.config)
     if embeddings is not None and not head.shares_embeddings:
         yield _convert_plain("token_embd.weight", embeddings, kind, most_rows=target.n_vocab)

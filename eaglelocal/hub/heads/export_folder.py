@@ -1,4 +1,4 @@
-"""The folder of an exported head: found by name, written whole or not at all, never over somebody's files.
+"""The folder of an exported head: found by name, written whole or not at all, and never over the user's own files.
 
 It is written beside its place and renamed. Formats are in export_tensors.py.
 """
@@ -33,7 +33,7 @@ from eaglelocal.hub.hub_cache import find_cached, resolve_draft_reference
 from eaglelocal.hub.inventory import list_imported
 from eaglelocal.probe.process_info import is_alive, start_mark
 
-PARTIAL, OLDER = ".partial", ".older"  # OLDER begins the name of a folder that is replaced
+PARTIAL, OLDER = ".partial", ".older"  # OLDER is the prefix of a folder that is being replaced
 WRITER = re.compile(r"\.(?P<pid>\d+)-(?P<birth>[\w.]+)\.partial$")  # ends a partial folder's name
 KINDS = {"dflash": "a block head", "mtp": "an MTP layer", "draft_model": "a model"}
 
@@ -41,9 +41,9 @@ Progress = Callable[[float], None]
 
 
 def find_head_file(reference: str) -> Path:
-    """Return the file of a head: a path, the name of one that was imported or trained here, or a hub's reference.
+    """Return the file of a head: a path, the name of a head that was imported or trained here, or a hub's reference.
 
-    Raises UsageError or ModelFileError with what would name one.
+    Raises UsageError or ModelFileError with valid ways to name one.
     """
     path = expand_path(reference)
     if path.is_dir():
@@ -68,7 +68,9 @@ def find_head_file(reference: str) -> Path:
 
 
 def read_eagle_head(path: Path) -> tuple[Header, EagleInfo]:
-    """Read a head's header. Raises IncompatibleError on what is no EAGLE or P-EAGLE head, ModelFileError on damage."""
+    """Read a head's header. Raises IncompatibleError unless it is an EAGLE or P-EAGLE head,
+    ModelFileError on damage.
+    """
     header = read_header(path)
     kind = detect_draft_kind(header)
     if kind != EAGLE or is_medusa(header):
@@ -80,7 +82,9 @@ def read_eagle_head(path: Path) -> tuple[Header, EagleInfo]:
 
 
 def find_target_repo(header: Header, info: EagleInfo) -> str:
-    """Return the repository of the original weights of a head's target: its file or the catalog names it; or empty."""
+    """Return the repository of the original weights of a head's target, from its file or the catalog;
+    empty if unknown.
+    """
     stated = header.metadata.get(VERIFIER_KEY)
     if isinstance(stated, str) and stated:
         return stated
@@ -96,9 +100,9 @@ def check_target_repo(repo: str) -> str:
 
 
 def check_folder(folder: Path, *, is_forced: bool) -> None:
-    """Raise UsageError where the folder exists and is not to be replaced.
+    """Raise UsageError if the folder exists and must not be replaced.
 
-    is_forced  a folder may be replaced that holds an exported head and nothing else
+    is_forced  a folder may be replaced if it holds an exported head and nothing else
     """
     if not os.path.lexists(folder):
         return
@@ -131,7 +135,7 @@ def write_head_folder(
 ) -> list[str]:
     """Write a head's folder and return the names of its files with weights; an older one is replaced.
 
-    Raises ResourceError where the disk is full or cannot be written, and leaves nothing behind then.
+    Raises ResourceError if the disk is full or cannot be written, and then leaves nothing behind.
     """
     total, done = sum(tensor.nbytes for tensor in tensors), 0
 
@@ -174,7 +178,7 @@ def _partial_folder(folder: Path) -> Iterator[Path]:
 
 
 def _list_left(folder: Path, prefix: str) -> Iterator[Path]:
-    """Yield the folders that killed writers of `folder` left."""
+    """Yield the folders that killed writers of `folder` left behind."""
     for left in folder.parent.glob(f"{prefix}.{_escape(folder.name)}.*{PARTIAL}"):
         writer = WRITER.search(left.name)
         if writer and not is_alive(int(writer["pid"]), writer["birth"]):

@@ -1,7 +1,7 @@
-"""The tensors of a head's GGUF as those of a published head: the inverse of convert.py.
+"""Convert the tensors of a head's GGUF to those of a published head: the inverse of convert.py.
 
 Names, the order of rows and columns, and the tables of tokens change; numbers do not. A matrix that is quantized in the
-file is decoded, the others keep their type. What a configuration states is in export_tensors.py.
+file is decoded, the others keep their type.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from eaglelocal.hub.heads.rope import read_rope_keys
 from eaglelocal.hub.heads.safetensors_files import Floats, Ints, OutgoingTensor
 from eaglelocal.hub.heads.tensor_names import MASK_HIDDEN, PIECE_BYTES, TYPES, Rows, encode, name_upper_layer
 
-FLOAT_TYPES = ("F32", "F16", "BF16")  # that both kinds of files have, under these names
-KEEP = "keep"  # instead of a type: that of the file
+FLOAT_TYPES = ("F32", "F16", "BF16")  # tensors that both kinds of files have, under these names
+KEEP = "keep"  # instead of a type: the file's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,9 @@ class ExportHead:
 
     @property
     def tap_order(self) -> list[int]:
-        """The taps by their layers, lowest first: engines collect the states in this order, whatever is stated."""
+        """The taps by their layers, lowest first: engines collect the states in this order, whatever the configuration
+        states.
+        """
         return sorted(range(len(self.info.target_layers)), key=self.info.target_layers.__getitem__)
 
     def dtype(self, name: str) -> str:
@@ -159,7 +161,10 @@ def _make_tables(head: ExportHead) -> Iterator[OutgoingTensor]:
 
 
 def make_vector(name: str, values: Floats, *, shape: tuple[int, ...] = ()) -> OutgoingTensor:
-    """Return a norm, or a state, in F32. shape: unless it is a vector."""
+    """Return a norm or a state in F32.
+
+    shape  if it is not a vector
+    """
     flat = np.ascontiguousarray(values.reshape(-1), np.float32)
     return OutgoingTensor(name, "F32", shape or flat.shape, lambda: iter([flat.view(np.uint8)]))
 
@@ -194,16 +199,16 @@ def _reader(header: Header, name: str) -> Rows:
 #
 # `specforge` writes flat keys, as SpecForge does and P-EAGLE's trainer too; SGLang and vLLM read them. `speculators`
 # writes the layer's shape below `transformer_layer_config`, and names the target; vLLM and the package speculators
-# read it. Both state every flag, because readers disagree about what a missing one means.
+# read it. Both state every flag, because readers disagree about the meaning of a missing one.
 SPECULATORS, SPECFORGE = "speculators", "specforge"
-EXPORT_FORMATS = {SPECULATORS: "layers.0", SPECFORGE: "midlayer"}  # with what the first layer is called
-DRAFT_LENGTH = 3  # tokens that vLLM drafts where nobody says otherwise
+EXPORT_FORMATS = {SPECULATORS: "layers.0", SPECFORGE: "midlayer"}  # formats, with their name of the first layer
+DRAFT_LENGTH = 3  # tokens that vLLM drafts by default
 TORCH_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 ROPE_FACTORS = "rope_freqs.weight"
 
 
 def find_export_problem(info: EagleInfo, form: str) -> str:
-    """Return why a head cannot be written in a format without a change of what it computes; empty where it can."""
+    """Return why a head cannot be written in a format without changing what it computes; empty if it can."""
     if problem := next(info.find_own_problems(), ""):
         return problem
     if len(set(info.target_layers)) != len(info.target_layers):
@@ -218,7 +223,7 @@ def find_export_problem(info: EagleInfo, form: str) -> str:
 
 
 def list_export_notes(info: EagleInfo, form: str) -> Iterator[str]:
-    """Yield what an engine that reads the format does not do as this head needs it."""
+    """Yield the differences between this head's needs and what engines do that read the format."""
     if form == SPECFORGE and info.norm_before_residual:
         yield "SGLang does not read norm_before_residual, and drafts worse with this head; vLLM does read it"
     if form == SPECFORGE and info.mask is not None:

@@ -1,7 +1,7 @@
 """The configuration of a published head, from any dialect, as one plain description.
 
-Dialects differ in where they write a flag, what they mean by its absence, and how they count layers. What a
-configuration leaves open is kept open (`Readings`): a trial decides it later (`cli/head_trial.py`).
+Dialects differ in the place of a flag, the meaning of its absence, and the way they count layers. Settings that a
+configuration leaves open stay open (`Readings`): a trial decides them later (`cli/head_trial.py`).
 
 SafeAILab and SpecForge write flat keys, SpecForge and ModelOpt (NVIDIA) more of them below `eagle_config`,
 speculators the layer's shape below `transformer_layer_config`. P-EAGLE heads come flat, of speculators or of NeMo.
@@ -57,9 +57,9 @@ class HeadConfig:
     norm_output: bool
     norm_before_residual: bool | None  # None: not said
     ties_embeddings: bool
-    verifier: str  # the target that it names; or empty
-    mask: int | None  # token of the rows that a P-EAGLE head drafts from; None: it is an EAGLE head
-    num_depths: int | None  # tokens that a P-EAGLE head was trained to draft in one pass; None: not said
+    verifier: str  # the target that it names, or empty
+    mask: int | None  # mask token of a P-EAGLE head; None: it is an EAGLE head
+    num_depths: int | None  # tokens that a P-EAGLE head was trained to draft in one pass; None: not stated
 
 
 class ConfigKeys:
@@ -120,7 +120,7 @@ def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str, i
 
     is_parallel  the tensors are those of a P-EAGLE head
 
-    Raises ModelFileError on what is missing or no number, IncompatibleError on what llama.cpp cannot run.
+    Raises ModelFileError if a value is missing or not a number, IncompatibleError if llama.cpp cannot run the head.
     """
     keys = ConfigKeys(config)
     _check_runnable(keys)
@@ -157,7 +157,7 @@ def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str, i
 def find_dialect(keys: ConfigKeys, prefix: str, layer_name: str) -> str:
     """Return the project that wrote the head.
 
-    Only speculators and the place of the layer ids change what is read; the rest is for people.
+    Only speculators, and the place of the layer ids, change how the configuration is read; the rest is for display.
     """
     architectures = keys.top.get("architectures")
     architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
@@ -175,14 +175,14 @@ def find_dialect(keys: ConfigKeys, prefix: str, layer_name: str) -> str:
 
 
 def list_readings(config: HeadConfig, *, num_taps: int, n_layer: int, last_tap: int) -> Readings:
-    """Return what the configuration may mean for a target of `n_layer` layers.
+    """Return the possible readings of the configuration for a target of `n_layer` layers.
 
-    `last_tap` is the highest layer input that it has. Raises ModelFileError, or IncompatibleError where it lacks a tap.
+    `last_tap` is the target's highest layer input. Raises ModelFileError, or IncompatibleError if it lacks a tap.
     """
     residual = config.norm_before_residual
     if residual is not None:
         residuals: tuple[bool, ...] = (residual,)
-    else:  # absence means true to speculators' loader of EAGLE heads, false to all others
+    else:  # if the flag is missing, speculators' loader of EAGLE heads takes true, all others false
         residuals = (True, False) if config.dialect == "speculators" and config.mask is None else (False,)
     usual = (2, n_layer // 2, n_layer - 3)
     if config.layer_ids is None and num_taps != len(usual):
@@ -228,7 +228,7 @@ def _check_runnable(keys: ConfigKeys) -> None:
 def _read_mask(keys: ConfigKeys, *, is_parallel: bool) -> int | None:
     """Return the mask token of a P-EAGLE head; None for other heads.
 
-    Raises ModelFileError where the configuration or the tensors make it a P-EAGLE head and the other half is missing.
+    Raises ModelFileError if only one of configuration and tensors belongs to a P-EAGLE head.
     """
     names = [name for name in MASK_TOKENS if keys.merged.get(name) is not None]
     is_stated = keys.text("speculators_model_type") == "peagle" or keys.flag("parallel_drafting") or bool(names)
@@ -277,7 +277,7 @@ def _read_epsilon(keys: ConfigKeys) -> float:
 
 
 def _read_window(keys: ConfigKeys) -> int | None:
-    """Return the sliding window, None if unused: many models state one and do not use it; the layer's type decides."""
+    """Return the sliding window, None if unused: many models state one without using it; the layer's type decides."""
     window = keys.optional_count("sliding_window")
     types = keys.merged.get("layer_types")
     if isinstance(types, list) and types:
@@ -287,7 +287,7 @@ def _read_window(keys: ConfigKeys) -> int | None:
 
 
 def _read_verifier(keys: ConfigKeys) -> str:
-    """Return the target that the head was trained for, which speculators names; else empty."""
+    """Return the target that the head was trained for, if it is named (by speculators); else empty."""
     speculators = _read_nested(keys.top, "speculators_config")
     name = _read_nested(speculators, "verifier").get("name_or_path")
     return name if isinstance(name, str) else ""

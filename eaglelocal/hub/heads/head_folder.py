@@ -1,6 +1,6 @@
-"""A folder with a head as it was published: config.json and weights, in one file or in shards.
+"""A folder with a published head: config.json and weights, in one file or in shards.
 
-Finds and reads the files; dialects, and what a head is, are not known here.
+Finds and reads the files; does not know dialects or heads.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PublishedHead:
 
 
 def find_published_folder(reference: str) -> tuple[Path, str]:
-    """Return the folder and the head's name. Raises UsageError or ModelFileError where there is none."""
+    """Return the folder and the head's name. Raises UsageError or ModelFileError if there is none."""
     path = expand_path(reference)
     if path.is_dir():
         return path, path.resolve().name
@@ -71,7 +71,7 @@ def find_published_folder(reference: str) -> tuple[Path, str]:
 
 
 def _find_cached(repository: str) -> Path | None:
-    """Return the repository's snapshot in the hub's cache; None where it has none."""
+    """Return the repository's snapshot in the hub's cache; None if there is none."""
     from eaglelocal.hub.client_settings import prepare_client
 
     prepare_client(connects=False)
@@ -94,7 +94,7 @@ def _suggest_instead(path: Path) -> str:
 
 
 def read_published(folder: Path) -> PublishedHead:
-    """Read a published head. Raises ModelFileError on whatever is missing or damaged."""
+    """Read a published head. Raises ModelFileError if a file is missing or damaged."""
     if not folder.is_dir():
         raise ModelFileError(f"{folder} is not a folder", hint=f"give a folder with {CONFIG} and *{WEIGHTS_SUFFIX}")
     if not (folder / CONFIG).is_file():
@@ -130,7 +130,7 @@ def read_json(path: Path) -> dict[str, object]:
 
 
 def _find_tensor_files(folder: Path) -> tuple[Format, list[Path]]:
-    """Return the first format that is there, with its files."""
+    """Return the first format that the folder has, with its files."""
     for form in FORMATS:
         if (folder / form.index).is_file():
             return form, _find_shards(folder, form)

@@ -2,7 +2,7 @@
 
 A kind of target is its architecture, width, depth and tokens; so all quantizations of a model, and its fine-tunes, have
 the same heads. The target's name in a head's file shows whether it was made for this very model. Writing is all or
-nothing: a head appears under its name when it is complete and was tried.
+nothing: a head appears under its name once it is complete and has passed its trial.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from eaglelocal.probe.process_info import is_alive, start_mark
 MAX_HEADS = 64  # of one kind of target, the newest, that are read
 SPARE_DISK_BYTES = 200_000_000
 PARTIAL = ".partial"
-# the name of a partial file, which holds its writer
+# the name of a partial file, which contains the writing process
 WRITER = re.compile(rf"{re.escape(GGUF_SUFFIX)}\.(?P<pid>\d+)-(?P<birth>[\w.]+){re.escape(PARTIAL)}$")
-TRAINED_HERE = ", trained here"  # ends the names of such heads
+TRAINED_HERE = ", trained here"  # suffix of the names of such heads
 
 Progress = Callable[[float], None]
 
@@ -77,7 +77,7 @@ def list_fitting_heads(beside: Header, target: ModelInfo) -> list[StoredHead]:
 
 
 def list_heads(beside: Header, target: ModelInfo) -> list[Path]:
-    """Return all heads in the folder of this kind of target, the newest first, also those that cannot draft."""
+    """Return all heads in the folder of this kind of target, the newest first, including those that cannot draft."""
     return _list_newest(make_target_folder(beside, target)) if locations.heads_dir().is_dir() else []
 
 
@@ -100,7 +100,7 @@ def _read_fitting(path: Path, target: ModelInfo) -> EagleInfo | MedusaInfo | Non
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedHead:
-    """A partial file that an import left behind, or is writing."""
+    """A partial file that an import is writing, or left behind."""
 
     path: Path
     size_bytes: int
@@ -117,7 +117,7 @@ def find_unfinished_heads() -> list[UnfinishedHead]:
 
 
 def _make_partial_path(path: Path) -> Path:
-    """Return the path of a partial file, which names the writing process, so that others know when it has ended."""
+    """Return the path of a partial file. It names the writing process, so that others know when that has ended."""
     return path.with_name(f"{path.name}.{os.getpid()}-{start_mark(os.getpid())}{PARTIAL}")
 
 
@@ -127,7 +127,7 @@ def _has_writer(partial: Path) -> bool:
 
 
 def delete_leftovers(folder: Path) -> int:
-    """Delete the partial files of killed writers, and no others; return the bytes that this freed."""
+    """Delete only the partial files of killed writers; return the bytes that this freed."""
     freed = 0
     for partial in folder.glob(f"*{PARTIAL}"):
         if WRITER.search(partial.name) and not _has_writer(partial):
@@ -142,9 +142,9 @@ def delete_leftovers(folder: Path) -> int:
 def write_head_file(
     path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTensor], *, on_progress: Progress
 ) -> Iterator[Path]:
-    """Write a complete head beside `path`; it becomes `path` when the block ends well, else it is deleted.
+    """Write a complete head beside `path`. If the block ends without an error it is renamed to `path`, else deleted.
 
-    Raises ResourceError where the disk is too small or cannot be written.
+    Raises ResourceError if the disk is too small or cannot be written.
     """
     partial = _make_partial_path(path)
     delete_leftovers(path.parent)
@@ -158,7 +158,6 @@ def write_head_file(
 
 
 def _make_folder(folder: Path) -> None:
-    """Make the folder; below the state folder only its owner may read it."""
     make_folder(folder, PRIVATE if folder.is_relative_to(locations.state_dir()) else SHARED)
 
 
@@ -213,7 +212,10 @@ def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTe
 
 
 def check_disk(folder: Path, wanted_bytes: int, *, remedy: str) -> None:
-    """Raise ResourceError if a head of so many bytes does not fit. remedy: what helps besides freeing space."""
+    """Raise ResourceError if a head of this size does not fit.
+
+    remedy  a hint besides freeing space
+    """
     free = free_bytes(folder)
     missing_bytes = wanted_bytes + SPARE_DISK_BYTES - free
     if missing_bytes > 0:

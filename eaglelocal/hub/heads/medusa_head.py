@@ -2,7 +2,7 @@
 
 FasterDecoding and TGI number parts and layers, `0.0.linear.weight`, and put a part's lm_head after its layers,
 `0.1.weight`. vLLM has `blocks.0.layers.0.weight`, an lm_head for each part or one for all, and may map the rows of it
-to fewer tokens. A tensor that is not known here is an error, never ignored.
+to fewer tokens. An unknown tensor is an error; it is never ignored.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ PREFIXES = ("medusa_heads.", "medusa_head.")
 LAYER = re.compile(r"(?:(\d{1,3})\.(\d{1,3})\.linear|blocks\.(\d{1,3})\.layers\.(\d{1,3}))\.(weight|bias)", re.ASCII)
 OUTPUT = re.compile(r"(?:(\d{1,3})\.(\d{1,3})|lm_heads\.(\d{1,3}))\.weight", re.ASCII)
 SHARED_OUTPUT, TOKEN_MAP = "lm_head.weight", "token_map"
-ALL, LAST = -1, -1  # instead of a part, and of the number of layers before an lm_head
+ALL, LAST = -1, -1  # stands for a part, and for the number of layers before an lm_head
 MAX_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
 class MedusaTensors:
-    """The tensors of a head by what they are."""
+    """The tensors of a head, by their role."""
 
     weights: Mapping[tuple[int, int], StoredTensor]  # by part and layer
     biases: Mapping[tuple[int, int], StoredTensor]
@@ -106,7 +106,7 @@ def read_medusa_head(published: PublishedHead, beside: Header, target: ModelInfo
 
 
 def sort_tensors(stored: Mapping[str, StoredTensor]) -> MedusaTensors:
-    """Sort tensors by what they are. Raises ModelFileError on a name that no Medusa head has, or a repeated one."""
+    """Sort tensors by their role. Raises ModelFileError on a repeated name, or one that no Medusa head has."""
     weights: dict[tuple[int, int], StoredTensor] = {}
     biases: dict[tuple[int, int], StoredTensor] = {}
     outputs: dict[tuple[int, int], StoredTensor] = {}
@@ -137,7 +137,7 @@ def _add(tensors: dict[tuple[int, int], StoredTensor], place: tuple[int, int], t
 
 
 def _count(tensors: MedusaTensors) -> tuple[int, int]:
-    """Return the numbers of parts and of layers in each. Raises ModelFileError where some are missing."""
+    """Return the numbers of parts and of layers in each. Raises ModelFileError if some are missing."""
     if not tensors.weights:
         raise ModelFileError("there is no layer of a Medusa head in it", hint=FETCH_REST)
     num_parts, num_layers = (1 + max(place[i] for place in tensors.weights) for i in range(2))
@@ -235,7 +235,7 @@ def make_entries(head: MedusaHead, beside: Header, target: ModelInfo, kind: str)
 
 
 def make_tensors(head: MedusaHead, target: ModelInfo, kind: str) -> list[StreamedTensor]:
-    """Return the file's tensors. Rows of lm_heads after the target's vocabulary are padding, and left out."""
+    """Return the file's tensors. Rows of lm_heads beyond the target's vocabulary are padding and left out."""
     shape, weights = head.shape, head.tensors.weights
     matrices = [[weights[part, layer].rows for layer in range(shape.num_layers)] for part in range(shape.num_parts)]
     written = make_graph_tensors(shape, matrices, kind)
@@ -249,7 +249,7 @@ def make_tensors(head: MedusaHead, target: ModelInfo, kind: str) -> list[Streame
 
 
 def select_rows(output: StoredTensor, tokens: Ints | None) -> Rows:
-    """Return a reader of an lm_head's rows, those of `tokens` where it has rows for the whole vocabulary."""
+    """Return a reader of an lm_head's rows; only those of `tokens` if it has rows for the whole vocabulary."""
     if tokens is None or output.shape[0] == len(tokens):
         return output.rows
 
@@ -259,8 +259,8 @@ def select_rows(output: StoredTensor, tokens: Ints | None) -> Rows:
     return rows
 
 
-# ---- medusa file: the layout of a Medusa head in a GGUF for llama.cpp's `eagle3` graph, whatever its weights come
-# from
+# ---- medusa file: the layout of a Medusa head in a GGUF for llama.cpp's `eagle3` graph, independent of the source of
+# its weights
 #
 # fc.weight all W side by side; with an lm_head for each part, the W of each part one below the other output.weight
 # the lm_head; those of all parts side by side; or missing, where the target lends its own the rest zero matrices, and
@@ -330,7 +330,10 @@ def flat(values: Floats) -> tuple[float, ...]:
 
 
 def make_graph_tensors(shape: MedusaShape, matrices: Sequence[Sequence[Rows]], kind: str) -> list[StreamedTensor]:
-    """Return all tensors but the lm_head. matrices: readers of W [state_width, state_width] of each part and layer."""
+    """Return all tensors but the lm_head.
+
+    matrices  readers of W [state_width, state_width] of each part and layer
+    """
     width = shape.width
     ones, pair = np.ones(width, np.float32), 2 * width
     norms = ("blk.0.attn_norm", "blk.0.attn_norm_2", "blk.0.ffn_norm", "output_norm")

@@ -1,7 +1,7 @@
-"""A head's copy in fewer bits than the 16 or 8 it was published in: what the engine drafts with.
+"""A head's copy with fewer bits than the published 16 or 8; the engine drafts with this copy.
 
-Copies are in the cache, under names that depend on the original's state, so that a head which changes gets a new one;
-those whose original is gone or has changed are deleted when the next is written.
+Copies are in the cache, under names that depend on the original's state, so a changed head gets a new copy. When the
+next copy is written, those with a missing or changed original are deleted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from eaglelocal.gguf.writer import Bytes
 
 METHOD = "1"  # part of every name: raise it when the same original would give another copy
-ORIGIN_KEY = "eaglelocal.copy_of"  # as a file: URL, for paths need not be text
+ORIGIN_KEY = "eaglelocal.copy_of"  # as a file: URL, because paths need not be text
 FILE_TYPE_KEY = "general.file_type"
 LIGHT_TYPES = ("q4_0", "q8_0")
 MAX_STEM = 40  # letters of a name: they may take four bytes each
@@ -38,9 +38,9 @@ Progress = Callable[[float], None]
 
 
 def make_light_copy(path: Path, kind: str, *, on_progress: Progress) -> Path:
-    """Return a head's copy in the type `kind`, written now unless it is there; the head itself if none is lighter.
+    """Return a head's copy in the type `kind`, written now if it is missing; the head itself if no copy is smaller.
 
-    Raises ModelFileError where the head cannot be read, ResourceError where the copy cannot be written.
+    Raises ModelFileError if the head cannot be read, ResourceError if the copy cannot be written.
     """
     header = read_header(path)
     types = choose_tensor_types(header, kind)
@@ -64,7 +64,7 @@ def _make_copy_error(kind: str, reason: str) -> ResourceError:
 
 
 def make_copy_path(path: Path, kind: str) -> Path:
-    """Return the path of a head's copy, written or not. Raises OSError or ModelFileError where the head is missing."""
+    """Return the path of a head's copy, written or not. Raises OSError or ModelFileError if the head is missing."""
     digest = hashlib.sha256(f"{METHOD} {kind}".encode())
     for shard in read_header(path, keys=()).shards:
         status = shard.path.stat()
@@ -85,7 +85,7 @@ def find_copies(path: Path) -> list[Path]:
 
 
 def delete_stale_copies(folder: Path) -> int:
-    """Delete outdated copies, and what killed writers left; return the bytes that this freed."""
+    """Delete outdated copies, and leftovers of killed writers; return the bytes that this freed."""
     freed = 0
     for copy in folder.glob("*.gguf"):
         if not is_current(copy):
@@ -97,7 +97,7 @@ def delete_stale_copies(folder: Path) -> int:
 
 
 def is_current(copy: Path) -> bool:
-    """Return whether the copy is whole, and its original still what it was."""
+    """Return whether the copy is whole, and its original unchanged."""
     try:
         origin = read_header(copy, keys=(ORIGIN_KEY,)).metadata.get(ORIGIN_KEY)
     except EagleLocalError:
@@ -119,7 +119,7 @@ def _write(copy: Path, header: Header, types: Mapping[str, GgmlType], kind: str,
 
 
 def _check(copy: Header, original: Header, kind: str) -> None:
-    """Raise ResourceError where the copy differs from the one that was asked for, in its tensors or its tokens."""
+    """Raise ResourceError if the tensors or tokens of the copy differ from the requested ones."""
     kept = [
         [(t.name, t.shape, t.type) for t in head.tensors.values()] for head in (copy, requantize_header(original, kind))
     ]

@@ -66,7 +66,7 @@ class Rope:
         return {"rope_theta": self.theta, "rope_scaling": scaling}
 
     def factors(self, head_dim: int) -> Floats | None:
-        """Return what llama.cpp divides each frequency by [head_dim / 2]; None where all are one."""
+        """Return the divisors that llama.cpp applies to the frequencies [head_dim / 2]; None if all are one."""
         if self.kind != "llama3":
             return None
         lengths = 2 * math.pi * self.theta ** (np.arange(0, head_dim, 2) / head_dim)  # wavelengths, in tokens
@@ -77,7 +77,9 @@ class Rope:
 
 
 def read_rope(config: Mapping[str, object]) -> Rope:
-    """Read the rotation. Raises IncompatibleError on a scaling that llama.cpp does otherwise than in training."""
+    """Read the rotation. Raises IncompatibleError on a scaling that llama.cpp computes differently than
+    training did.
+    """
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(scaling, Mapping) or any(isinstance(value, Mapping) for value in scaling.values()):
         raise _make_unsupported_error(f"rope_scaling is {str(scaling)[:60]}")
@@ -160,7 +162,7 @@ def read_rope_keys(metadata: Mapping[str, object], factors: Floats | None, *, he
 
 
 def _find_llama3(factors: Floats, theta: float, head_dim: int) -> Rope:
-    """Return the llama3 scaling with these factors: a file does not keep what they were computed from."""
+    """Return the llama3 scaling with these factors: a file does not keep the settings that they were computed from."""
     largest = _restate(float(factors.max()))
     for original in LLAMA3_CONTEXTS:
         rope = Rope(theta, "llama3", largest, original)
@@ -171,7 +173,7 @@ def _find_llama3(factors: Floats, theta: float, head_dim: int) -> Rope:
 
 
 def _restate(value: float) -> float:
-    """Return the shortest number that a float32 of a file stands for: 1e-05, not 9.999999747378752e-06."""
+    """Return the shortest number that rounds to a file's float32: 1e-05, not 9.999999747378752e-06."""
     return float(str(np.float32(value)))
 
 

@@ -1,8 +1,8 @@
 """A reader of safetensors files: a JSON header, then the tensors' bytes. Nothing in such a file is ever executed.
 
 The format is eight bytes of length, the header, the data; all of it is checked against the file's size before it is
-used. Rows are read on demand and returned as float32, bfloat16 included, which numpy does not know. What a tensor
-means is not known here.
+used. Rows are read on demand and returned as float32, bfloat16 included, which numpy does not know. Does not know the
+meaning of tensors.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class StoredTensor:
         return self._as_floats(self._read(0, self.nbytes)).reshape(self.shape)
 
     def integers(self) -> Ints:
-        """Return the whole tensor as int64. Raises ModelFileError where it holds no integers."""
+        """Return the whole tensor as int64. Raises ModelFileError if it does not hold integers."""
         if self.dtype not in INTS:
             raise malformed_error(self.path.name, f"tensor {self.name} is {self.dtype} where integers are due")
         return np.frombuffer(self._read(0, self.nbytes), INTS[self.dtype]).astype(np.int64).reshape(self.shape)
@@ -104,7 +104,7 @@ class StoredTensor:
 
 
 def read_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of one file by name. Raises ModelFileError, with the figure, on whatever is not sound."""
+    """Return the tensors of one file by name. Raises ModelFileError, with the figure, on any inconsistency."""
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
@@ -124,7 +124,7 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
 
 
 def check_count(path: Path, num_tensors: int) -> None:
-    """Raise ModelFileError on more tensors than any head has."""
+    """Raise ModelFileError if there are more tensors than any head has."""
     if num_tensors > MAX_TENSORS:
         raise malformed_error(
             path.name, f"{num_tensors} tensors, more than the limit of {MAX_TENSORS} for a head", hint=""
@@ -218,8 +218,8 @@ def _check_no_overlap(path: Path, tensors: list[StoredTensor]) -> None:
 # ---- safetensors writer: a writer of safetensors files whose tensors arrive in pieces, so that a head of any size
 # needs little memory
 #
-# A head of several gigabytes is split into shards with an index, as hubs and readers expect. What a tensor means is
-# not known here; safetensors_files.py reads such files.
+# A head of several gigabytes is split into shards with an index, as hubs and readers expect. Does not know the meaning
+# of tensors.
 SHARD_BYTES = 5_000_000_000  # as transformers splits
 HEADER_MULTIPLE = 8  # bytes to which the header is padded with spaces, so that the data is aligned
 ONE_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
@@ -270,7 +270,7 @@ def write_shards(
 
 
 def split_tensors(tensors: Sequence[OutgoingTensor], shard_bytes: int) -> list[list[OutgoingTensor]]:
-    """Split tensors, in their order, into shards of at most `shard_bytes`; a larger tensor has one of its own."""
+    """Split tensors, in their order, into shards of at most `shard_bytes`; a larger tensor gets a shard of its own."""
     shards: list[list[OutgoingTensor]] = [[]]
     size = 0
     for tensor in tensors:

@@ -1,8 +1,8 @@
-"""Tensor names of every dialect, mapped to one set of names; tensors of other kinds of heads are refused with a reason.
+"""Map the tensor names of every dialect to one set of names; refuse tensors of other kinds of heads with a reason.
 
 SafeAILab and SpecForge call the first layer `midlayer`, speculators `layers.0`, NeMo and checkpoints saved from inside
-another model put a prefix before everything. Upper layers are `layers.1` and so on everywhere. A tensor that is not
-known here is an error, never ignored.
+another model put a prefix before everything. Upper layers are `layers.1` and so on everywhere. An unknown tensor is an
+error; it is never ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OPTIONAL = frozenset({"input_norm.weight", "lm_head.weight", "embed_tokens.weigh
 FC_NORM = re.compile(r"fc_norm\.(\d{1,2})\.weight")
 # buffers that can be computed, and frozen copies of parts of the target
 NEEDLESS = ("rotary_emb.inv_freq", "verifier_lm_head.weight", "verifier_norm.weight")
-# parts of a tensor's name, and what a head that has it does
+# parts of a tensor's name, and the feature of heads that have such tensors
 FOREIGN = (
     ("q_norm", "normalises its queries and keys"),
     ("k_norm", "normalises its queries and keys"),
@@ -53,8 +53,8 @@ class HeadTensors:
 
     named: Mapping[str, StoredTensor]
     fc_norms: tuple[StoredTensor, ...]  # one for each tap; or none
-    prefix: str  # what stood before the names, such as `model.`
-    layer_name: str  # what the first layer was called: midlayer or layers.0
+    prefix: str  # the prefix of the names, such as `model.`
+    layer_name: str  # the name of the first layer: midlayer or layers.0
     num_layers: int
     dropped: tuple[str, ...]  # known and not needed
 
@@ -68,7 +68,7 @@ class HeadTensors:
 def name_tensors(stored: Mapping[str, StoredTensor]) -> HeadTensors:
     """Return the tensors under their common names.
 
-    Raises IncompatibleError on a head that is of another kind, ModelFileError on names that are no head's.
+    Raises IncompatibleError on another kind of head, ModelFileError on names that no head has.
     """
     named: dict[str, StoredTensor] = {}
     for name, tensor in stored.items():
@@ -111,12 +111,12 @@ def _find_prefix(name: str) -> str:
 
 
 def _is_needless(name: str, tensor: StoredTensor) -> bool:
-    """Return whether a tensor changes nothing, as a bias of zeros."""
+    """Return whether a tensor has no effect, such as a bias of zeros."""
     return name.endswith(NEEDLESS) or (name.endswith(".bias") and tensor.is_float and not tensor.floats().any())
 
 
 def name_upper_layer(layer: int) -> str:
-    """Return what stands before the names of the tensors of layer 1 and those after it."""
+    """Return the name prefix of the tensors of an upper layer (1 or higher)."""
     return f"layers.{layer}."
 
 
@@ -160,7 +160,7 @@ def _join_names(names: list[str]) -> str:
 # ---- vocabulary map: `d2t` and `t2d`, the tables that map each row of a head's output to a target token
 #
 # Published heads hold offsets (target = row + d2t[row]), llama.cpp needs the tokens themselves. `t2d` says for each
-# target token whether it is drafted; it adds nothing, and so it is a check: tables that disagree are damaged.
+# target token whether it is drafted. It is redundant, so it serves as a check: tables that disagree are damaged.
 def map_target_tokens(
     d2t: StoredTensor | None, t2d: StoredTensor | None, *, num_rows: int, num_tokens: int
 ) -> Ints | None:
@@ -169,7 +169,7 @@ def map_target_tokens(
     >>> map_target_tokens(None, None, num_rows=8, num_tokens=8) is None
     True
 
-    Raises ModelFileError where the tables are damaged or of another head.
+    Raises ModelFileError if the tables are damaged or belong to another head.
     """
     if d2t is None:
         if num_rows < num_tokens:
@@ -186,7 +186,7 @@ def map_target_tokens(
 
 
 def _decode_offsets(offsets: Ints, marked: Ints | None, num_tokens: int) -> Ints:
-    """Return the target tokens of offsets, which are usual; of absolute ids only where t2d proves that they are."""
+    """Return the target tokens of offsets, the usual form; read absolute ids only if t2d proves that they are."""
     problems = []
     for tokens in (offsets + np.arange(len(offsets)), offsets):
         problem = _find_problem(tokens, marked, num_tokens)
@@ -212,7 +212,7 @@ def _find_problem(tokens: Ints, marked: Ints | None, num_tokens: int) -> str:
 # any size fits in memory
 #
 # Rows of queries and keys are reordered (transformers rotate pairs i and i + d/2 of a head, llama.cpp's eagle3 graph
-# pairs 2i and 2i + 1), columns of fc take in the gains of fc_norm, and all of it is encoded.
+# pairs 2i and 2i + 1), columns of fc are multiplied by the gains of fc_norm, and the result is encoded.
 PIECE_BYTES = 16 << 20  # of float32
 TYPES = {"f32": "F32", "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0"}
 MAX_F16 = 65504.0

@@ -1,8 +1,8 @@
-"""A reader of torch's files (`pytorch_model.bin`), without torch and without running what a pickle may ask for.
+"""A reader of torch's files (`pytorch_model.bin`), without torch and without running code from the pickle.
 
-Such a file is a zip archive: a pickle that names tensors, and their bytes, uncompressed, beside it. Of the pickle only
-what a plain dictionary of tensors needs is understood (torch_files.py); any other name in it is refused, and
-nothing is imported or called for it. The bytes are read later, from their place in the file.
+Such a file is a zip archive: a pickle that names tensors, and their bytes, uncompressed, beside it. Only the pickle
+operations that a plain dictionary of tensors needs are understood; any other name is refused, and nothing is imported
+or called for it. The bytes are read later, from their place in the file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _View:
 
 
 def read_pickled(path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of one file by name. Raises ModelFileError on whatever is no plain dictionary of tensors."""
+    """Return the tensors of one file by name. Raises ModelFileError if it is not a plain dictionary of tensors."""
     if not path.is_file():
         raise malformed_error(path.name, "is not a regular file", hint="")
     try:
@@ -173,9 +173,9 @@ def _is_contiguous(view: _View) -> bool:
 # ---- pickle interpreter: an interpreter of the part of pickle that dictionaries of tensors use, in time and memory
 # of the pickle's length
 #
-# Python's own reader may be kept busy for ages by a few hundred bytes: a tuple of tuples of tuples, each there twice,
-# is hashed anew as often as it is a key. Here keys are texts, nothing else is hashed or compared, and what is not
-# understood is refused. Calls go to functions that the caller gives, with few arguments.
+# A few hundred bytes can keep Python's own reader busy for ages: nested tuples, each containing the next one twice, are
+# hashed again each time they are a key. Here keys are texts, nothing else is hashed or compared, and unknown operations
+# are refused. Only functions given by the caller are called, with few arguments.
 MAX_ARGUMENTS = 16
 Call = Callable[..., object]
 
@@ -220,7 +220,7 @@ class PickleInterpreter:
         }
 
     def run(self, raw: bytes) -> object:
-        """Return what the pickle holds. Raises ModelFileError, and IndexError, KeyError or ValueError on damage."""
+        """Return the pickle's object. Raises ModelFileError, and IndexError, KeyError or ValueError on damage."""
         for opcode, argument, _ in pickletools.genops(raw):
             if opcode.name == "STOP":
                 return self._stack.pop()
@@ -246,7 +246,6 @@ class PickleInterpreter:
             raise ModelFileError(f"its pickle does what no dictionary of tensors needs ({name})")
 
     def _popped(self, count: int) -> list[object]:
-        """Pop the last `count` objects; return them in their order."""
         if len(self._stack) < count:
             raise IndexError("nothing is left")
         found = self._stack[-count:]
@@ -281,7 +280,7 @@ class PickleInterpreter:
         self._stack.append(function(*arguments))
 
     def _ignore_state(self) -> None:
-        """Drop a dictionary's state beside its items (torch: versions of modules), which is of no use here."""
+        """Drop a dictionary's state besides its items (torch: versions of modules), which is not needed."""
         self._stack.pop()
         if not isinstance(self._stack[-1], dict):
             raise ValueError("no dictionary")

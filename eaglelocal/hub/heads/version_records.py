@@ -101,7 +101,7 @@ def write_versions(versions: VersionList) -> str:
 
 
 def read_versions(text: str | bytes) -> VersionList:
-    """Return the versions in a JSON text. Raises ValueError for anything else than what write_versions writes."""
+    """Parse the JSON text that write_versions wrote. Raises ValueError for anything else."""
     content = read_object(text)
     if content.get("format") != FORMAT:
         raise ValueError(f"its format is {content.get('format')!r}, not {FORMAT}")
@@ -176,10 +176,10 @@ def _read_number(value: object) -> float:
     return float(value)
 
 
-# ---- trial verdict: the verdict of a head's trial: which reading of it is right, and whether it knows its target at
-# all
+# ---- trial verdict: the verdict of a head's trial: which reading of its configuration is right, and whether it was
+# trained for this target at all
 #
-# A head is tried beside its target with a fixed draft length, on the same prompts for each way to read it. Taps and
+# A head is tried beside its target with a fixed draft length, on the same prompts for each reading. Taps and
 # residual decide what the first drafted token is worth, the recurrence (is the state fed back before or after the
 # last norm?) what the later ones are. Pure: figures in, decisions out.
 MIN_FIRST = 0.10  # trained heads reach 0.5 to 0.8; one trained on 5 000 samples for minutes 0.34
@@ -193,7 +193,7 @@ class TrialAcceptance:
     drafts: int
     accepted_per_position: tuple[int, ...]  # [draft length], how often position i + 1 was accepted
     num_tokens: int
-    commonest_share: float  # of the most frequent token: what always guessing it would get
+    commonest_share: float  # share of the most frequent token: the acceptance of always guessing it
 
     @property
     def first(self) -> float:
@@ -202,7 +202,7 @@ class TrialAcceptance:
 
     @property
     def length(self) -> float:
-        """The acceptance length: tokens that a verification yields, the bonus token counted."""
+        """The acceptance length: tokens per verification, bonus token included."""
         return 1 + sum(self.accepted_per_position) / self.drafts if self.drafts else 1.0
 
     @property
@@ -218,7 +218,7 @@ class TrialAcceptance:
 
     @property
     def least(self) -> float:
-        """The share `first` that a head must reach; below it, the head does not know this target."""
+        """The share `first` that a head must reach; below it, the head was not trained for this target."""
         return max(MIN_FIRST, self.commonest_share + MIN_STANDARD_ERRORS * self.first_error)
 
     @property

@@ -53,7 +53,7 @@ CANDIDATE_NAME = re.compile(r"candidate-(?P<pid>\d+)-(?P<birth>[\w.]+)\.gguf")
 
 
 def find_versions(target: Path, base: Path) -> HeadVersions:
-    """Return the versions of a head for a target: the original head, not a copy in fewer bits. Raises OSError."""
+    """Return the versions of a head (the original, not a quantized copy) for a target. Raises OSError."""
     return HeadVersions(locations.learned_dir() / _name_folder(fingerprint_model(target), base))
 
 
@@ -89,11 +89,11 @@ class HeadVersions:
         return self.folder / f"candidate-{os.getpid()}-{start_mark(os.getpid())}.gguf"
 
     def find_orphan_reason(self, models: Collection[str] = ()) -> str:
-        """Return why these versions draft for nothing: a file is gone or another one now.
+        """Return why these versions cannot draft: a file is gone or has been replaced.
 
         models  fingerprints of models on this disk: a target among them was only moved, and its first head perhaps too
 
-        "" means that they can draft, or that nobody knows, for which `find_doubt` has the reason.
+        "" means that they can draft, or that it is unknown; then `find_doubt` has the reason.
         """
         try:
             return self._find_loss(models)
@@ -101,7 +101,9 @@ class HeadVersions:
             return ""
 
     def find_doubt(self) -> str:
-        """Return why nobody knows whether these versions draft: a file cannot be read, or its path was not kept."""
+        """Return why it is unknown whether these versions can draft: a file cannot be read, or its path was not
+        recorded.
+        """
         try:
             self._find_loss(())
         except _UnclearError as error:
@@ -109,7 +111,7 @@ class HeadVersions:
         return ""
 
     def _find_loss(self, models: Collection[str]) -> str:
-        """Return why they draft for nothing, "" if they can draft. Raises _UnclearError."""
+        """Return why they cannot draft, or "" if they can. Raises _UnclearError."""
         known, note = self.read()
         target, base = Path(known.target_path), Path(known.base_path)
         if note:
@@ -128,7 +130,7 @@ class HeadVersions:
 
     # ---- changes; each raises OSError where the folder cannot be written
     def name(self, *, target: Path, target_label: str, base: Path, base_label: str) -> None:
-        """Keep what people call both models, and where their files are."""
+        """Record the names of both models for display, and where their files are."""
         named = VersionList(
             target=target_label,
             base=base_label,
@@ -141,7 +143,7 @@ class HeadVersions:
         )
 
     def note_paths(self, target: Path, base: Path) -> None:
-        """Keep where both files are now, if they were moved."""
+        """Record where both files are now, if they were moved."""
         known, _ = self.read()
         paths = str(make_absolute(target)), str(make_absolute(base))
         if known.target_path and (known.target_path, known.base_path) != paths:
@@ -151,7 +153,7 @@ class HeadVersions:
         self, made: Path, *, made_at: float, learned_from: LearnedFrom, figures: HeldBackFigures | None = None
     ) -> HeadVersion:
         """Move a complete head (see `scratch_path`) into the folder, as the next version; it is not used yet."""
-        flush_file(made)  # before others wait for the lock: it takes long, and a learning process may be frozen in it
+        flush_file(made)  # before taking the lock: it takes long, and a learning process may be frozen meanwhile
         with self._locked():
             known, _ = self.read()
             number = self._last_number(known) + 1
@@ -161,11 +163,13 @@ class HeadVersions:
         return version
 
     def judge(self, number: int, figures: HeldBackFigures) -> None:
-        """Keep the figures of a version. Raises UsageError if there is none of this number."""
+        """Record the figures of a version. Raises UsageError if there is none with this number."""
         self._change(lambda known: _replace_version(known, replace(_find(known, number), figures=figures)))
 
     def make_current(self, number: int, why: str) -> None:
-        """Use a version, or the base head (0), from now on; the one before becomes old. Raises UsageError as judge."""
+        """Use a version, or the base head (0), from now on; the previous one becomes old. Raises
+        UsageError as judge.
+        """
         self._change(lambda known: _make_current(known, number, why, VersionState.OLD))
 
     def roll_back(self, why: str) -> int:
@@ -182,7 +186,7 @@ class HeadVersions:
         return self._change(change).current
 
     def refuse(self, number: int, why: str) -> None:
-        """Keep a candidate from being used: it was judged worse. Raises UsageError as judge."""
+        """Reject a candidate that was judged worse. Raises UsageError as judge."""
         self._change(
             lambda known: _replace_version(
                 known, replace(_find(known, number), state=VersionState.ROLLED_BACK, why=why)
@@ -190,9 +194,9 @@ class HeadVersions:
         )
 
     def pin(self, number: int | None) -> None:
-        """Use this version whatever is learned, or the base head (0); None: use the current one again.
+        """Use this version, or the base head (0), regardless of what is learned; None: use the current one again.
 
-        Raises UsageError if there is no version of this number on disk.
+        Raises UsageError if there is no version with this number on disk.
         """
 
         def change(known: VersionList) -> VersionList:
@@ -207,7 +211,9 @@ class HeadVersions:
             return self._write(change(self.read()[0]))
 
     def _write(self, versions: VersionList) -> VersionList:
-        """Write the records of what is kept; then delete the files that have none. Return what is kept."""
+        """Write the records of the versions that are kept, then delete files without a record. Return the kept
+        versions.
+        """
         kept = prune(versions)
         write_atomically(self.folder / RECORDS, write_versions(kept))
         names = {version.file_name for version in kept.versions}
@@ -219,7 +225,7 @@ class HeadVersions:
         return kept
 
     def _last_number(self, known: VersionList) -> int:
-        """Return the last number so far, by the files too: an engine may still read one whose record was lost."""
+        """Return the last number so far, also judging by files: an engine may still use one whose record was lost."""
         files = [int(path.stem[1:]) for path in self.folder.glob("v*.gguf") if VERSION_NAME.fullmatch(path.name)]
         return max([known.last_number, *files])
 
@@ -238,7 +244,7 @@ class _UnclearError(Exception):
 
 
 def prune(versions: VersionList) -> VersionList:
-    """Return the versions to keep: the used and the current one, then the newest, those rolled back last."""
+    """Return the versions to keep: the used and the current one, then the newest; rolled-back ones are kept last."""
 
     def rank(version: HeadVersion) -> tuple[bool, bool, int]:
         is_needed = version.number in (versions.pinned, versions.current)
@@ -253,9 +259,9 @@ def _name_folder(target_key: str, base: Path) -> str:
 
 
 def _find_loss(target: Path, key: str) -> str:
-    """Return what became of the file of a target with this fingerprint; "" if it is still there.
+    """Return what happened to the file of a target with this fingerprint; "" if it is still there.
 
-    Raises OSError, and _UnclearError where a part is missing: nobody knows whose the others are.
+    Raises OSError, and _UnclearError if a part is missing: the others cannot be identified then.
     """
     if _is_gone(target):
         return _describe_gone(target)
@@ -269,7 +275,7 @@ def _find_loss(target: Path, key: str) -> str:
 
 
 def _is_gone(path: Path) -> bool:
-    """Return whether a file is certainly not there any more, also one of the hub's cache that went with its folder."""
+    """Return whether a file is certainly gone, also one of the hub's cache whose folder is gone."""
     return is_gone(path) or _was_removed(path, locations.hub_cache_dir())
 
 
@@ -286,7 +292,7 @@ def _describe_gone(path: Path) -> str:
 
 
 def _make_current(known: VersionList, number: int, why: str, replaced: VersionState) -> VersionList:
-    """Return the versions with another current one; the one before gets the state `replaced`."""
+    """Return the versions with another current one; the previous one gets the state `replaced`."""
     if number == known.current:
         return known
     before = known.find(known.current)
@@ -312,6 +318,5 @@ def _find(known: VersionList, number: int) -> HeadVersion:
 
 
 def _is_abandoned(name: str) -> bool:
-    """Return whether a name is that of a candidate whose process has ended."""
     writer = CANDIDATE_NAME.fullmatch(name)
     return writer is not None and not is_alive(int(writer["pid"]), writer["birth"])

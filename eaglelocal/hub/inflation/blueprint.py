@@ -1,6 +1,6 @@
 """Plans of inflated files, a target and its head: every key and every tensor, before a byte is written.
 
-Reads the headers of the sources, chooses shapes, and states in the names what the result really is. Knows the llama and
+Reads the headers of the sources and chooses shapes. The result's name says that it is inflated. Knows the llama and
 eagle3 layouts; `generated_files.py` writes the files.
 """
 
@@ -39,7 +39,7 @@ _ROPE = "rope_freqs.weight"
 def plan_target(size: ModelSize, source: Header, *, step: int = BLOCK_STEP) -> FilePlan:
     """Plan an inflated target, written in `size.type`, whose widths are multiples of `step`.
 
-    Raises ModelFileError or IncompatibleError where the source cannot be inflated, ResourceError where it is larger.
+    Raises ModelFileError or IncompatibleError if the source cannot be inflated, ResourceError if it is larger.
     """
     model = ModelInfo.from_header(source)
     return _TargetPlan(SourceFile.of(source), model, grow_target(size, source, step=step), size).file()
@@ -191,7 +191,7 @@ def _copy_rope(source: SourceFile) -> list[StreamedTensor]:
 
 @dataclass(frozen=True, slots=True)
 class _HeadPlan:
-    """The plan of the head. It gets its own embeddings and output, for its width is no longer the target's."""
+    """The plan of the head. It gets its own embeddings and output, because its width differs from the target's."""
 
     source: SourceFile
     target: SourceFile
@@ -210,7 +210,7 @@ class _HeadPlan:
         if self.eagle.target_name:
             target_name = make_inflated_name(self.eagle.target_name, self.size)
             changed.append(KeyValue(TARGET_NAME_KEY, ValueType.STRING, target_name))
-        # the host's norm of the taps runs over the target's width, which grew by another factor
+        # the engine's norm of the taps covers the target's width, which grew by another factor
         tap_eps = self.eagle.fc_norm_eps * self.target_growth.eps_factor
         changed.append(KeyValue("eagle3.target_hidden_size", ValueType.UINT32, self.target_growth.new.width))
         changed.append(KeyValue(FC_NORM_EPS_KEY, ValueType.FLOAT32, tap_eps))
@@ -238,7 +238,7 @@ class _HeadPlan:
         return tuple(value for tap in range(0, len(values), old) for value in (*values[tap : tap + old], *padding))
 
     def _own_or_lent(self, name: str) -> Rows:
-        """Return the head's own tensor, else the target's; the output of a target may be its embeddings."""
+        """Return the head's own tensor, else the target's; a target's output may be its embeddings."""
         if name in self.source.header.tensors:
             return self.source.rows(name)
         return self.target.rows(name if name in self.target.header.tensors else EMBEDDINGS)

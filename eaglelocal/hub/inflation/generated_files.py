@@ -41,7 +41,7 @@ def no_progress(fraction: float, what: str) -> None:
 def hold_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of this folder, and clear its partial files. The lock ends with the process, however that ends.
 
-    Raises ResourceError where the folder cannot be written.
+    Raises ResourceError if the folder cannot be written.
     """
     with _open_lock(folder) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -53,7 +53,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process left, gigabytes that nothing else would remove; nothing while a process writes."""
+    """Remove the files of killed processes, which may take gigabytes; do nothing while a process writes."""
     if not any(folder.glob(_PARTIALS)):
         return
     with suppress(ResourceError, BlockingIOError), _open_lock(folder) as lock:
@@ -66,14 +66,14 @@ def make_partial_path(path: Path) -> Path:
 
 
 def check_disk(what: str, needed_bytes: int, free_bytes: int, *, hint: str) -> None:
-    """Raise ResourceError if so many bytes do not fit beside SPARE_DISK_BYTES."""
+    """Raise ResourceError if needed_bytes do not fit beside SPARE_DISK_BYTES."""
     if needed_bytes + SPARE_DISK_BYTES > free_bytes:
         needed, free = format_disk(needed_bytes + SPARE_DISK_BYTES), format_disk(free_bytes)
         raise ResourceError(f"{what} takes {needed} on disk, {free} are free", hint=hint)
 
 
 def write_plan(plan: FilePlan, path: Path, on_bytes: Callable[[int], None]) -> None:
-    """Write a file. Raises ResourceError where the disk is full or refuses it."""
+    """Write a file. Raises ResourceError if the disk is full or cannot be written."""
     try:
         write_streamed(path, plan.architecture, entries=plan.entries, tensors=plan.tensors, on_bytes=on_bytes)
     except OSError as error:
@@ -95,7 +95,7 @@ class WriteProgress:
         self._report(self._done_bytes + num_bytes)
 
     def reach(self, before_bytes: int) -> Callable[[int], None]:
-        """Return a callback that takes the bytes written so far, apart from those before."""
+        """Return a callback that takes the bytes of the current file, and adds `before_bytes`."""
         return lambda num_bytes: self._report(before_bytes + num_bytes)
 
     def _report(self, done_bytes: int) -> None:

@@ -67,10 +67,10 @@ def inflate(
     on_progress: Progress = no_progress,
     free_bytes: Callable[[Path], int] = free_bytes,
 ) -> InflatedPaths:
-    """Return the inflated pair, written now unless it is there already.
+    """Return the inflated pair, written now if it is missing.
 
-    Raises ResourceError when the disk is too small, ModelFileError or IncompatibleError when the
-    sources cannot be inflated; leaves nothing behind then.
+    Raises ResourceError when the disk is too small, ModelFileError or IncompatibleError when the sources cannot be
+    inflated; then leaves nothing behind.
     """
     paths = locate_inflated(reference, source_target=source_target, source_head=source_head, folder=folder)
     if paths.complete:

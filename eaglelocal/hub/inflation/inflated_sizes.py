@@ -76,7 +76,7 @@ def parse_demo_reference(reference: str) -> ModelSize:
 
 
 def parse_size(text: str) -> int:
-    """Return the parameters that `300m` or `1.5B` means. Raises UsageError on other text and impossible sizes."""
+    """Return the number of parameters in `300m` or `1.5B`. Raises UsageError on other text and impossible sizes."""
     parsed = _SIZE.fullmatch(text)
     if parsed is None:
         raise UsageError(f"cannot read the size {text!r}", hint="try `@300m`, `@1b` or `@1.5b`")
@@ -144,11 +144,11 @@ _REAL = (
 
 
 def choose_target(num_parameters: int, source: LlamaShape, *, step: int = BLOCK_STEP) -> LlamaShape:
-    """Return the shape most like a real model of so many parameters that holds the source.
+    """Return the shape with num_parameters that is closest to a real model and holds the source.
 
-    step  what its widths are multiples of
+    step  number that its widths are multiples of
 
-    Raises ResourceError if no shape does.
+    Raises ResourceError if there is none.
     """
     candidates = list(_target_candidates(num_parameters, source, step))
     if not candidates:
@@ -160,13 +160,13 @@ def choose_target(num_parameters: int, source: LlamaShape, *, step: int = BLOCK_
 
 
 def _suggest_size(num_parameters: int) -> str:
-    """Return a size that is well above so many parameters, such as `300m`."""
+    """Return a size well above this number of parameters, such as `300m`."""
     millions = max(100, math.ceil(2 * num_parameters / 1e8) * 100)
     return f"{millions}m" if millions < 1000 else f"{math.ceil(millions / 1000)}b"
 
 
 def _target_candidates(num_parameters: int, source: LlamaShape, step: int) -> Iterator[tuple[float, LlamaShape]]:
-    """Yield (distance from a real model, shape). Layers count double: they set the number of kernels to start."""
+    """Yield (distance from a real model, shape). Layers weigh double: they determine how many kernels are launched."""
     for width, layers, ffn, real_kv_heads in _REAL:
         heads = width // source.head_dim
         kv_heads = _fit_kv_heads(heads, source, real_kv_heads * HEAD_DIM / source.head_dim)
@@ -215,7 +215,7 @@ def _head_candidates(
 
 
 def _fit_kv_heads(heads: int, source: LlamaShape, usual: float) -> int | None:
-    """Return the number of KV heads nearest to `usual` that has room for the source's heads; None: there is none."""
+    """Return the number of KV heads nearest to `usual` that has room for the source's heads; None if none has."""
     fitting = [
         count for count in range(source.kv_heads, heads + 1) if heads % count == 0 and heads // count >= source.group
     ]

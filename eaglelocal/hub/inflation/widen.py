@@ -1,4 +1,4 @@
-"""Growth of a layer that does not change what it computes.
+"""Growth of a layer without a change of its results.
 
 The residual stream of width d becomes D: the first d channels stay, the others hold exact zeros. So columns that read
 the others may be random, and rows that write them must give zero. Appended attention heads read zero values (v
@@ -130,7 +130,7 @@ class Growth:
 def widen_attention(
     prefix: str, growth: Growth, inputs: Sequence[ColumnRange], source: SourceFile | None
 ) -> Iterator[Patchwork]:
-    """Yield q, k, v and output of a layer; without a source, of an appended one that adds nothing."""
+    """Yield q, k, v and output of a layer; without a source, those of an appended layer that adds nothing."""
     new, old = growth.new, growth.old
     kept_keys = old.kv_heads * old.head_dim if source else 0
     queries, keys = new.heads * new.head_dim, new.kv_heads * new.head_dim
@@ -151,7 +151,7 @@ def widen_attention(
 
 
 def widen_feed_forward(prefix: str, growth: Growth, source: SourceFile | None) -> Iterator[Patchwork]:
-    """Yield gate, up and down of a layer; without a source, of an appended one that adds nothing."""
+    """Yield gate, up and down of a layer; without a source, those of an appended layer that adds nothing."""
     new, old = growth.new, growth.old
     kept = old.ffn if source else 0
     silent = [make_zero_patch(kept, 0, new.ffn - kept, old.width)]
@@ -190,7 +190,7 @@ def _output_patches(growth: Growth, values: Rows) -> list[Patch]:
     return patches
 
 
-# ---- patch matrix: a matrix that is random but for rectangular patches, produced a few rows at a time
+# ---- patch matrix: a random matrix with rectangular patches, produced a few rows at a time
 #
 # Patches hold given numbers or zeros; later ones cover earlier ones. A patch is encoded on its own and copied in, so
 # its columns must begin and end at blocks of the type.

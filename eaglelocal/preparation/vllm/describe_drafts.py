@@ -1,4 +1,4 @@
-"""Describe drafts for vLLM: those of the catalog, of a repository that a person named, and heads of this machine."""
+"""Describe drafts for vLLM: from the catalog, from a repository that the user named, and heads of this machine."""
 
 from __future__ import annotations
 

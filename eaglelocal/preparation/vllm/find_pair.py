@@ -196,8 +196,6 @@ def _fits(draft: VllmDraft, target: VllmTarget, find_device: FindDevice) -> bool
 
 
 def _find_fastest(drafts: list[VllmDraft], target: VllmTarget, device: DeviceSpec) -> VllmDraft:
-    """Return the draft with the best predicted speed of one sequence."""
-
     def best_goodput(draft: VllmDraft) -> float:
         costs = make_batch_costs(target, draft, device)
         return max(costs.goodput(1, length) for length in range(1, draft.most + 1))

@@ -81,7 +81,7 @@ def digest_pins(pins: list[str]) -> str:
 # ---- helm check: check Helm values for vLLM's production-stack: pins, whether target and draft belong together, and
 # old flags. Pure
 #
-# Values are somebody's file, so nothing in them is trusted to have a type.
+# Values come from outside, so no value is trusted to have a type.
 OLD_FLAGS = (
     *("--speculative-model", "--num-speculative-tokens", "--speculative-disable-by-batch-size"),
     *("--speculative-draft-tensor-parallel-size", "--speculative-max-model-len", "--speculative-model-quantization"),
@@ -97,7 +97,7 @@ VLLM_METHODS = (*METHODS, "ngram_gpu")
 
 
 def list_problems(values: object, catalog: Catalog) -> Iterator[str]:
-    """Yield what is wrong with the values, each with the name of its model."""
+    """Yield the problems of the values, each with the name of its model."""
     specs = _get(values, "servingEngineSpec", "modelSpec")
     if not isinstance(specs, Sequence) or isinstance(specs, str) or not specs:
         yield "servingEngineSpec.modelSpec has no model"
@@ -109,7 +109,7 @@ def list_problems(values: object, catalog: Catalog) -> Iterator[str]:
 
 
 def list_spec_problems(spec: object, catalog: Catalog) -> Iterator[str]:
-    """Yield what is wrong with one entry of modelSpec."""
+    """Yield the problems of one entry of modelSpec."""
     target, revision = _get(spec, "modelURL"), _get(spec, "modelRevision")
     if not isinstance(target, str) or not target:
         yield "modelURL is missing"

@@ -27,7 +27,7 @@ FIELDS = {"thinking": ("thinking", "thinking_delta"), "text": ("text", "text_del
 class AnthropicEncoder(AnswerEncoder):
     """Formats answers for /v1/messages. The first choice is the only one.
 
-    has_thinking  include thinking blocks; clients that did not ask for them do not know them
+    has_thinking  include thinking blocks; clients that did not request them do not know them
     """
 
     def __init__(self, call_id: str, model: str, *, has_thinking: bool) -> None:
@@ -149,6 +149,6 @@ def parse_arguments(call: ToolCall) -> dict[str, Any]:
     try:
         value = read_json(call.arguments, is_finite=True)
         dump_json(value).encode()
-    except ValueError:  # also for an escaped lone surrogate, which cannot be sent
+    except ValueError:  # also raised for an escaped lone surrogate, which cannot be sent
         value = None
     return value if isinstance(value, dict) else {"arguments": call.arguments}

@@ -150,7 +150,7 @@ class CountBody(Body):
     tool_choice: AnthropicToolChoice | None = None
     thinking: Annotated[Thinking | None, Field(description="without it the model does not think")] = None
     output_config: OutputConfig | None = None
-    output_format: OutputFormat | None = None  # where older clients have it
+    output_format: OutputFormat | None = None  # older clients put it here
 
 
 class MessagesBody(CountBody, SamplingGiven):
@@ -338,8 +338,8 @@ def read_image(source: AnthropicSource | None, place: str) -> bytes:
 
 
 def replace_unreadable(content: str | list[AnthropicBlock]) -> str | list[AnthropicBlock]:
-    """Replace blocks of a tool result that cannot be read by a text: they stay in the conversation, so a refusal
-    would end the session.
+    """Replace unreadable blocks of a tool result by a text: they stay in the conversation, so a refusal would end the
+    session.
     """
     return content if isinstance(content, str) else list(map(replace_unreadable_block, content))
 

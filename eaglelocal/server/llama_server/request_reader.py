@@ -150,7 +150,7 @@ def rename_fields(body: LlamaBody) -> LlamaBody:
 
 
 def apply_samplers(body: LlamaAnswerFields, params: SamplingParams) -> SamplingParams:
-    """Return the parameters with logprobs, and with all samplers off that `samplers` does not name. Raises Problem."""
+    """Return the parameters with logprobs, and without the samplers that `samplers` leaves out. Raises Problem."""
     params = dataclasses.replace(params, logprobs=body.n_probs or body.logprobs or None)
     if body.samplers is None:
         return params

@@ -1,7 +1,7 @@
 """llama-server's POST /completion, /infill, /tokenize, /detokenize and /apply-template, its GET /props and /slots, and
 /lora-adapters.
 
-The latter show the loaded model and how many slots are busy, but no prompt, path or key.
+GET /props and /slots show the loaded model and how many slots are busy, but no prompt, path or key.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ async def detokenize(body: DetokenizeBody, server: ServerState, owner: str) -> R
 
 @routes.post("/apply-template", TemplateBody, reply=PromptReply)
 async def apply_template(body: TemplateBody, server: ServerState, owner: str) -> Response:
-    """Return a conversation as the model's chat template writes it, for /completion."""
+    """Return a conversation rendered by the model's chat template, for /completion."""
     (request, *_) = read_chat(body, server.defaults, owner).requests
     return respond_with_prompt(server, body.model, request, lambda prompt: {"prompt": prompt.text})
 
@@ -207,7 +207,7 @@ def respond_to(body: LlamaAnswerFields, call: EngineCall, server: ServerState) -
 def respond_with_prompt(
     server: ServerState, model: str, request: ChatRequest, format_prompt: Callable[[Prompted], dict[str, object]]
 ) -> Response:
-    """Return a response with the prompt as the model would receive it; nothing is generated."""
+    """Return a response with the model's prompt; nothing is generated."""
     count_request = dataclasses.replace(request, is_counted=True, tells_prompt=True)
 
     def make_reply(choice: AnswerState) -> dict[str, object]:
@@ -284,7 +284,7 @@ async def set_adapters(body: AdaptersBody, server: ServerState, is_operator: boo
 
 @routes.add("GET", "/slots", reply=list[LlamaServerSlot])
 async def slots(server: ServerState, model: str = "", fail_on_no_slot: str = "") -> Response:
-    """List the slots. As many as are in use are shown as busy, the first ones."""
+    """List the slots. The first ones are shown as busy, as many as are in use."""
     name, info = find_model(server, model)
     states = server.name_active_states()
     num_busy = sum(
@@ -307,8 +307,8 @@ def find_adapters(server: ServerState, name: str, info: EngineInfo) -> tuple[Ada
 
 
 def find_model(server: ServerState, requested: str) -> tuple[str, EngineInfo]:
-    """Return a model and its info: the requested, else a loaded, else the default one. Raises Problem: 404 for an
-    unknown model, 503 for one that was never loaded.
+    """Find the requested model, else a loaded one, else the default, with its info. Raises Problem: 404 for an unknown
+    model, 503 for one that was never loaded.
     """
     models = server.models
     name = models.current.name if models.current is not None and not requested else models.names.resolve(requested)

@@ -15,7 +15,7 @@ from eaglelocal.server.middleware.refusal import SAFE_METHODS
 from eaglelocal.server.request_record import GONE, RequestRecord, begin_record
 
 MAX_LOGGED_BYTES = 200
-MAX_ID_CHARS = 128  # of a request's id or a user agent: longer ones are not logged
+MAX_ID_CHARS = 128  # longest request id or user agent that is logged
 MAX_PROGRAM_CHARS = 24
 ID_HEADER, WARNING_HEADER = b"x-request-id", b"x-eaglelocal-warning"
 
@@ -25,14 +25,14 @@ _log = logging.getLogger("eaglelocal.server")
 
 
 class AccessLogMiddleware:
-    """Logs one line a request: method, path, status, owner, seconds, and what its RequestRecord says.
+    """Logs one line a request: method, path, status, owner, seconds, and the fields of its RequestRecord.
 
     Never the content of request or answer. Every response gets the request's id as x-request-id, the client's own one
     if it sent one, and the record's warnings.
     """
 
     def __init__(self, app: ASGIApp, count_call: CountCall) -> None:
-        """`count_call` is called at the end of each call that asks for something: not for GET, HEAD and OPTIONS."""
+        """Take `count_call`, which is called at the end of each call except GET, HEAD and OPTIONS."""
         self._app, self._count_call = app, count_call
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -25,7 +25,7 @@ async def refuse(scope: Scope, send: Send, problem: Problem, *, close: bool = Fa
     problem = current_record().refuse(problem)
     body = json.dumps(error_body(problem, scope["path"])).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **problem.headers}
-    if close:  # else the rest of the body would be parsed as another request
+    if close:  # otherwise the rest of the body would be parsed as another request
         headers["connection"] = "close"
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": problem.status, "headers": raw})
@@ -69,7 +69,10 @@ class ApiKeyMiddleware:
 VERSIONS = ("1.0", "1.1")
 SINGLE_HEADERS = ("host", "origin", "authorization", "x-api-key", "content-length", "transfer-encoding")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-FETCH_SITE, FOREIGN_SITES = "sec-fetch-site", ("cross-site", "same-site")  # a browser's word on who sends a request
+FETCH_SITE, FOREIGN_SITES = (
+    "sec-fetch-site",
+    ("cross-site", "same-site"),
+)  # a browser names the sending page
 MAX_HEAD_BYTES = 32 * 2**10
 
 
@@ -103,7 +106,7 @@ class HostMiddleware:
 
 
 def find_ambiguity(headers: Headers) -> Problem | None:
-    """Return a Problem for a request that a proxy may have parsed differently: two lengths, or a repeated header."""
+    """Return a Problem for a request that a proxy may parse differently: two lengths, or a repeated header."""
     if "content-length" in headers and "transfer-encoding" in headers:
         return Problem(400, "a request may have Content-Length or Transfer-Encoding, not both", code="invalid_http")
     for name in SINGLE_HEADERS:
@@ -116,7 +119,7 @@ def find_ambiguity(headers: Headers) -> Problem | None:
 class CallLimitMiddleware:
     """Limits the calls of each owner that are answered at once, so that no key takes the connections of the others.
 
-    It comes behind BodyMiddleware: a connection that still sends its body makes room by itself (connections.py).
+    It comes after BodyMiddleware: a connection that still sends its body can be evicted (connections.py).
     """
 
     def __init__(self, app: ASGIApp, num_connections: int, *, is_shared: bool) -> None:

@@ -81,7 +81,7 @@ class BodyMiddleware:
         else:
             if body is not None:
                 receive = replay_body(body, receive)
-                del body  # the answer may take minutes, and the route does not keep it either
+                del body  # the answer may take minutes, and the route does not keep the body either
                 await self._app(scope, receive, send)
 
     async def _read(self, length: int, receive: Receive) -> bytes | None:
@@ -114,7 +114,7 @@ def num_places(length: int) -> int:
 
 
 def num_values(body: bytes) -> int:
-    """Return an upper bound of the number of JSON values; signs inside strings count too."""
+    """Return an upper bound of the number of JSON values; punctuation inside strings counts too."""
     return 1 + sum(body.count(sign) for sign in (b",", b"[", b"{"))
 
 

@@ -1,9 +1,9 @@
 """GET /health, /metrics, /v1/snapshot and /v1/events: the state of the server, for people, Prometheus and monitors.
 
 Statistics only: no prompt, no answer, no key. Operators (see Access.operators) see all. Any other owner sees their own
-requests, the loaded models, and sums over all owners, which say how busy the server is: no names, ids or figures of
-others, no paths, and nothing of learning. And the commands of a monitor, POST /v1/requests/{id}/cancel and
-/v1/speculation: an owner may cancel their own requests; all else is for operators.
+requests, the loaded models, and sums over all owners, which show how busy the server is, but no names, ids or figures
+of others, no paths, and nothing about learning. A monitor's commands are POST /v1/requests/{id}/cancel and
+/v1/speculation: an owner may cancel their own requests; everything else is for operators.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ LARGE_FIELDS = (
     "template",
     "bos_text",
     "eos_text",
-)  # left out because the snapshot is sent twice a second; /props has them
+)  # left out because the snapshot is sent twice a second; /props returns them
 PUBLIC_MODEL_FIELDS = (  # what a client needs to know
     *("name", "target", "draft", "n_ctx", "num_slots", "n_vocab", "task", "embedding_size", "trained_ctx", "max_draft"),
     *("sees_images", "chat_template", "sampling", "adapters", "state"),
 )
-# Totals are for operators: with two keys, the difference of two readings is what the other one asked and was answered.
+# Totals are for operators: with two keys, the difference between two snapshots would reveal the other owner's use.
 PUBLIC_ENGINE_FIELDS = ("spec", "cache_cells")
 OPERATOR_FIELDS = ("learning", "drift", "answered", "refused", "failed")
 
@@ -79,9 +79,9 @@ class SwitchBody(Body):
 @routes.add("HEAD", "/health")
 @routes.add("GET", "/health", reply=Health, others={503: Health})
 async def health(server: ServerState, owner: str, is_operator: bool) -> Response:
-    """Return 200 when requests are answered; 503 with the state when they have to wait, or cannot be answered.
+    """Return 200 when requests are answered; 503 with the state when they have to wait or cannot be answered.
 
-    Without a key, only the state is returned; what is wrong is for operators.
+    Without a key, only the state is returned; the reason is for operators.
     """
     loaded = server.models.current
     health = Health(
@@ -101,13 +101,13 @@ async def metrics(server: ServerState, is_operator: bool) -> Response:
 
 @routes.add("GET", "/v1/snapshot", reply=dict[str, object])
 async def snapshot(server: ServerState, owner: str, is_operator: bool) -> dict[str, object]:
-    """Return what a monitor shows, at this moment."""
+    """Return the current snapshot for a monitor."""
     return await take_snapshot(server, owner, is_operator)
 
 
 @routes.add("GET", "/v1/events", stream=EVENT_STREAM, others={429: ErrorReply})
 async def events(server: ServerState, owner: str, is_operator: bool) -> Response:
-    """Stream snapshots as server-sent events, two a second, for as long as they are read. 429: too many streams."""
+    """Stream snapshots as server-sent events, two a second, until the client disconnects. 429: too many streams."""
     if server.event_streams[owner] >= MAX_EVENT_STREAMS:
         what = f"this key has {MAX_EVENT_STREAMS} streams of /v1/events open, and may have no more"
         raise Problem(429, what, RATE_LIMIT, code="too_many_streams")
@@ -178,7 +178,7 @@ async def take_snapshot(server: ServerState, owner: str, is_operator: bool) -> d
 
 
 def choose(fields: Mapping[str, object], names: Collection[str] | None) -> dict[str, object]:
-    """Return the fields with these names; None: all."""
+    """Return the fields with these names; None means all."""
     return {name: value for name, value in fields.items() if names is None or name in names}
 
 
@@ -210,7 +210,7 @@ def engine_fields(snapshot: EngineSnapshot) -> dict[str, object]:
         "draft_version": snapshot.draft_version,
         "store_problem": snapshot.store_problem,
         "speculation": encode_stats(snapshot.speculation),
-        # the block size is called `at_once` there
+        # the JSON field of the block size is called `at_once`
         "costs": {"at_once" if name == "block_size" else name: cost for name, cost in asdict(snapshot.costs).items()},
     }
 
@@ -251,7 +251,7 @@ async def cancel(request_id: str, server: ServerState, owner: str, is_operator: 
 
 @routes.post("/v1/speculation", SwitchBody, reply=SwitchReply)
 async def switch_drafting(body: SwitchBody, server: ServerState, is_operator: bool) -> SwitchReply:
-    """Set how to draft for requests that do not say it themselves, running ones included."""
+    """Set the spec of requests that set none, running ones included."""
     if not is_operator:
         raise Problem(403, "only the operator may switch drafting for all requests", PERMISSION)
     clients = [model.client for model in server.models.loaded]
@@ -268,7 +268,7 @@ async def switch_drafting(body: SwitchBody, server: ServerState, is_operator: bo
 def cancellation() -> Problem:
     """Return the error for a cancelled answer.
 
-    The status is the one to which gRPC's CANCELLED maps: clients do not retry it, and it is no fault of theirs.
+    gRPC's CANCELLED maps to this status: clients do not retry it, and it is not their fault.
     """
     what = "the answer was cancelled at the server, by its operator or with this key; the request itself is fine"
     return Problem(CANCELLED_STATUS, what, CANCELLED, code="cancelled")

@@ -49,7 +49,7 @@ class OllamaEncoder(AnswerEncoder):
     def __init__(self, model: str, reply_fields: ReplyFields, *, has_thinking: bool) -> None:
         """`model` is the name in the request."""
         self._model, self._reply_fields, self._has_thinking = model, reply_fields, has_thinking
-        self._calls: list[CallPart] = []  # until they are complete
+        self._calls: list[CallPart] = []  # kept until they are complete
 
     def encode_whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
         choice = choices[0]
@@ -107,7 +107,7 @@ def encode_line(event: Mapping[str, object]) -> str:
 
 
 def whole_calls(choice: AnswerState, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
-    """Return the calls without a last one whose arguments were cut off: clients would run it."""
+    """Drop a last call whose arguments were cut off: clients would run it."""
     return calls[:-1] if choice.is_cut_off and calls and not is_json_object(calls[-1].arguments) else calls
 
 
@@ -121,7 +121,7 @@ def logprob_fields(choice: AnswerState, text: TextRun | Delta) -> dict[str, obje
 
 
 def end_fields(choice: AnswerState) -> dict[str, object]:
-    """Return the fields of the last message. `load_duration`: the time until the engine got the request."""
+    """Return the fields of the last message. `load_duration` is the time until the engine got the request."""
     reason = choice.finished.reason if choice.finished else "stop"
     timing, total_s = answer_timings(choice), choice.ended_at - choice.requested_at
     return {

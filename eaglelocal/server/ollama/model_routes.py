@@ -171,13 +171,12 @@ async def no_change() -> Response:
 
 
 def find_listed_name(requested: str, models: ModelManager) -> str:
-    """Return the listed name that a request means: programs add the tag `latest` or leave it out."""
+    """Return the listed name that a request means: programs may add the tag `latest` or leave it out."""
     bare = requested.removesuffix(LATEST)
     return next((name for name in (requested, bare + LATEST) if name in models.names.listed), bare)
 
 
 def resolve_name(requested: str, server: ServerState) -> str:
-    """Return the model that a request means. Raises Problem (404)."""
     return server.models.names.resolve(find_listed_name(requested, server.models))
 
 

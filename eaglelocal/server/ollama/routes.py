@@ -349,11 +349,11 @@ def translate_tool(tool: OllamaTool) -> Values:
 
 
 def translate_messages(given: Iterable[OllamaMessage]) -> PlacedMessages:
-    """Return chat messages with their places. Most programs give calls no ids and list results in the order of the
-    calls: here each call gets an id.
+    """Return chat messages with their places. Most programs send calls without ids and list results in the order of the
+    calls, so each call gets an id here.
     """
     placed: PlacedMessages = []
-    unanswered: list[Values] = []  # calls of the latest message with calls, still without a result
+    unanswered: list[Values] = []  # calls of the latest message with calls that still lack a result
     for i, message in enumerate(given):
         content = image_content(message.images, f"messages.{i}.images", message.content)
         calls = [
@@ -379,7 +379,7 @@ def image_content(images: list[str] | None, place: str, text: str | None) -> Con
 
 
 def match_result(message: OllamaMessage, unanswered: list[Values]) -> Values:
-    """Return the ids of the call that a result belongs to: the first unanswered one that matches its id and name."""
+    """Return the ids of the call that a result answers: the first unanswered one that matches its id and name."""
     for call in unanswered:
         id, name = call["id"], call["function"]["name"]
         if (message.tool_call_id or id) == id and (message.tool_name or name) == name:

@@ -35,7 +35,10 @@ class ChatEncoder(AnswerEncoder):
         has_drafted_flags: bool = False,
         custom_tools: Collection[str] = (),
     ) -> None:
-        """custom_tools: the names of tools whose calls carry a text."""
+        """Take the parameters of one call.
+
+        custom_tools  names of the tools whose calls carry a text
+        """
         self._has_usage, self._has_drafted_flags, self._custom_tools = has_usage, has_drafted_flags, custom_tools
         self._inputs: dict[tuple[int, int], CustomInput] = {}  # of calls being streamed, by choice and call
         self._head = {"id": f"chatcmpl-{call_id}", "created": int(time.time()), "model": model}

@@ -121,8 +121,8 @@ def model_card(server: ServerState, name: str) -> ModelCard:
 def list_capabilities(models: ModelManager, name: str, *, text: Sequence[str], vision: str) -> list[str]:
     """Return a model's capabilities in an API's terms; empty if not known.
 
-    text  those of every text model
-    vision  that of one that reads images
+    text    capabilities of every text model
+    vision  capability of a model that reads images
     """
     task = models.task(name)
     if task is None:

@@ -60,7 +60,7 @@ class OpenCall:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the arguments are complete: the answer may have been cut off after them."""
+        """Return whether the arguments are complete: the answer may have been cut off."""
         return is_json_object("".join(self.arguments))
 
     def encode(self, status: str) -> Event:

@@ -47,8 +47,8 @@ NO_CONVERSATIONS = "this server stores no conversations: send the whole conversa
 WHAT_IS_STORED = "only recent ones are, in RAM, and none with store: false"
 UNREAD_FILE = "[a file, which this model cannot read]"
 MAX_NAMED = 8  # types of tools in a warning
-TOOL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,40}")  # what may stand in a header
-ToolNames = Mapping[tuple[str, str], str]  # by type and name as the client may say it
+TOOL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,40}")  # characters that a header may contain
+ToolNames = Mapping[tuple[str, str], str]  # by type and name, in the client's spelling
 PlacedItems = list[tuple[str, Item]]  # with their places in the body
 
 
@@ -83,7 +83,9 @@ async def responses(body: ResponsesBody, server: ServerState, owner: str) -> Res
 
 
 def check_left_out(body: ResponsesBody) -> None:
-    """Warn of tools that are left out, as this server would have to run them. Raises Problem if one must be called."""
+    """Warn about tools that are left out because this server would have to run them. Raises Problem if one must be
+    called.
+    """
     types = [kind if TOOL_TYPE.fullmatch(kind) else "..." for kind in body.unsupported_types[:MAX_NAMED]]
     if not types:
         return
@@ -96,9 +98,9 @@ def check_left_out(body: ResponsesBody) -> None:
 def store_response(
     encoder: ResponsesEncoder, stored: StoredResponses, previous: str | None, input: list[Item] | None
 ) -> None:
-    """Store the input and the output so far, to which later requests may refer even after a disconnect.
+    """Store the input and the output so far, so that later requests can refer to them, even after a disconnect.
 
-    input  None: too large to be stored, so it is not kept while the answer runs either
+    input  None: too large to be stored, so it was not kept while the answer ran
     """
     if encoder.is_sent:
         items = None if input is None else [item.model_dump(exclude_none=True) for item in input]
@@ -193,7 +195,7 @@ def read_stored_item(values: dict[str, Any], place: str) -> Item:
 
 
 def translate_items(instructions: str | None, items: PlacedItems) -> list[tuple[str, dict[str, Any]]]:
-    """Return instructions and items as chat messages with their places. Consecutive calls form one message, and
+    """Translate instructions and items to chat messages with their places. Consecutive calls form one message, and
     reasoning joins the assistant's next text or call. Instructions alone get an empty user message. Raises Problem.
     """
     messages: list[tuple[str, dict[str, Any]]] = []

@@ -32,7 +32,7 @@ from eaglelocal.server.schema import (
 from eaglelocal.server.unsupported_fields import NO_LOGPROBS, ONE_ANSWER, name_refused, redirect, redirect_format
 
 MAX_NAMESPACE_TOOLS = 1024
-TYPES_BY_FIELD = {  # of items without a type, by the first field that only one type has
+TYPES_BY_FIELD = {  # types of items that give none, by the first field that only one type has
     "role": "message",
     "arguments": "function_call",
     "input": "custom_tool_call",
@@ -81,7 +81,7 @@ class Item(Body):
 
 
 def infer_type(item: Mapping[str, Any]) -> str:
-    """Return the type of an item that has none: an id alone is a reference, and a message is the default."""
+    """Infer the type of an item without one: an id alone is a reference, and a message is the default."""
     named = {name for name, value in item.items() if value is not None}
     default = "item_reference" if named == {"id"} else "message"
     return next((type for field, type in TYPES_BY_FIELD.items() if field in named), default)
@@ -104,13 +104,13 @@ class CustomTool(CustomGiven):
 
 
 class OtherTool(Body):
-    """A tool that this server would have to run, or does not know: it is left out, and nothing in it is read."""
+    """A tool that this server would have to run, or does not know. It is left out, and its fields are not read."""
 
     type: Word
 
 
 def tool_kind(tool: object, kinds: tuple[str, ...] = ("function", "custom", "namespace")) -> str:
-    """Return the variant to validate a tool as, so that errors are about that one only."""
+    """Return the variant to validate a tool as, so that errors are only about that variant."""
     kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", "")
     return kind if kind in kinds else "other"
 
@@ -157,7 +157,6 @@ Given = Annotated[Function | Custom | Annotated[Namespace, Tag("namespace")] | O
 
 
 def full_name(namespace: str | None, name: str) -> str:
-    """Return the unique name of a function for the model: mcp__files, read -> mcp__files__read."""
     return f"{namespace.rstrip('_')}__{name}" if namespace else name
 
 

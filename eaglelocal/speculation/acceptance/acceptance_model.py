@@ -6,9 +6,9 @@ learned table (acceptance_table.py) for each mix of LoRA adapters, and each slot
 text. Everything decays, so that recent text counts most; a shift without observations becomes uncertain, and then
 follows the next ones faster.
 
-For tokens that are not drafted yet the estimate (`Outlook`) is that of all recent tokens, shifted by the text. It is
-optimistic where the shift is uncertain, so that drafting is tried on a text of which little is known. Optimism may add
-draft steps, never verified rows.
+For tokens that are not drafted yet, the estimate (`Outlook`) averages over all recent tokens and adds the text's shift.
+It is optimistic where the shift is uncertain, so that drafting is tried on a text of which little is known. Optimism
+may add draft steps, never verified rows.
 
 Pure: no clock, no model. Line and shift are Kalman filters for logistic models whose parameters drift (assumed-density
 updates).
@@ -92,7 +92,7 @@ class AcceptanceModel:
         self._shifts: dict[int, dict[str, Shift]] = {}  # by slot and drafter
 
     def begin(self, slot: int, adapters: AdapterMix | None = None) -> None:
-        """Reset the slot's shifts for another text, which starts from what all texts with its adapters taught."""
+        """Reset the slot's shifts for a new text, to what earlier texts with the same adapters taught."""
         self._shifts[slot] = {}
         self._mixes.pop(slot, None)
         if adapters is None or adapters == self._usual:
@@ -115,7 +115,10 @@ class AcceptanceModel:
         return shift_log_odds(base, table.trust.value * self._shift(slot, drafter).value)
 
     def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
-        """Return the outlook for tokens that are not drafted yet, averaged over num_chains chains (less spread)."""
+        """Estimate the acceptance of tokens that are not drafted yet.
+
+        num_chains  chains over which the estimate is averaged; more chains spread less
+        """
         table = self._table(drafter, slot)
         optimism = table.trust.value * self._shift(slot, drafter).optimistic
         outcomes = [(share, shift_log_odds(chance, optimism)) for share, chance in table.spread.kinds()]
@@ -126,19 +129,22 @@ class AcceptanceModel:
         return Outlook(tuple(outcomes), mean)
 
     def knows(self, drafter: str) -> bool:
-        """Return whether anything was learned of the drafter with the usual adapters, here or by an earlier engine."""
+        """Return whether anything was learned about the drafter with the usual adapters, in this process or an earlier
+        one.
+        """
         return drafter in self._tables
 
     def mean(self, drafter: str) -> float:
-        """Return the mean probability of tokens that are not drafted yet, for a text like all recent ones."""
+        """Return the mean acceptance of a drafter's next token, averaged over all recent texts."""
         return sum(share * chance for share, chance in self._table(drafter).spread.kinds())
 
     def learn(
         self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool, is_repeat: bool = False
     ) -> float:
-        """Learn from a token whose parent was accepted. Return the probability that was expected of it.
+        """Learn from a token whose parent was accepted, and return the probability that was predicted for it.
 
-        is_repeat  a newer chain was judged at the same token of the text: the text's shift learns nothing new
+        is_repeat  a newer chain was already judged at this token of the text, so the text's shift learns nothing from
+        it
         """
         table, shift = self._table(drafter, slot), self._shift(slot, drafter)
         base = table.learn(depth, clamp_log_odds(confidence), accepted)
@@ -150,7 +156,7 @@ class AcceptanceModel:
 
     # ---- what outlives the process
     def state(self) -> dict[str, object]:
-        """Return what all texts have taught, as plain data."""
+        """Return what was learned from all texts, as plain data."""
         return {"format": FORMAT, "drafters": {name: table.state() for name, table in self._tables.items()}}
 
     def restore(self, state: object) -> bool:
@@ -180,14 +186,16 @@ class AcceptanceModel:
 
 
 def read_tables(state: Any) -> dict[str, AcceptanceTable]:
-    """Parse what `AcceptanceModel.state` gave. Raises TypeError, ValueError, KeyError or AttributeError otherwise."""
+    """Parse the result of `AcceptanceModel.state`. Raises TypeError, ValueError, KeyError or AttributeError if it is
+    malformed.
+    """
     if state["format"] != FORMAT:
         raise ValueError(f"format {state['format']!r}")
     return {str(name): AcceptanceTable.read(table) for name, table in list(state["drafters"].items())[:MAX_STORED]}
 
 
 def first_line(drafter: str) -> LogOddsLine:
-    """Return the line with which a drafter's table begins."""
+    """Return the log-odds line that a drafter starts with."""
     return LogOddsLine(SIBLING_LEVEL, SIBLING_SLOPE) if is_sibling_table(drafter) else LogOddsLine()
 
 

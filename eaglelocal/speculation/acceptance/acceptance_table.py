@@ -92,7 +92,7 @@ class BinResiduals:
     __slots__ = ("sums", "trials", "weight")
 
     def __init__(self, weight: float) -> None:
-        """Set the weight of the expectation, in observations."""
+        """Set how many observations the prior expectation is worth."""
         self.weight = weight
         self.sums, self.trials = [0.0] * NUM_BINS, [0.0] * NUM_BINS
 
@@ -206,7 +206,7 @@ class AcceptanceTable:
 
     @classmethod
     def read(cls, state: Any) -> AcceptanceTable:
-        """Parse what `state` gave. Raises TypeError, ValueError or KeyError otherwise."""
+        """Parse the result of `state`. Raises TypeError, ValueError or KeyError if it is malformed."""
         level, slope, level_variance, covariance, slope_variance = (
             check_number(v, -100.0, 100.0) for v in state["line"]
         )

@@ -17,7 +17,7 @@ REACH, BEYOND = 2, 0.25  # times the largest known size that are tried; cost the
 
 
 def interpolate_costs(points: Mapping[int, float], most: int) -> list[float]:
-    """Return the costs of 0 .. most rows from those of some sizes: on lines between them, steeper beyond.
+    """Extend the known costs of some sizes to 0 .. most rows: linear between them, steeper beyond the largest.
 
     >>> interpolate_costs({1: 1.0, 3: 2.0}, 5)
     [0.0, 1.0, 1.5, 2.0, 2.6666666666666665, 3.333333333333333]
@@ -41,7 +41,7 @@ def _interpolate(rows: int, sizes: list[int], costs: list[float]) -> float:
 
 
 def smooth_costs(points: Mapping[int, float], deviations: Mapping[int, float]) -> dict[int, float]:
-    """Return the costs, moved towards the line between their neighbors as far as they are uncertain.
+    """Move each cost towards the line between its neighbors; the less certain it is, the further.
 
     A size that was measured at a bad moment would otherwise look too expensive to be tried again; a cliff that was
     measured well hardly moves. Deviations are of the logarithm.
@@ -60,9 +60,9 @@ def smooth_costs(points: Mapping[int, float], deviations: Mapping[int, float]) -
 def make_optimistic(
     points: Mapping[int, float], deviations: Mapping[int, float], most: int, *, noise: float
 ) -> list[float]:
-    """Return optimistic costs of 0 .. most rows: what they may well turn out to be.
+    """Return optimistic costs of 0 .. most rows: as low as the measurements plausibly allow.
 
-    Between two sizes that is no less than the cheaper one's; beyond the largest, up to REACH times as many, rows may be
+    Between two sizes the cost is at least the cheaper one's. Up to REACH times the largest size, further rows may be
     nearly free, as they are where a decode waits for memory.
 
     noise  of one decode (as a logarithm): no size is known better

@@ -80,7 +80,7 @@ class CostFilter:
         return self._state[FIRST_SIZE:].copy()
 
     def has_moved(self, since: Floats, tolerance: float) -> bool:
-        """Return whether a ratio has changed by more than this share, or a size was added."""
+        """Return whether a ratio has changed by more than this share since `since`, or a size was added."""
         now = self._state[FIRST_SIZE:]
         return len(now) != len(since) or bool(len(now) and np.abs(now - since).max() > tolerance)
 
@@ -106,7 +106,9 @@ class CostFilter:
         self._set(PER_ROW_CELL, per_row_cell, deviation)
 
     def set_ratio(self, num_rows: int, ratio: float, deviation: float) -> None:
-        """Set what a size costs; a new one is added, unless MAX_SIZES are kept. One row is the unit, and stays it."""
+        """Set the cost ratio of a size. A new size is added unless MAX_SIZES are kept; one row is the unit and never
+        changes.
+        """
         if num_rows == 1 or (num_rows not in self.indices and self.is_full):
             return
         if num_rows not in self.indices:
@@ -133,10 +135,12 @@ class CostFilter:
 
     # ---- what is measured
     def learn(self, num_rows: int, seconds: float, kilocells: float, *, ratio: float, count: int = 1) -> None:
-        """Learn one decode, or the median of `count`. `ratio`: the estimate for a size that is not kept.
+        """Learn one decode, or the median of `count` decodes.
 
-        A median is believed more than one decode, but less than all of them: consecutive decodes have similar noise.
-        When it surprises, half of them did, so it counts as `count` surprises.
+        ratio  estimate for a size that is not kept
+
+        A median is believed more than one decode, but less than `count` independent ones: consecutive decodes have
+        similar noise. A surprising median counts as `count` surprises, because half of the decodes were that far off.
         """
         index = self.indices.get(num_rows)
         state, covariance, gradient = self._state, self._covariance, self._gradient

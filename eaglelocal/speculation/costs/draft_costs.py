@@ -1,4 +1,4 @@
-"""Keep what a step costs besides the target's decode: draft steps, and the rest (sampling, encoding, emitting).
+"""Keep the costs of a step besides the target's decode: draft steps, and overhead (sampling, encoding, emitting).
 
 Relative to a decode of one row, as all costs are: the machine's level moves them together. Pure.
 """
@@ -13,14 +13,16 @@ from eaglelocal.speculation.costs.saved_costs import SavedCosts
 
 NUM_RECENT = 15  # samples in a median
 FEW_SAMPLES = 4  # of a number of rows, up to which others limit what is believed of it
-READING_SHARE = 1 / 32  # of a draft step: a token among many that are read at once; optimistic, to be measured
+READING_SHARE = 1 / 32  # of a draft step: the cost of prefilling one token among many; optimistic, until measured
 DEAR, USUAL = 1.5, 1.2  # times the usual median: above it, something slows the steps down; below it, nothing does
-FOLLOWS, RISES = 1 / 16, 1 / 1024  # share by which a sample moves the usual median; the second while steps are dear
+FOLLOWS, RISES = 1 / 16, 1 / 1024  # share by which a sample moves the usual median; RISES while steps are expensive
 FALLEN, NUM_FALLEN = 0.7, 3  # share of the median below which a sample is far below it, and how many in a row
 
 
 class DraftCosts:
-    """The medians of recent draft steps, by drafter and rows, and of overheads, with drafters awake and without."""
+    """The medians of recent draft steps by drafter and rows, and the overheads of steps with and without awake
+    drafters.
+    """
 
     def __init__(self, saved: SavedCosts | None = None) -> None:
         drafters = saved.drafters if saved else {}
@@ -52,9 +54,9 @@ class DraftCosts:
         return interpolate_costs({rows: believed_median(steps, rows) for rows in sorted(steps)}, num_rows)[num_rows]
 
     def untried_draft_step(self, drafter: str, num_rows: int) -> float:
-        """Return the cost of a draft step as `draft_step`, but little for up to REACH times the most rows that ran.
+        """Return the cost of a draft step; optimistic for up to REACH times the largest number of rows that ran.
 
-        A number of rows that looks too expensive would never run, and its cost never be known.
+        A number of rows that looks too expensive would never run, and its cost would never be known.
         """
         most = max(self._drafters.get(drafter, {}), default=0)
         if not most < num_rows <= REACH * most:
@@ -62,15 +64,17 @@ class DraftCosts:
         return self.draft_step(drafter, most) * float((num_rows / most) ** BEYOND)
 
     def reading(self, drafter: str) -> float:
-        """Return the cost of a token of a text that the drafter reads; before any was read a share of a draft step."""
+        """Return the cost of prefilling one token of a text in the drafter. Before any was measured, it is a share of a
+        draft step.
+        """
         recent = self._reading.get(drafter)
         return recent.median if recent else READING_SHARE * self.draft_step(drafter, 1)
 
     def overhead(self, drafted: bool) -> float:
         """Return the cost of a step outside decode and draft steps.
 
-        A kind of step not seen yet is estimated by the other; a plain one without the time of models reading target
-        rows.
+        A kind of step that has not run is estimated from the other kind; a plain step without the time in which
+        drafters encode the target's rows.
         """
         recent = self._overheads[drafted]
         if recent:
@@ -97,7 +101,10 @@ class DraftCosts:
         self._reading.setdefault(drafter, RecentMedian()).add(cost)
 
     def add_overhead(self, drafted: bool, cost: float, encoding: float) -> None:
-        """Add a step's overhead; `encoding`: of that, drafters' models reading the target's rows."""
+        """Add a step's overhead.
+
+        encoding  the part in which drafters' models encode the target's rows
+        """
         self._overheads[drafted].add(cost)
         if drafted:
             self._encoding.add(encoding)
@@ -109,7 +116,7 @@ class DraftCosts:
             recent.scale(factor)
 
     def state(self) -> dict[str, object]:
-        """Return what SavedCosts keeps of it, as plain data."""
+        """Return the part that SavedCosts keeps, as plain data."""
         drafters = {
             name: [[rows, step.median] for rows, step in sorted(steps.items())]
             for name, steps in self._drafters.items()
@@ -122,10 +129,10 @@ class DraftCosts:
 
 
 def believed_median(steps: Mapping[int, RecentMedian], num_rows: int) -> float:
-    """Return the median of a number of rows; of few samples, no more than in proportion to fewer rows.
+    """Return the median for a number of rows; with few samples, at most proportional to the median of fewer rows.
 
-    The first draft for many slots at once often reads what waited in all of them: believed, it would remain the only
-    one.
+    The first draft for many slots at once often prefills what was deferred in all of them. If that sample were
+    believed, it would remain the only one.
     """
     known = steps[num_rows]
     if known.num_samples >= FEW_SAMPLES:
@@ -135,10 +142,11 @@ def believed_median(steps: Mapping[int, RecentMedian], num_rows: int) -> float:
 
 
 class RecentMedian:
-    """The median of the last NUM_RECENT samples, or of the last NUM_FALLEN if all of these are far below it.
+    """The median of the last NUM_RECENT samples, or of the last NUM_FALLEN if all of those are far below it.
 
-    A drafter that looks too expensive runs in short probes only, which must suffice to show that it no longer is. Where
-    it was cheap before, one sample does: another program makes a draft step slower, nothing makes it faster.
+    A drafter that looks too expensive runs only in short probes, which must suffice to show that it has become cheap.
+    Where it was cheap before, one sample suffices: another program can make a draft step slower, but nothing makes it
+    faster.
     """
 
     __slots__ = ("_median", "_num_fallen", "_usual", "_values", "num_samples")

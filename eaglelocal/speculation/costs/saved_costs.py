@@ -11,8 +11,8 @@ from eaglelocal.speculation.stored_numbers import check_count, check_number
 
 FORMAT = 1
 MAX_ROWS = 272  # 16 slots with a root and 16 drafted tokens each; larger decodes are prompts
-UNREADABLE = (TypeError, ValueError, KeyError, AttributeError)  # raised by what is no such state
-RATIO_RANGE = (1e-3, 1e6)  # wide, for a machine may have slept during a decode
+UNREADABLE = (TypeError, ValueError, KeyError, AttributeError)  # raised by malformed data
+RATIO_RANGE = (1e-3, 1e6)  # wide: the machine may have been suspended during a decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class SavedCosts:
 
     @classmethod
     def read(cls, state: Any) -> SavedCosts:
-        """Parse what `StepCosts.state` gave. Raises one of UNREADABLE otherwise."""
+        """Parse the result of `StepCosts.state`. Raises one of UNREADABLE if it is malformed."""
         if state["format"] != FORMAT:
             raise ValueError(f"format {state['format']!r}")
         per_cell, per_row_cell, deviation = (check_number(slope, 0.0, 1e6) for slope in state["slopes"])
@@ -56,7 +56,7 @@ class SavedCosts:
         )
 
     def measured(self) -> MeasuredCosts:
-        """Return the costs over a short context, as a restored StepCosts would, but without importing numpy."""
+        """Return the costs over a short context as a restored StepCosts would predict them, without importing numpy."""
         unit_s = math.exp(self.level)
         plain, drafted = self.overheads
         return MeasuredCosts(

@@ -1,4 +1,5 @@
-"""Learn what decodes of each size cost, relative to one row: by the filter, or by medians where a size ran a few times.
+"""Learn the cost of decodes by size, relative to one row: by the filter, or by medians where a size ran only a few
+times.
 
 A size is a number of rows. One that ran a few times is rated by the better half of its runs, because an outlier takes
 two to ten times as long. StepCosts predicts the sizes that never ran. Pure.
@@ -64,7 +65,7 @@ class SizeCosts:
         return UNMEASURED_DEVIATION[num_rows > max(self.filter.indices, default=1)]
 
     def state(self) -> dict[str, object]:
-        """Return what SavedCosts keeps of it, as plain data."""
+        """Return the part that SavedCosts keeps, as plain data."""
         known = self.filter
         return {
             "level": known.level,
@@ -75,7 +76,7 @@ class SizeCosts:
 
     # ---- what is measured
     def calibrate(self, seconds: Mapping[int, Sequence[float]]) -> None:
-        """Learn decodes that were measured side by side over an empty context; single rows must be among them."""
+        """Learn decodes that were measured one after another over an empty context; single rows must be among them."""
         single = statistics.median(seconds[1])
         noise = measure_noise(seconds.values())
         self.filter.set_noise(noise)
@@ -92,9 +93,9 @@ class SizeCosts:
         self.usual.begin()
 
     def learn(self, num_rows: int, seconds: float, kilocells: float, *, estimate: float, count: int) -> bool:
-        """Learn one decode, or the median of `count`. Return whether predictions for sizes change by more than a drift.
+        """Learn one decode, or the median of `count`. Return whether predictions change by more than drift.
 
-        estimate  the ratio of the size so far
+        estimate  the ratio that was predicted for the size
         """
         was_kept = self.is_kept(num_rows)
         if not was_kept:
@@ -125,15 +126,15 @@ class SizeCosts:
         self.filter.set_ratio(num_rows, ratio, max(deviation, self.filter.noise))
 
     def set_ratio(self, num_rows: int, ratio: float) -> None:
-        """Correct what a size costs; all others keep theirs."""
+        """Correct the cost of one size, and leave all other sizes as they are."""
         self._undersampled.end(num_rows)
         self.filter.set_ratio(num_rows, ratio, self.filter.noise)
         self.usual.compare()  # it may be a new size
 
     def restore_usual(self) -> None:
-        """Believe that all sizes that cost more than usual cost what is usual.
+        """Reset all sizes that cost more than usual to their usual cost.
 
-        Those for which that is not known cost as if they had never run.
+        A size whose usual cost is not known is treated as if it had never run.
         """
         usual = self.usual.ratios
         between = interpolate_costs(usual, max(self.filter.indices, default=1))
@@ -145,7 +146,9 @@ class SizeCosts:
         self.usual.compare()
 
     def rebase(self, shift: float, moved: float) -> None:
-        """Multiply the cost of one row, the unit, by e ** moved; all others cost e ** (moved - shift) as much."""
+        """Multiply the cost of one row, the unit, by e ** moved, and the cost of all other sizes by e ** (moved -
+        shift).
+        """
         self.filter.rebase(shift, moved)
         self._undersampled.scale(math.exp(-shift))
         self.usual.compare()

@@ -1,14 +1,14 @@
-"""Predict what steps cost: target decodes by rows and context, draft steps, and the rest of a step.
+"""Predict the cost of steps: target decodes by rows and context, draft steps, and the overhead of a step.
 
-Machines drift by the minute, by a third and more, and everything drifts together; so costs are kept relative to one
-level, that of a decode of one row, and only the level follows fast. Each size (number of rows) that ran has a ratio of
+Machines drift by the minute, by a third and more, and everything drifts together. So costs are kept relative to one
+level, the cost of a one-row decode, and only the level follows fast. Each size (number of rows) that ran has a ratio of
 its own, because a cost curve is a step function. Sizes that never ran are interpolated between those that did; beyond
 the largest each row costs at least its share of that one, for a decode can always be split into several.
 
 A size that is believed too expensive is never run, so a wrong belief would persist: calibration has time for few sizes
-of a large model, and any size may be measured at a bad moment. So the policy gets an optimistic cost: less than the
-estimate, by as much as that is uncertain, and for up to twice the rows of the largest known size hardly more than that
-one. Where that would pay off the size runs, and is then known.
+of a large model, and any size may be measured at a bad moment. So the policy gets an optimistic cost: the less certain
+the estimate, the further below it. Up to twice the largest known size, further rows cost hardly anything. If a size
+would pay off at that cost it runs, and is then known.
 
 Context: attention adds a cost for each cached position, once per decode (reading the cache) and once per row
 (arithmetic). Both are learned as slopes, whatever the size, so a long context needs no calibration of its own.
@@ -83,9 +83,9 @@ class StepCosts:
         return self._sizes.usual.rise(num_rows) > 0.0
 
     def is_as_usual(self, num_rows: int, seconds: float, num_cells: int) -> bool:
-        """Return whether a decode of a dear size took what is usual, and not what is believed.
+        """Return whether a decode of a size that had become expensive took its usual time again.
 
-        One decode shows it: by chance it may take longer, but not less by more than the noise.
+        One decode shows it: by chance a decode may take longer, but not shorter by more than the noise.
         """
         known, believed_s = self._sizes.filter, self.seconds(num_rows, num_cells)
         ratio, rise = math.exp(known.log_ratio(num_rows)), self._sizes.usual.rise(num_rows)
@@ -95,8 +95,8 @@ class StepCosts:
     def optimistic_seconds(self, least: int, most: int, num_cells: int, *, as_usual: bool = False) -> list[float]:
         """Return `seconds` of least, least + 1, .. most rows; for sizes that are not well known, optimistic ones.
 
-        A size that is believed too expensive is never run, so only optimism finds out that it is not. None gets less
-        than `least`, the step without drafts: otherwise a drafted row would seem to save seconds.
+        A size that is believed too expensive never runs, so only optimism can correct the belief. No size costs less
+        than `least`, the step without drafts: otherwise a drafted row would seem to save time.
 
         as_usual  sizes that cost more than they usually do are believed to cost what is usual
         """
@@ -127,17 +127,17 @@ class StepCosts:
         return self.seconds(num_rows, num_cells) / one_s if one_s and self.is_known else 1.0
 
     def is_comparable(self, seconds: float) -> bool:
-        """Return whether a level can be computed of a decode that took these seconds."""
+        """Return whether these seconds of a decode are long enough to compute a level from."""
         return self.is_known and MIN_SECONDS <= seconds < math.inf
 
     def implied_level(self, num_rows: int, seconds: float, num_cells: int) -> float:
-        """Return the logarithm of the seconds of one row, without context, by what a decode took."""
+        """Return the logarithm of the seconds of one row without context, as implied by this decode."""
         return math.log(seconds * self._sizes.unit_s / self.seconds(num_rows, num_cells))
 
     def plain_seconds(
         self, step_s: float, *, num_rows: int, num_plain_rows: int, num_cells: int | None = None
     ) -> float:
-        """Return the seconds with num_plain_rows of a decode that took step_s with num_rows."""
+        """Return how long a decode of num_rows rows that took step_s would have taken with num_plain_rows rows."""
         if num_rows == num_plain_rows or not self.is_known:
             return step_s
         seconds = self.seconds(num_rows, num_cells)
@@ -160,7 +160,7 @@ class StepCosts:
         return self._sizes.unit_s * self._draft_costs.untried_draft_step(drafter, num_rows)
 
     def reading_seconds(self, drafter: str) -> float:
-        """Return the seconds in which the drafter reads a token of a text, many at once."""
+        """Return the seconds in which the drafter prefills one token, among many at once."""
         return self._sizes.unit_s * self._draft_costs.reading(drafter)
 
     def is_draft_dear(self, drafter: str) -> bool:
@@ -172,7 +172,7 @@ class StepCosts:
         return self._sizes.unit_s * self._draft_costs.overhead(drafted)
 
     def measured(self) -> MeasuredCosts:
-        """Return the costs of what really ran, to be shown."""
+        """Return the costs of the sizes that really ran, for display."""
         unit_s, ratios, num_samples = self._sizes.unit_s, self._sizes.filter.ratios, self._sizes.num_samples
         return MeasuredCosts(
             decodes=tuple(
@@ -198,18 +198,18 @@ class StepCosts:
 
     # ---- what is measured
     def calibrate(self, seconds: Mapping[int, Sequence[float]]) -> None:
-        """Learn decodes that were measured side by side over an empty context; single rows must be among them."""
+        """Learn decodes that were measured one after another over an empty context; single rows must be among them."""
         self._sizes.calibrate(seconds)
         for rows in seconds:
             self._kernel_warmup.note(("decode", rows))
         self._ratios = []
 
     def learn(self, num_rows: int, seconds: float, *, num_cells: int = 0) -> None:
-        """Learn a decode of a real step; num_cells is what each of its rows attended to, as in `seconds`."""
+        """Learn a decode of a real step; each of its rows attended to num_cells cells, as in `seconds`."""
         self.learn_many(num_rows, [seconds], num_cells=num_cells)
 
     def learn_many(self, num_rows: int, seconds: Sequence[float], *, num_cells: int = 0) -> None:
-        """Learn decodes of one size and about the same context; MANY or more count once, as their median."""
+        """Learn decodes of one size over similar contexts; MANY or more count once, by their median."""
         if self._kernel_warmup.note(("decode", num_rows)):
             seconds = seconds[1:]
         if len(seconds) >= MANY:
@@ -249,7 +249,7 @@ class StepCosts:
         self._ratios = []
 
     def restore_usual(self) -> None:
-        """Believe that all sizes that cost more than usual cost what is usual."""
+        """Reset all sizes that cost more than usual to their usual cost."""
         self._sizes.restore_usual()
         self._ratios = []
 
@@ -258,13 +258,13 @@ class StepCosts:
             self._draft_costs.add_draft_step(drafter, num_rows, seconds / self._sizes.unit_s)
 
     def learn_reading(self, drafter: str, num_tokens: int, seconds: float) -> None:
-        """Learn what it took the drafter to read tokens of a text itself."""
+        """Learn how long the drafter took to prefill tokens of a text."""
         self._draft_costs.add_reading(drafter, seconds / num_tokens / self._sizes.unit_s)
 
     def learn_overhead(self, drafted: bool, seconds: float, *, encode_s: float = 0.0) -> None:
         """Learn the seconds of a step outside decode and draft steps.
 
-        encode_s  of that: drafters' models reading the target's rows
+        encode_s  the part in which drafters' models encode the target's rows
         """
         if not self._kernel_warmup.note(("overhead", drafted)):
             unit_s = self._sizes.unit_s
@@ -287,7 +287,7 @@ class StepCosts:
 
     # ---- the table
     def _tabulate(self, num_rows: int) -> None:
-        """Compute the ratios of every size up to num_rows, and as far as they were asked for before."""
+        """Compute the ratios of all sizes up to num_rows, and up to the largest size asked for earlier."""
         known = self._sizes.filter
         self._most = max(num_rows, self._most)
         self._ratios = self._optimistic = [1.0] * (self._most + 1)

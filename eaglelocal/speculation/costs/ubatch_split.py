@@ -51,7 +51,7 @@ def is_level(rows: Mapping[int, int]) -> bool:
 
 
 def find_first_run(slots: Mapping[int, int]) -> list[int]:
-    """Return the lowest slot, and those that follow it without a gap."""
+    """Return the lowest slot and the slots that follow it without a gap."""
     first = min(slots)
     run = [first]
     while run[-1] + 1 in slots:
@@ -64,10 +64,12 @@ def choose_padding_rows(
 ) -> dict[int, int]:
     """Return the padding rows by slot that make the step cheapest.
 
-    Tried are none, those that level the decoding slots, the same with idle slots between them, and these alone.
+    Candidates: no padding; the decoding slots padded to equal length; the same with the idle slots between them; idle
+    slots alone.
 
     decoding  rows of the slots that decode
-    idle      slots that have none
+
+    idle  slots that decode nothing
     """
     if len(split_rows(decoding, undivided)) <= 1:
         return {}

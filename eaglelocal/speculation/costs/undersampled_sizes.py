@@ -30,13 +30,13 @@ class UndersampledSizes:
         self._ratios[num_rows] = list(ratios)
 
     def end(self, num_rows: int) -> None:
-        """Forget the size: it is known by other means, or its own cost cannot be separated."""
+        """Forget the size, because its cost is now known otherwise or cannot be separated from its context's."""
         self._ratios.pop(num_rows, None)
 
     def add(self, num_rows: int, ratio: float, *, estimate: float) -> tuple[float, float]:
-        """Add a run. Return what the size costs, and how uncertain that is (as a logarithm).
+        """Add a run. Return the estimated cost of the size and its uncertainty (of the logarithm).
 
-        estimate  of the cost before: the more the first run exceeds it, the less it is believed
+        estimate  the earlier estimate: the more the first run exceeds it, the less the run is believed
         """
         ratios = self._ratios[num_rows]
         ratios.append(clamp(ratio, RATIOS))

@@ -1,8 +1,9 @@
-"""Remember what decodes of each size usually cost, beside what they cost now.
+"""Remember the usual cost of decodes by size, beside their current cost.
 
-Another program may make some sizes dear for a while. What they usually cost follows what they cost now, in either
-direction, over ten minutes of decoding: a minute moves it little, and what lasts becomes usual. What a new size usually
-costs is not known before it was kept for a calm while, for it may have run at a bad moment. Pure.
+Another program may make some sizes expensive for a while. The usual cost follows the current one over ten minutes of
+decoding, in either direction: a minute moves it little, and a lasting change becomes usual. A new size has no usual
+cost until it has been measured for a while on a calm machine, because its first runs may have come at a bad moment.
+Pure.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class UsualCosts:
 
     @property
     def ratios(self) -> dict[int, float]:
-        """Seconds that sizes usually take, relative to one row, ascending; of those for which that is known."""
+        """Return the usual costs of sizes relative to one row, ascending by size, where they are known."""
         logs = {rows: self._log(rows) for rows in sorted(self._known.indices)}
         return {1: 1.0} | {rows: math.exp(log) for rows, log in logs.items() if not math.isnan(log)}
 
@@ -47,13 +48,13 @@ class UsualCosts:
         return float(self._logs[self._known.indices[num_rows] - FIRST_SIZE])
 
     def begin(self) -> None:
-        """Believe that what sizes cost now is usual."""
+        """Take the current cost of every size as its usual one."""
         self._logs, self._noise = self._known.shape, self._known.noise
         self._ages_s = np.full(len(self._logs), SETTLED_S)
         self.is_raised = False
 
     def follow(self, seconds: float) -> None:
-        """Let all sizes follow what they cost now, by the seconds of the decodes that were learned."""
+        """Move the usual costs towards the current ones, by the seconds of decoding since the last call."""
         self.compare()
         present = self._known.shape
         self._ages_s += seconds
@@ -64,7 +65,7 @@ class UsualCosts:
         self._logs += min(seconds / USUAL_S, 1.0) * (present - self._logs)
 
     def compare(self) -> None:
-        """Note whether some size is dear."""
+        """Update `is_raised`: whether some size costs clearly more than usual."""
         present = self._known.shape
         num_new = len(present) - len(self._logs)
         self._logs = np.append(self._logs, np.full(num_new, math.nan))

@@ -1,4 +1,5 @@
-"""The drafting policy of the engine: who drafts, what, and how much of it is verified. One for all slots.
+"""The drafting policy of the engine, one for all slots: which drafter runs, how far it drafts, and how much is
+verified.
 
 It keeps what was learned (acceptance, costs, throughput, one SlotPolicy per slot), and only `learn` teaches it. Each
 step gets a StepPolicy (step_policy.py) that decides on plain numbers. Drafters are known by name only. Pure: no clock,
@@ -43,10 +44,10 @@ NEEDLESS_SPEED = 0.9  # of the best fixed length as expected, below which a draf
 
 
 class Controller:
-    """The drafting policy, and everything it has learned.
+    """The drafting policy of an engine, for all requests and steps, and everything it has learned.
 
     spec          for requests that set none
-    leveled       slots have caches of their own, so that a step costs least when all draft equally far
+    leveled  slots have caches of their own, so that a step costs least when all draft equally far
     max_siblings  siblings that a slot may send beside its chain; 0: drafts are chains
     max_draft     most tokens that a slot may send, whatever its request sets; None: no such limit
     adapters      of requests that choose none: their acceptance outlives the process
@@ -126,14 +127,16 @@ class Controller:
         return spec if most is None or spec.num_draft_tokens <= most else fixed_spec(most)
 
     def set_default_spec(self, spec: Spec) -> None:
-        """Set the spec of requests that set none; those that run start again, with what was learned from others."""
+        """Set the spec of requests that set none. Their running policies start again, but keep what was learned from
+        others.
+        """
         self._spec = spec
         for slot in tuple(self._default_slots):
             gate = self._policies[slot].gate
             self.begin(slot, None, self._adapters[slot], num_prompt=gate.num_unread if gate else 0)
 
     def is_awake(self, slot: int) -> bool:
-        """Return whether drafters should follow this slot's text, to draft for it in the next step."""
+        """Return whether drafters should follow this slot's text, so that they can draft for it in the next step."""
         policy = self._policies[slot]
         return policy.spec.max_draft > 0 and (policy.gate is None or policy.gate.is_awake)
 
@@ -141,7 +144,7 @@ class Controller:
         return self._policies[slot].spec.max_draft
 
     def state(self, slot: int) -> tuple[GateState | None, str]:
-        """Return state and reason to show; the state is None where drafting is off."""
+        """Return the drafting state and its reason, for display; the state is None if drafting is off."""
         policy = self._policies[slot]
         if policy.spec.max_draft == 0:
             return None, SWITCHED_OFF
@@ -151,9 +154,10 @@ class Controller:
 
     # ---- steps
     def select_match_lengths(self, slots: Sequence[int]) -> dict[int, Mapping[str, int]] | None:
-        """Return how long a match of each lookup must be, by slot for which they can draft.
+        """Return the match length that each lookup needs to propose anything, for each slot where only lookups can
+        draft.
 
-        None if others can draft too: the step then needs a StepPolicy, whatever lookups find.
+        None if other drafters can draft too: the step then needs a StepPolicy, whatever the lookups find.
         """
         policies = [(slot, self._policies[slot]) for slot in slots]
         for _, policy in policies:  # before any is counted as asked
@@ -166,7 +170,7 @@ class Controller:
         return {slot: policy.next_match_lengths(lookups) for slot, policy in policies if policy.gate is not None}
 
     def begin_step(self, slots: Sequence[DecodeSlot], *, num_prefill_rows: int, num_cells: int) -> StepPolicy:
-        """Return the StepPolicy that decides in a step; `slots` are those that decode."""
+        """Return the StepPolicy of a step in which `slots` decode."""
         is_ruled = self._is_ruled([each.slot for each in slots])
         is_checked = not num_prefill_rows and self._can_be_plain(slots)
         self._is_retry = is_checked and self._cost_checks.is_retry_due
@@ -194,14 +198,14 @@ class Controller:
         return StepPolicy(drafts)
 
     def _keep_rests(self, drafts: StepDrafts) -> None:
-        """Propose what the primary drafter drafted in an earlier step, where the text has followed it so far."""
+        """Propose the rest of the primary drafter's earlier drafts, where the text has followed them so far."""
         for slot in drafts.auto:
             rest = self._pending_drafts.find_rest(slot, self._drafters.primary or "")
             if rest is not None and drafts.max_draft[slot]:
                 drafts.keep(slot, rest)
 
     def _is_ruled(self, slots: Iterable[int]) -> bool:
-        """Return whether a rule (fixed, PID, off) sets the lengths of all these slots, whatever they cost."""
+        """Return whether a rule (fixed, PID, off) sets the draft lengths of all these slots, regardless of cost."""
         return all([self._policies[slot].gate is None for slot in slots])
 
     def _can_be_plain(self, slots: Sequence[DecodeSlot]) -> bool:
@@ -216,7 +220,7 @@ class Controller:
         return choose_padding_rows(decoding, idle, self.costs.seconds, undivided) if self._leveled else {}
 
     def learn(self, report: StepReport) -> list[Change]:
-        """Learn from a finished step. Return the slots whose drafting fell asleep or woke."""
+        """Learn from a finished step. Return the slots whose drafter was put to sleep or woken."""
         self._is_reported = True
         is_ruled, num_awake = self._is_ruled(report.verdicts), self._num_awake(report.verdicts)
         is_drafted = num_awake > 0 or report.num_drafted > 0
@@ -246,7 +250,7 @@ class Controller:
         ]
 
     def learn_plain(self, report: StepReport) -> list[Change]:
-        """Learn from a step without a StepPolicy, for which nothing was drafted; no drafting changes."""
+        """Learn from a step without a StepPolicy, which drafted nothing and changes no slot's state."""
         self._is_reported = True
         self._cost_checks.interrupt()
         self._cost_learner.add(report, is_awake=False, is_priced=False)
@@ -267,16 +271,14 @@ class Controller:
         return []
 
     def _num_awake(self, slots: Iterable[int]) -> int:
-        """Return for how many slots the primary drafter is awake."""
         return sum(map(self.is_awake, slots)) if self._drafters.primary is not None else 0
 
     def _forget_speeds(self) -> None:
-        """Forget what was gained so far, because it was computed with costs that were wrong."""
+        """Forget the measured gains, because they were computed with wrong costs."""
         self._all_texts.clear()
         self._throughput.forget()
 
     def _update_pid(self, report: StepReport) -> None:
-        """Update the lengths that follow the acceptance by a PID rule."""
         for slot, (draft, verdict) in report.verdicts.items():
             pid = self._policies[slot].pid
             if pid is not None and len(draft):
@@ -330,8 +332,8 @@ class Controller:
     def _probe_price(self, gate: DraftGate, report: StepReport, is_trial: bool) -> float:
         """Return the price of a probe of one slot, in tokens of all slots that decoded in the step.
 
-        That of the steps after which a hopeless one ends; the gap between trials has that of their draft step in it.
-        Reading counts half: a text that is read once is read for all later probes.
+        A probe is priced by the number of steps after which a hopeless one ends; a trial's draft step is already part
+        of the gap between trials. Prefill counts half, because a text that was prefilled once serves all later probes.
         """
         costs, primary = self.costs, self._drafters.primary or ""
         seconds = 0.5 * gate.num_unread * costs.reading_seconds(primary) if self._drafters.reads_texts else 0.0
@@ -342,7 +344,7 @@ class Controller:
         return seconds * self._throughput.rate(len(report.verdicts), report.num_cells)
 
     def _add_to_texts(self, mix: AdapterMix, seen: DecayingSums) -> None:
-        """Add a step to what is known of all texts with these adapters, of at most MAX_MIXES mixes."""
+        """Add a step to the statistics of all texts with these adapters; at most MAX_MIXES mixes are kept."""
         texts = self._all_texts.pop(mix, None) or DecayingSums()
         texts.add(seen, TEXTS_MEMORY)
         self._all_texts[mix] = texts
@@ -350,17 +352,19 @@ class Controller:
             del self._all_texts[next(iter(self._all_texts))]
 
     def _is_primary(self, name: str) -> bool:
-        """Return whether the primary drafter proposed what is sent under this name, now or in an earlier step."""
+        """Return whether the primary drafter proposed the draft of this name, in this step or an earlier one."""
         return name in (self._drafters.primary, self._drafters.kept)
 
     # ---- costs
     def learn_costs(self) -> None:
-        """Learn the costs of all steps so far; otherwise they are learned several at a time."""
+        """Learn the costs of all finished steps now; otherwise they are learned in groups."""
         self._cost_learner.learn()
         self._note_dear_drafts()
 
     def _note_dear_drafts(self) -> None:
-        """Note whether draft steps are dear; if they no longer are, begin again: gates judged by other costs."""
+        """Update whether draft steps are expensive. When they become cheap again, restart: gates judged
+        by other costs.
+        """
         was_dear, self._is_dear = self._is_dear, self.costs.is_draft_dear(self._drafters.primary or "")
         if was_dear and not self._is_dear:
             self._forget_speeds()
@@ -369,5 +373,5 @@ class Controller:
                     policy.gate.end_trials()
 
     def measured_costs(self) -> MeasuredCosts:
-        """Return the costs of what really ran, to be shown."""
+        """Return the costs of the sizes that really ran, for display."""
         return replace(self.costs.measured(), block_size=self._drafters.block_size, max_depth=self._drafters.max_depth)

@@ -1,11 +1,12 @@
-"""Keep two beliefs true that no ordinary step would contradict: what plain steps cost, and sizes that became dear.
+"""Check two beliefs that no ordinary step would contradict: the cost of plain steps, and sizes that became expensive.
 
 The gain of drafting is computed against a plain step. Where drafting seems to gain, no step would be plain, and a wrong
 cost of plain steps would persist: `auto` could stay slower than plain while it reports a gain.
 
-Sizes may have been dear for a while, as beside another program. They do not run any more, so nothing would show that
-they cost again what they did before. So a step now and then, a retry, believes what they usually cost. One decode of a
-dear size that took no more, in a retry or not, shows that the time is over: then all sizes cost what is usual.
+Some sizes may become expensive for a while, for example beside another program. Then they no longer run, so nothing
+would show that they are cheap again. So now and then a step, a retry, assumes their usual cost. One decode of an
+expensive size that took its usual time, in a retry or not, shows that the slow phase is over: then all sizes are reset
+to their usual cost.
 
 Pure. Plain steps are compared with those next to them; see cost_probe.py.
 """
@@ -34,11 +35,12 @@ class CostChecks:
 
     @property
     def is_retry_due(self) -> bool:
-        """Return whether the next step should draft as if all sizes cost what is usual."""
+        """Return whether the next step should draft as if all sizes had their usual cost."""
         return self._costs.is_raised and self._num_untried >= RETRY_GAP
 
     def record(self, report: StepReport, *, is_retry: bool) -> bool:
-        """Compare a finished step with what is believed, unless it took several passes. Return whether costs changed.
+        """Compare a finished step with the predicted costs, unless it took several passes. Return whether costs
+        changed.
 
         A plain step may have padding rows.
         """
@@ -59,7 +61,7 @@ class CostChecks:
         return True
 
     def interrupt(self) -> None:
-        """Record a step that is compared with none."""
+        """Record a step that is not compared with any other."""
         for probe in self._plain.values():
             probe.difference.interrupt()
 

@@ -1,4 +1,4 @@
-"""Teach the costs what finished steps took, several steps at a time, and divide a step's seconds by their cause.
+"""Learn costs from finished steps, several steps at a time, and divide a step's seconds by their cause.
 
 Right after a decode the processor's caches are cold, and the first update is the most expensive: hence several at a
 time. Pure.
@@ -17,7 +17,7 @@ from eaglelocal.speculation.policy.step_report import StepReport
 AT_ONCE, LATER_AT_ONCE, MOST_AT_ONCE = 2, 8, 16  # steps learned together: early, later, if no draft depends on costs
 EARLY_STEPS = 64  # by number of decoding slots; costs move most in them, as sizes run for the first time
 OUTLIER = 5.0  # times what was expected, more than which drafting is not charged for a single step
-LONG_READING = 64  # tokens read at once, from which on the price of one is learned
+LONG_READING = 64  # tokens prefilled at once, from which on the cost of one is learned
 ALIKE_CELLS = 128  # cached positions within which decodes are learned together
 
 
@@ -79,7 +79,7 @@ class CostLearner:
             self._costs.learn_many(num_rows, [report.decode_s for report in same], num_cells=same[-1].num_cells)
 
     def charge(self, report: StepReport, *, num_awake: int) -> Charge:
-        """Return how the seconds of the step divide into plain decoding, drafted rows and drafting.
+        """Divide the seconds of the step into plain decoding, drafted rows and drafting.
 
         num_awake  slots whose drafters were awake
         """
@@ -100,12 +100,12 @@ class CostLearner:
         )
 
     def _draft_s(self, call: DraftCall) -> float:
-        if not call.num_levels:  # was put off and is done now: not what staying awake costs
+        if not call.num_levels:  # deferred work, done now: it is no cost of staying awake
             return 0.0
         num_steps = self._drafters.num_steps(call.drafter, call.num_levels)
         return limit_outlier(call.seconds, num_steps * self._costs.draft_seconds(call.drafter, call.num_rows))
 
 
 def limit_outlier(seconds: float, expected_s: float) -> float:
-    """Return the seconds, at most OUTLIER times the expected ones: the machine may have slept meanwhile."""
+    """Return the seconds, at most OUTLIER times the expected ones: the machine may have been suspended meanwhile."""
     return min(seconds, OUTLIER * expected_s) if expected_s > 0.0 else seconds

@@ -1,7 +1,7 @@
-"""Decide which steps run in another way than seems best, so that what it would cost stays known.
+"""Decide which steps run in another way than seems best, so that the cost of that way stays known.
 
-What is believed too expensive never runs, and nothing contradicts the belief. So from time to time a step runs in the
-other way: often at first, then more rarely. It is compared with the steps beside it (level_difference.py). If they
+A way that is believed too expensive never runs, so nothing contradicts the belief. So from time to time a step runs in
+the other way: often at first, then more rarely. It is compared with the steps beside it (level_difference.py). If they
 disagree, two more such steps follow, each between others, and all of them together correct the costs. Steps that run in
 the other way anyway are compared as well.
 

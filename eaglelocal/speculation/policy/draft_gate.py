@@ -1,16 +1,16 @@
 """Put a slot's drafter to sleep when drafting stops paying off, and probe from time to time whether it pays again.
 
 Asleep means no encode, no draft step, no drafted rows. A probe drafts and sends nothing: its tokens are compared with
-the text that follows, so it costs draft steps only, and the reading of what a draft model slept through. A probe comes
-after a gap, and not before its price is a small share of what was decoded since the last one. Every switch has a
-reason for the user to read.
+the text that follows, so it costs only draft steps, and the prefill of the tokens that a draft model slept through. A
+probe comes after a gap, and not before its price is a small share of what was decoded since the last one. Every switch
+has a reason for the user to read.
 
     awake --(slower than plain over the memory, or nothing worth sending for long)--> asleep
     asleep --(when it is cheap)--> probing --(promises more than plain)--> awake
                                      '--(does not)--> asleep, with a longer gap
 
-A drafter that fell asleep while its steps were dear has shown before what it is worth. A single draft step, a trial,
-shows whether they still are, and the drafter wakes if not. Probes are rarer then.
+A drafter that fell asleep because its steps had become expensive was worth it before. A single draft step, a trial,
+shows whether they still are expensive, and the drafter wakes if they are not. Probes are rarer then.
 
 Pure: takes the gains and costs of steps, in tokens; no clock.
 """
@@ -29,7 +29,7 @@ MIN_STEPS = 12  # before the first judgement: a slot begins with what other text
 SLEEP_BELOW, WAKE_ABOVE = 0.985, 1.05  # speed relative to plain decoding
 SURE = 1.5  # standard deviations by which a loss must exceed chance
 IDLE_STEPS = 32  # steps in a row in which hardly anything was worth sending
-DEAR_IDLE_STEPS = 8  # the same where draft steps are dear: asleep, trials show when they no longer are
+DEAR_IDLE_STEPS = 8  # the same where draft steps are expensive: trials while asleep show when they no longer are
 FIRST_GAP, LAST_GAP = 16, 64  # tokens between probes, at least; recovery of a cheap head within 128 bounds the last
 PROBE_STEPS, PROBE_SKIPPED = 8, 2  # steps of a probe; the first are skipped, they underrate a head that just woke
 COSTS_KNOWN, TOO_DEAR = 4, 0.8  # steps of a probe that show what drafting costs, and the promise that ends it then
@@ -126,7 +126,7 @@ class DraftGate:
 
     @property
     def is_trial(self) -> bool:
-        """True if this step is to show whether draft steps are still dear."""
+        """True if this step tests whether draft steps are still expensive."""
         return self.is_probing and self._begins_with_trial and not self._probe_speeds
 
     @property
@@ -196,7 +196,7 @@ class DraftGate:
         self._wake(f"it pays again ({speed:.2f}x)")
 
     def end_trials(self) -> None:
-        """Wake the drafter if it fell asleep while draft steps were dear: they no longer are."""
+        """Wake the drafter if it fell asleep because draft steps were expensive: they no longer are."""
         if self._needs_trial:
             self._wake("what made it slow is over")
 

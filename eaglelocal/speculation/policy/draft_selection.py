@@ -1,4 +1,5 @@
-"""Choose what of a step's drafts is sent to the target: for each slot so much of one chain, or the best of one tree.
+"""Choose the part of a step's drafts to send to the target: for each slot a prefix of one chain, or the best nodes of
+one tree.
 
 Pure: reads the chains (step_drafts.py), changes nothing.
 """
@@ -21,7 +22,7 @@ from eaglelocal.speculation.tree import EMPTY, DraftChain, TreeNode, list_nodes,
 
 
 class DraftSelection:
-    """The worth of one step's chains, and the choice among them."""
+    """Decides, once drafting has ended, which drafted tokens of each slot are sent to the target."""
 
     def __init__(self, drafts: StepDrafts) -> None:
         self._drafts = drafts
@@ -35,7 +36,9 @@ class DraftSelection:
         return find_best_size(gains[: len(costs) - 1], costs)[1] + costs[0]
 
     def is_settled(self, slot: int) -> bool:
-        """Return whether a lookup, or the rest of an earlier draft, promises as much as the primary drafter may."""
+        """Return whether a lookup, or the rest of an earlier draft, promises at least as much as the primary drafter
+        could.
+        """
         step, drafters = self._drafts, self._drafts.drafters
         best = max((self.worth(c) for name in drafters.free if (c := step.chains[name].get(slot))), default=0)
         if best <= 0.0:
@@ -118,9 +121,10 @@ class DraftSelection:
         return {slot: chain.draft(sizes.get(slot, len(chain.tokens))) for slot, chain in best.items()}
 
     def _best_chain(self, slot: int) -> DraftChain:
-        """Return the best of the slot's chains that may be sent: a probe's is not.
+        """Return the slot's best chain among those that may be sent; a probe's chain may not.
 
-        Where a rule sets the length, whatever it is worth, that is the first drafter's that proposed something.
+        Where a rule sets the length regardless of worth, that is the chain of the first drafter that proposed
+        something.
         """
         step = self._drafts
         names = (step.drafters.kept, *step.drafters.names)
@@ -137,7 +141,6 @@ class DraftSelection:
         return any([chain.branches for chain in chains]) or self.siblings_may_pay(chains)
 
     def _sizes(self, gains: Sequence[Sequence[float]]) -> dict[int, int]:
-        """Return how many tokens of each `auto` chain are sent, by slot."""
         step = self._drafts
         if len(gains) == 1:
             return {step.auto[0]: find_best_size(gains[0], step.row_costs)[0]}
@@ -148,7 +151,7 @@ class DraftSelection:
 
     # ---- trees
     def siblings_may_pay(self, chains: Sequence[DraftChain]) -> bool:
-        """Return whether siblings of these chains, one of each `auto` slot, would pay if all second choices were right.
+        """Return whether siblings of these chains, one per `auto` slot, would pay if every sibling were right.
 
         If not, their probabilities are not computed.
         """
@@ -157,7 +160,7 @@ class DraftSelection:
         return bool(odds) and leaves_pay(gains, odds, self._drafts.row_costs)
 
     def _trees(self, best: Mapping[int, DraftChain]) -> dict[int, Draft]:
-        """Return `select` where drafts may be trees: rows go to the likeliest nodes of all slots."""
+        """Do the work of `select` where drafts may be trees: rows go to the likeliest nodes of all slots."""
         step = self._drafts
         nodes = {slot: self.list_nodes(slot, best[slot]) for slot in step.auto}
         gains = [[node.gain for node in nodes[slot]] for slot in step.auto]

@@ -1,7 +1,8 @@
 """Maximize expected tokens per second (goodput): how many drafted rows to verify, and whether to draft another level.
 
-A second costs the tokens that the machine makes in it anyway (`Throughput.rate`). A step is worth its expected tokens
-less the cost of its seconds, and what maximizes that in every step maximizes tokens per second in the long run
+A second costs the tokens that the machine makes in it anyway (`Throughput.rate`). The worth of a step is its expected
+tokens less the cost of its seconds. Choosing the size of largest worth, argmax over n of (expected tokens with n
+drafted rows - rate * seconds with n drafted rows), in every step maximizes tokens per second in the long run
 (Dinkelbach 1967, for ratios; here the rate is learned). The argmax runs over all sizes, because cost curves rise in
 jumps: a hill climb that stops at the first fall does not reach the next flat part.
 
@@ -133,7 +134,7 @@ def pays_to_grow_all(
     block_size: int = 1,
     max_depth: int = MAX_DRAFT_TOKENS,
 ) -> bool:
-    """Return `pays_to_grow` for another level of several chains; those without an outlook do not grow.
+    """Return `pays_to_grow` for another level of several chains; chains without an outlook do not grow.
 
     max_depth  tokens that the drafter can draft in a chain
     """
@@ -153,7 +154,7 @@ def pays_to_grow_all(
 
 
 def join_outlooks(outlooks: Sequence[Outlook], reaches: Sequence[float]) -> Outlook:
-    """Return the outlook of chains that grow together, weighted by their reaches. Shares are those of the drafter."""
+    """Return the joint outlook of chains that grow together, weighted by their reaches; all come from one drafter."""
     reach = max(sum(reaches), 1e-9)
 
     def mean(chances: Iterable[float]) -> float:
@@ -178,7 +179,7 @@ def split_into_units(
 
 
 def estimate_worth(chance: float, costs: Sequence[float], step_cost: float, *, block_size: int = 1) -> float:
-    """Return the worth of a chain of the best length, relative to no draft, if each token is accepted with `chance`."""
+    """Return the worth of a chain of the best length relative to no draft, if each token is accepted with `chance`."""
     best = total = 0.0
     reach = 1.0
     is_block = block_size > 1
@@ -190,7 +191,7 @@ def estimate_worth(chance: float, costs: Sequence[float], step_cost: float, *, b
 
 
 def share_out(size: int, chains: Sequence[Sequence[float]]) -> list[int]:
-    """Return how many tokens of each chain are among the `size` most likely ones; of equals, those of earlier chains.
+    """Return how many tokens of each chain are among the `size` most likely ones; ties go to earlier chains.
 
     Gains fall along a chain, so the most likely tokens are a prefix of every chain.
     """
@@ -216,14 +217,14 @@ def choose_width(
     chances: Sequence[float],
     step_costs: Mapping[int, float],
 ) -> int:
-    """Return how many tips of a tree to draft after in one call, so that the step is worth most; 0: none is worth it.
+    """Return after how many leaves of a tree to draft in one call, so that the step is worth most; 0: none is worth it.
 
-    Looks one level ahead: how good the children of children are is not known, and they are drafted only if they pay.
+    Looks one level ahead: the quality of grandchildren is not known, and they are drafted only if they pay.
 
     nodes       gains of what is drafted, the largest first
-    tips        gains of the tokens after which nothing is drafted yet, the largest first
-    chances     probabilities that a tip's children are accepted
-    step_costs  of a draft step, by the number of tips
+    tips        gains of the leaves: tokens after which nothing is drafted yet, the largest first
+    chances     probabilities that a leaf's children are accepted
+    step_costs  of a draft step, by the number of leaves
     """
     best, worth = 0, find_best_size(nodes[: len(costs) - 1], costs)[1]
     for width, step_cost in step_costs.items():

@@ -1,15 +1,16 @@
 """Compare the costs of two kinds of steps, by steps of one kind that are next to steps of the other.
 
-Each decode implies a level: its seconds, divided by what its size is believed to cost relative to one row. Steps that
+Each decode implies a level: its seconds, divided by the predicted cost of its size relative to one row. Steps that
 follow one another run on the same machine, so if they imply different levels, the beliefs are wrong. A machine that
 becomes slower changes both alike; it falsifies a pair only if it changes just between the two, and the median of
 several pairs does not follow that.
 
     drafted 0.07, plain 0.07, drafted 0.07        (seconds / cost) the beliefs agree
-    drafted 0.07, plain 0.12, drafted 0.07        plain steps are dearer than believed, relative to drafted ones
+    drafted 0.07, plain 0.12, drafted 0.07        plain steps cost more than believed, relative to drafted ones
     drafted 0.07, 0.14, plain 0.14, drafted 0.14  the machine became slower
 
-Decodes are kept, and levels computed by what is believed when they are compared: costs are learned in between. Pure.
+The decodes themselves are kept, and levels are computed when two are compared, because costs are learned in between.
+Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import NamedTuple
 
 TOLERANCE = math.log(1.2)
 NUM_PAIRS = 6  # three steps of one kind, each between two of the other
-SURE = 2.0  # by how many times their spread the difference of the pairs exceeds it, to be no chance
+SURE = 2.0  # the pairs' difference must exceed their spread this many times to count as real
 
 
 class TimedDecode(NamedTuple):
@@ -37,7 +38,7 @@ LevelOf = Callable[[TimedDecode], float]  # logarithm of the level that a decode
 
 
 class LevelDifference:
-    """The difference between the levels that probes imply, and the steps beside them."""
+    """The difference between the levels implied by probes and by the steps next to them."""
 
     def __init__(self) -> None:
         self._last: tuple[bool, TimedDecode] | None = None  # the step before, and whether it was a probe

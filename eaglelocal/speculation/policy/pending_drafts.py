@@ -1,4 +1,4 @@
-"""Judge everything that was drafted by the text that follows, whether it was sent to the target or not.
+"""Judge all drafted tokens by the text that follows, whether or not they were sent to the target.
 
 A drafted token would have been accepted if the target's sampler drew the same token there. So nodes that were not sent
 are judged by later tokens, the chain of a drafter that was not chosen is judged too, and trying out a drafter costs
@@ -33,7 +33,7 @@ RANK_MARK, KEPT_MARK = "/", "+"
 
 
 def kept_name(drafter: str) -> str:
-    """Return the name under which the rest of a drafter's earlier draft is proposed."""
+    """Return the name under which the rest of a drafter's earlier draft is proposed again."""
     return drafter + KEPT_MARK
 
 
@@ -52,7 +52,7 @@ def is_sibling_table(drafter: str) -> bool:
 
 @dataclass(slots=True)
 class PendingDraft:
-    """A drafted chain, whose first `num_right` tokens the text confirmed.
+    """A draft of an earlier step that the text has not yet refuted; it has confirmed the first `num_right` tokens.
 
     depth     tokens of the draft before its first
     branches  chains that begin with a sibling, by the index of the token beside it, and by its own rank from 0
@@ -69,7 +69,8 @@ class PendingDraft:
     def compare(
         self, text: Sequence[int], judged: list[JudgedDraft], judged_places: set[tuple[str, int]]
     ) -> PendingDraft | None:
-        """Judge the chain's next tokens by the text, into `judged`. Return what of the tree is still to come, or None.
+        """Judge the chain's next tokens by the text, and append the results to `judged`. Return the part of the tree
+        that later text has yet to judge, or None.
 
         judged_places  pairs (drafter, index in the text) at which newer chains were judged; this chain's are added
         """
@@ -107,7 +108,7 @@ class PendingDraft:
 
 
 class PendingDrafts:
-    """The chains that are still to be judged by later text, by slot."""
+    """The chains that later text has yet to judge, by slot."""
 
     def __init__(self) -> None:
         self._chains: dict[int, list[PendingDraft]] = {}
@@ -120,12 +121,12 @@ class PendingDrafts:
         self._chains.pop(slot, None)
 
     def find_rest(self, slot: int, drafter: str) -> PendingDraft | None:
-        """Return the newest chain of a drafter that the slot's text has followed so far, and that goes on."""
+        """Return the drafter's newest chain that the slot's text has followed so far and that has tokens left."""
         chains = self._chains.get(slot, ())
         return next((chain for chain in chains if chain.drafter == drafter and chain.num_right), None)
 
     def judge(self, slot: int, new: Sequence[PendingDraft], text: Sequence[int]) -> list[JudgedDraft]:
-        """Judge the slot's chains by the text that followed; `new` ones were drafted in this step."""
+        """Judge the slot's chains by the text that followed; `new` chains were drafted in this step."""
         if not (new or slot in self):
             return []
         judged: list[JudgedDraft] = []

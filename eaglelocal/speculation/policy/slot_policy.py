@@ -15,7 +15,7 @@ from eaglelocal.speculation.policy.pid import LengthController
 
 VAIN_FINDS = 8  # in a row, after which the next length is wanted
 MAX_VAIN = (len(MATCH_LENGTHS) - 1) * VAIN_FINDS
-SHORT_EVERY = 16  # steps, of which one asks for the shortest: what pays may have changed
+SHORT_EVERY = 16  # one step in this many accepts the shortest match again, because the text may have changed
 REST_AFTER = 64  # steps in a row without a draft worth sending, after which
 REST_EVERY = 4  # one step of so many asks, and one of SHORT_EVERY times as many for the shortest
 FIRST_LOOKS = 8  # steps of a new request that ask before they rest, however long the one before found nothing
@@ -65,7 +65,7 @@ class DrafterSet:
 class DraftCall(NamedTuple):
     """A call of a drafter: num_levels levels after num_rows tokens, of several slots or in a slot's tree.
 
-    No levels: it read num_rows tokens that it had put off.
+    No levels: it prefilled num_rows deferred tokens.
     """
 
     drafter: str
@@ -83,7 +83,7 @@ class DecodeSlot(NamedTuple):
 
 @dataclass(slots=True)
 class SlotPolicy:
-    """The drafting policy of one request: its spec, and the state of the `auto` or the PID rule."""
+    """The drafting policy of one request over all its steps: its spec, and the state of the `auto` or PID rule."""
 
     spec: Spec
     gate: DraftGate | None  # for `auto` only
@@ -105,7 +105,7 @@ class SlotPolicy:
         return self.gate is not None and self.gate.is_probing
 
     def follow(self, last: SlotPolicy) -> None:
-        """Go on with what lookups found in the slot's last request."""
+        """Carry over from the slot's last request how often lookups found something."""
         self.num_vain = last.num_vain
         self.num_fruitless = min(last.num_fruitless, REST_AFTER - FIRST_LOOKS)
 

@@ -1,4 +1,4 @@
-"""Keep what drafters proposed for the slots of one step, and what the proposals are expected to gain and to cost.
+"""Keep the drafters' proposals for one step, with their expected gains and costs.
 
 Made for each step, and discarded with it. Pure: reads what was learned, changes nothing but its own chains.
 """
@@ -18,7 +18,10 @@ from eaglelocal.speculation.tree import DraftChain
 
 
 class StepDrafts:
-    """The chains of one step, or trees' trunks, by drafter and slot; `leveled`, `max_siblings`: see Controller."""
+    """Proposals of all drafters in one step: chains, or trunks of trees, by drafter and slot.
+
+    `leveled` and `max_siblings` as in Controller.
+    """
 
     def __init__(
         self,
@@ -46,7 +49,9 @@ class StepDrafts:
 
     @property
     def row_costs(self) -> list[float]:
-        """The costs by drafted rows of all `auto` slots, beside the rows that rules (fixed, PID) send anyway."""
+        """The costs by drafted rows of all `auto` slots, in addition to the rows that rules (fixed, PID)
+        send anyway.
+        """
         ruled = tuple([self._ruled_length(slot) for slot in self._ruled]) if self._ruled else ()
         costs = self._row_costs.get(ruled)
         if costs is None:
@@ -127,7 +132,7 @@ class StepDrafts:
             chain.gains.append(gain)
 
     def end(self, slot: int, drafter: str, branch: int = 0) -> None:
-        """Record that the drafter has nothing more to propose after a chain of the slot's tree."""
+        """Record that the drafter has nothing more to propose after this chain of the slot's tree."""
         self._chain(slot, drafter, branch).end()
 
     def _chain(self, slot: int, drafter: str, branch: int = 0) -> DraftChain:
@@ -138,7 +143,7 @@ class StepDrafts:
         return trunk.branches[branch - 1] if branch else trunk
 
     def keep(self, slot: int, rest: PendingDraft) -> None:
-        """Propose what is left of an earlier draft again, at no cost; its chances are learned apart."""
+        """Propose the rest of an earlier draft again, at no cost; its acceptance is learned in a table of its own."""
         name, most = self.drafters.kept, self.max_draft[slot]
         self.add(slot, name, rest.tokens[rest.num_right :][:most], rest.confidences[rest.num_right :][:most])
         self.end(slot, name)
@@ -159,22 +164,24 @@ class StepDrafts:
         return len(chain.tokens) if chain else 0
 
     def pending(self, slot: int) -> list[PendingDraft]:
-        """Return everything that was drafted for a slot, sent or not, to be judged by the text that follows."""
+        """Return all drafts for a slot, sent or not, which the text that follows will judge."""
         by_drafter = (chains.get(slot) for chains in self.chains.values())
         return [chain.pending() for chain in by_drafter if chain and chain.tokens]
 
     # ---- what is expected
     def room(self, slot: int, drafter: str) -> int:
-        """Return how many tokens of the drafter can be of use to the slot."""
+        """Return how many tokens of the drafter the slot can use."""
         return min(self.max_draft[slot], self.drafters.depth_limit(drafter))
 
     def useful_length(self, slot: int) -> int:
-        """Return how many tokens can be of use: those of a rule (fixed, PID), or for `auto` all that may be sent."""
+        """Return how many tokens the slot can use: the length set by a rule (fixed, PID), or for `auto` all that may be
+        sent.
+        """
         policy, most = self.policies[slot], self.max_draft[slot]
         return min(policy.length, most) if policy.gate is None else most
 
     def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
-        """Return the outlook, computed once: nothing is learned within a step."""
+        """Return the acceptance model's outlook, computed once per step: nothing is learned within a step."""
         key = (slot, drafter, num_chains)
         outlook = self._outlooks.get(key)
         if outlook is None:

@@ -20,13 +20,13 @@ from eaglelocal.speculation.tree import MIN_REACH, DraftChain
 
 LOOKUP_LEVELS = 4  # levels that a lookup drafts in one call
 SURE = 0.99  # confidence above which a model drafts on in the same call
-MOST_AHEAD = 3  # levels in doubt that a model drafts in one call; with more, wasted draft steps add up
+MOST_AHEAD = 3  # uncertain levels that a model drafts in one call; with more, wasted draft steps add up
 
 
 class StepPolicy:
-    """The drafting decisions of one step.
+    """The drafting decisions of one step, made while drafters run; discarded with the step.
 
-    The draft loop asks after which tips to draft on (`select_tips`) and how far (`select_levels`), adds the proposals
+    The draft loop asks after which leaves to draft on (`select_tips`) and how far (`select_levels`), adds the proposals
     to `drafts`, and asks what to verify (`select_drafts`).
     """
 
@@ -34,7 +34,7 @@ class StepPolicy:
         self.drafts, self._selection = drafts, DraftSelection(drafts)
         has_trees = min(drafts.max_siblings, drafts.drafters.num_branches) > 0
         self._growth = TreeGrowth(drafts, self._selection, drafts.drafters.primary or "") if has_trees else None
-        self._is_branching = False  # whether the last tips are those of trees, not of chains
+        self._is_branching = False  # whether the last leaves are those of trees, not of chains
         self._policies, self._drafters, self._max_draft = drafts.policies, drafts.drafters, drafts.max_draft
         self._chains, self._auto = drafts.chains, drafts.auto
 
@@ -52,7 +52,7 @@ class StepPolicy:
 
     # ---- what is drafted on
     def select_tips(self, drafter: str) -> Sequence[SlotTip]:
-        """Return the tips after which this drafter should propose more, in one call."""
+        """Return the leaves after which this drafter should propose more, in one call."""
         growth = self._growth if drafter == self._drafters.primary else None
         self._is_branching = growth is not None and growth.may_pay() and self._are_undecided(drafter)
         if growth is not None and self._is_branching:
@@ -61,7 +61,7 @@ class StepPolicy:
         return [SlotTip(slot) for slot in self.select_slots(drafter)]
 
     def _are_undecided(self, drafter: str) -> bool:
-        """Return whether no chain is to grow whatever it costs, and every `auto` slot that takes part has one."""
+        """Return whether cost alone decides about all chains, and every `auto` slot that takes part has one."""
         slots = [s for s, most in self._max_draft.items() if most and self._takes_part(s, drafter)]
         has_begun = all([slot in self._chains[drafter] for slot in slots if slot in self._auto])
         return has_begun and not any([self._must_grow(slot, drafter) for slot in slots])
@@ -103,7 +103,7 @@ class StepPolicy:
         return gate is None or gate.is_probing or (gate.is_awake and not self._selection.is_settled(slot))
 
     def _must_grow(self, slot: int, drafter: str) -> bool:
-        """Return whether the chain grows whatever it costs: by a rule, for a probe, or for a first lookup."""
+        """Return whether the chain grows regardless of cost: by a rule, for a probe, or for a first lookup."""
         policy, chain = self._policies[slot], self._chains[drafter].get(slot)
         length = len(chain.tokens) if chain else 0
         if policy.gate is None:
@@ -162,7 +162,7 @@ class StepPolicy:
         return self._levels_alone(drafter, slots[0], most)
 
     def _forced_length(self, slot: int, drafter: str) -> int:
-        """Return how many tokens are drafted whatever they cost: by a rule, or for a probe."""
+        """Return how many tokens are drafted regardless of cost: by a rule, or for a probe."""
         policy = self._policies[slot]
         length = policy.length if policy.gate is None else policy.gate.probe_length
         return min(length, self.drafts.room(slot, drafter))

@@ -1,4 +1,4 @@
-"""Estimate how many tokens a second is worth: those made in it lately, never less than by plain decoding.
+"""Estimate how many tokens a second is worth: the recent throughput, but at least that of plain decoding.
 
 Learned relative to plain decoding and by number of decoding slots. Pure.
 """
@@ -29,7 +29,7 @@ class ThroughputEstimate:
         self.plain_tokens = self.plain_tokens * keep + plain_tokens
 
     def add_plain(self, tokens: float, times: int) -> None:
-        """Learn from that many steps of plain decoding, with `tokens` each, as `add` does from one after the other."""
+        """Learn from `times` steps of plain decoding with `tokens` each, as repeated calls of `add` would."""
         keep = (1.0 - 1.0 / RATE_MEMORY) ** times
         added = tokens * RATE_MEMORY * (1.0 - keep)
         self.tokens = self.tokens * keep + added
@@ -62,7 +62,9 @@ class Throughput:
         self._num_plain: dict[int, int] = {}  # plain steps that are not in the estimates yet: they are the commonest
 
     def add(self, num_slots: int, tokens: float, plain_tokens: float) -> None:
-        """Learn from a step: tokens that it made, and that plain decoding would have made in the same time."""
+        """Learn from a step: the tokens that it made, and those that plain decoding would have made in
+        the same time.
+        """
         estimate = self._find(num_slots)
         if estimate is None:
             estimate = self._estimates[num_slots] = ThroughputEstimate()
@@ -73,19 +75,18 @@ class Throughput:
         self._num_plain[num_slots] = self._num_plain.get(num_slots, 0) + 1
 
     def _find(self, num_slots: int) -> ThroughputEstimate | None:
-        """Return the estimate with all plain steps so far; None: nothing is known."""
         num_plain = self._num_plain.pop(num_slots, 0)
         if num_plain:
             self._estimates.setdefault(num_slots, ThroughputEstimate()).add_plain(num_slots, num_plain)
         return self._estimates.get(num_slots)
 
     def forget(self) -> None:
-        """Begin again with what is expected."""
+        """Reset the estimates to their prior."""
         self._estimates.clear()
         self._num_plain.clear()
 
     def rate(self, num_slots: int, num_cells: int) -> float:
-        """Return the tokens that a second is worth: those made in it lately, never less than by plain decoding."""
+        """Return the tokens that a second is worth: the recent throughput, but at least that of plain decoding."""
         plain_s = self._costs.seconds(num_slots, num_cells) + self._costs.overhead(drafted=False)
         if plain_s <= 0.0:
             return 0.0
@@ -96,7 +97,9 @@ class Throughput:
         return num_slots / plain_s * estimate.worth
 
     def best_fixed_speed(self, num_slots: int, num_cells: int) -> float | None:
-        """Return the speed of the best fixed length relative to plain, by what was learned; None: nothing was."""
+        """Return the speed of the best fixed draft length relative to plain decoding; None if nothing
+        was learned yet.
+        """
         drafter, costs = self._drafters.primary, self._costs
         plain_s = costs.seconds(num_slots, num_cells) + costs.overhead(drafted=False)
         if drafter is None or plain_s <= 0.0 or not self._acceptance.knows(drafter):

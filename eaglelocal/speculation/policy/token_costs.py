@@ -13,7 +13,7 @@ class TokenCosts:
 
     rate           returns the tokens that a second is worth
     num_base_rows  rows of the step without drafts
-    as_usual       sizes that have become dear cost what they did before
+    as_usual       sizes that have become expensive cost what they did before
     """
 
     def __init__(
@@ -46,5 +46,5 @@ class TokenCosts:
         return cost
 
     def wide_draft_step(self, drafter: str, num_rows: int) -> float:
-        """Return the cost of a draft step after so many nodes of trees; optimistic where that never ran."""
+        """Return the cost of a draft step after so many nodes of trees; optimistic if that number never ran."""
         return self._rate * self._costs.untried_draft_seconds(drafter, num_rows)

@@ -20,7 +20,7 @@ WIDTHS = (1, 2, 3, 4, 6, 8)  # nodes after which one call drafts, at most
 
 
 class SlotTip(NamedTuple):
-    """A tip of a slot's tree, see speculation/tree.py."""
+    """A leaf of a slot's tree, see speculation/tree.py."""
 
     slot: int
     gain: float = 1.0
@@ -35,7 +35,7 @@ class TreeGrowth:
         self._drafts, self._selection, self._drafter = drafts, selection, drafter
 
     def may_pay(self) -> bool:
-        """Return whether the trees, where there are some, may be worth more with siblings."""
+        """Return whether siblings may make the trees worth more; False if there are no trees."""
         trunks = [self._drafts.chains[self._drafter].get(slot) for slot in self._drafts.auto]
         drafted = [trunk for trunk in trunks if trunk is not None and trunk.tokens]
         if not drafted:
@@ -43,7 +43,7 @@ class TreeGrowth:
         return any([trunk.branches for trunk in drafted]) or self._selection.siblings_may_pay(drafted)
 
     def is_hoped_for(self, slot: int) -> bool:
-        """Return whether siblings are likely to pay in this step, before anything is drafted."""
+        """Return whether siblings are likely to pay in this step, judged before anything is drafted."""
         step = self._drafts
         mean, gains, odds, reach = step.outlook(slot, self._drafter).mean, [], [], 1.0
         second = step.acceptance.mean(sibling_table(self._drafter, 2))
@@ -54,7 +54,7 @@ class TreeGrowth:
         return leaves_pay([gains], odds, step.row_costs)
 
     def select(self, slots: Sequence[int]) -> list[SlotTip]:
-        """Return the tips after which drafting is expected to pay, the likeliest first; branches are opened."""
+        """Return the leaves after which drafting is expected to pay, the likeliest first. Opens their branches."""
         step = self._drafts
         tips = self._list_tips(slots)
         if not tips:
@@ -90,7 +90,7 @@ class TreeGrowth:
         return [first, (1.0 - first) * step.acceptance.mean(sibling_table(self._drafter, 2))]
 
     def _leads_on(self, nodes: Sequence[float], tip: SlotTip, step_cost: float) -> bool:
-        """Return whether several more levels together pay, where the next alone does not: costs rise in jumps."""
+        """Return whether several more levels pay together although the next one alone does not: costs rise in jumps."""
         step = self._drafts
         costs = step.row_costs
         size, worth = find_best_size(nodes[: len(costs) - 1], costs)
@@ -105,5 +105,5 @@ class TreeGrowth:
 
 
 def widths(num_tips: int) -> list[int]:
-    """Return the numbers of tips that a call may draft after."""
+    """Return the numbers of leaves that a call may draft after."""
     return [width for width in WIDTHS if width < num_tips] + [min(num_tips, WIDTHS[-1])]

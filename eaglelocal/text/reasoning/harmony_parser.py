@@ -44,7 +44,10 @@ class HarmonyParser:
     def __init__(
         self, collector: AnswerCollector, tools: tuple[Tool, ...], *, first_kind: HarmonyKind | None = None
     ) -> None:
-        """Create a parser. `first_kind`: the kind of message that the prompt has begun; None: it begins none."""
+        """Create a parser.
+
+        first_kind  kind of the message that the prompt has begun; None: it begins none
+        """
         self._collector, self._tools = collector, {tool.name: tool for tool in tools}
         self._header, self._header_text = "", ""  # with and without its markers
         self._kind: HarmonyKind | None = first_kind  # of the message; None: in its header
@@ -63,7 +66,7 @@ class HarmonyParser:
 
     def finish(self, *, is_cut: bool) -> None:
         self._end(is_cut=is_cut, has_marker=False)
-        if not self._has_markers:  # a model that writes no headers after all
+        if not self._has_markers:  # the model writes no headers
             self._collector.add_text(self._header_text)
 
     def _push_marker(self, name: str) -> None:

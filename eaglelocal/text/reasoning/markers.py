@@ -2,7 +2,7 @@
 
 A marker is written as text, or it is a control token, which has no text. A control token passes through the
 text as one lone surrogate, which no decoded text contains; so the two cannot be confused, and none is ever shown.
-It holds back the longest end of the text that could begin a marker, no more. Parsers know what markers mean.
+It holds back only the longest end of the text that could begin a marker. Parsers know the meaning of markers.
 
     markers ("<a>",):  push("x<a") -> ["x"]    push(">y") -> [Mark("<a>", "<a>"), "y"]
 """
@@ -56,7 +56,7 @@ class MarkerReader:
         return self._items(text[: len(text) - num_pending])
 
     def flush(self, *, is_cut: bool = False) -> list[Item]:
-        """Return the text held back, which is no marker; nothing if the answer was cut off inside one."""
+        """Return the text held back, which is not a marker; nothing if the answer was cut off inside one."""
         text, self._pending = self._pending, ""
         is_half_marker = is_cut and len(text) >= SURE_CHARS
         return [text] if text and not is_half_marker else []

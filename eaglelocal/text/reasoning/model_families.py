@@ -16,7 +16,7 @@ from eaglelocal.text.tool_calls import call_forms as forms
 MAX_TEMPLATE_BYTES = 256 * 1024
 _SUFFIX = re.compile(r"\bHYTK = '(:\w{1,32})'")  # inserted in many places
 _MARKER = re.compile(r"<\|[^|]+\|>")
-# the first row whose texts are all in the template counts; None: no parser reads this form of calls
+# the first row with all its texts in the template counts; None: no parser reads this form of calls
 FORMS: tuple[tuple[tuple[str, ...], CallForm | None], ...] = (
     (("<|channel|>", "<|message|>"), forms.HARMONY),
     (("]<]minimax[>[",), None),
@@ -118,7 +118,7 @@ class Family:
         return rendered.rstrip().endswith(f"{self.reasoning.begin}{self.reasoning.label}")
 
     def ends_after_reasoning(self, rendered: str) -> bool:
-        """Return whether the prompt ends with reasoning that it has closed, as templates write it with thinking off."""
+        """Return whether the prompt ends with closed reasoning, as templates write it when thinking is off."""
         if self.form.headers is not None:
             return rendered.endswith(self.form.headers.reasoning + self.form.headers.next_header)
         return self.reasoning is not None and rendered.rstrip().endswith(self.reasoning.end)
@@ -133,7 +133,7 @@ class TemplateFeatures:
 
 
 def read_template_features(template: str | None) -> TemplateFeatures:
-    """Return what the chat template of a file can; nothing without one."""
+    """Return the features of a file's chat template; none without a template."""
     if not template:
         return TemplateFeatures()
     family = detect_family(template[:MAX_TEMPLATE_BYTES])

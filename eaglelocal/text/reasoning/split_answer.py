@@ -30,7 +30,7 @@ class SplitText:
     def __init__(self, split: Split, new_id: NewId) -> None:
         self._collector = AnswerCollector(new_id, split.parallel)
         self._parser = _make_parser(split, self._collector)
-        # tags of calls whose marker a model may leave out; they are always text
+        # tags of calls whose marker a model may leave out; the tags are always text
         openings = list_bare_openings(split.form, split.tools) if split.form else ()
         self._reader = MarkerReader([*list_markers(split), *openings], as_text=has_text_markers(split))
 
@@ -40,7 +40,7 @@ class SplitText:
         return self._collector.take()
 
     def finish(self, text: str, *, is_cut: bool = False) -> AnswerPiece:
-        """Return the rest; `text` is the last. In this piece text comes after the calls."""
+        """Return the rest of the output; `text` is the last input. In this piece text comes after the calls."""
         for item in [*self._reader.push(text), *self._reader.flush(is_cut=is_cut)]:
             self._parser.push(item)
         self._parser.finish(is_cut=is_cut)
@@ -82,7 +82,7 @@ class SplitAnswerText:
     def finish(self, *, is_cut: bool = False) -> AnswerPiece:
         """Return the output still held back at the end of the answer; calls first, then text.
 
-        The first bytes of a character that the answer was cut in are no text.
+        If the answer ends inside a character, its first bytes are dropped.
         """
         if self._has_stopped:
             return AnswerPiece("")
@@ -129,7 +129,7 @@ def _make_call_parser(split: Split, collector: AnswerCollector) -> CallParser:
 # The prompt has the beginning of the first header. A message to the user is text; one to any other recipient may hold
 # calls, which their own parser reads. OpenAI's harmony format has its own parser (harmony_parser.py).
 MAX_HEADER_CHARS = 512
-_RECIPIENT = re.compile(r"\s*+(t|to|to=\S*+)?\s*+")  # as far as it was read
+_RECIPIENT = re.compile(r"\s*+(t|to|to=\S*+)?\s*+")  # the part read so far
 
 
 class MessageState(Enum):
@@ -179,7 +179,7 @@ class MessageParser:
         is_too_long = len(self._header) > MAX_HEADER_CHARS
         if not self._has_markers and (
             is_too_long or not _RECIPIENT.fullmatch(self._header)
-        ):  # a model that writes no headers after all
+        ):  # the model writes no headers
             self._state = MessageState.TEXT
             self._collector.add_text(self._header)
             self._header = ""
@@ -196,7 +196,6 @@ class MessageParser:
             self._state, self._header = MessageState.HEADER, ""
 
     def _classify(self, header: str) -> MessageState:
-        """Return the kind of message that follows a header."""
         if header.endswith(self._reasoning):
             return MessageState.REASONING
         is_text = header.endswith(self._text) or " to=" not in f" {header}"
@@ -223,7 +222,7 @@ def find_last_marker(header: str) -> str:
 #
 # Reasoning is at the beginning, or was begun by the prompt. Everything after it goes to the parser of calls, and a
 # marker there is text, except for a closing one right before a call. If the model ends inside its reasoning, calls at
-# the end of that count, though they stay reasoning too.
+# the end of it count as calls, and stay in the reasoning too.
 class ReasoningState(Enum):
     """The parser's position in the answer."""
 
@@ -236,7 +235,7 @@ class ReasoningState(Enum):
 class ReasoningTail:
     """A reader of calls at the end of reasoning that is never closed.
 
-    They are parsed separately, because only the end of the answer shows that they count.
+    The calls are parsed separately, because only the end of the answer shows that they count.
     """
 
     def __init__(self, openings: Sequence[str], make_parser: Callable[[AnswerCollector], CallParser]) -> None:
@@ -251,7 +250,7 @@ class ReasoningTail:
             return
         collector, parser = self._reading
         parser.push(item)
-        if collector.has_text:  # it was no call, or not at the end
+        if collector.has_text:  # it was not a call, or not at the end
             self._reading = None
 
     def emit_calls(self, collector: AnswerCollector) -> None:

@@ -24,7 +24,7 @@ class AnswerPiece(NamedTuple):
     reasoning: str = ""
     calls: tuple[CallPart, ...] = ()
     is_over: bool = False  # a call ended the answer
-    unread: tuple[str, ...] = ()  # at the end: the forms of what began like a call and is none, each with why
+    unread: tuple[str, ...] = ()  # at the end: texts that only began like a call: form and reason
 
     @property
     def stopped(self) -> bool:
@@ -46,6 +46,6 @@ class AnswerText:
     def finish(self, *, is_cut: bool = False) -> AnswerPiece:
         """Return the text still held back at the end of the answer, cut off or not; empty after a stop string.
 
-        The first bytes of a character that the answer was cut in are no text.
+        If the answer ends inside a character, its first bytes are dropped.
         """
         return AnswerPiece(self._stops.flush())

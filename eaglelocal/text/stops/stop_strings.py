@@ -1,8 +1,8 @@
 """A matcher of stop strings in a stream of text, however it is cut into pieces.
 
-It is an automaton over characters (Aho and Corasick, 1975): linear in the text, whatever the
-stop strings are. It holds back the longest end of the text that could begin a stop string, no more.
-The stop string that ends first wins; of two that end together, the longer.
+It is an automaton over characters (Aho and Corasick, 1975): linear in the text, whatever the stop strings are. It holds
+back only the longest end of the text that could begin a stop string. The stop string that ends first wins; if two end
+together, the longer one.
 
     stops ("END",):  push("the E") -> "the "    push("N") -> ""    push("D.") -> "", hit "END"
 """
@@ -50,7 +50,7 @@ class StopMatcher:
         return self._release(text, node), None
 
     def flush(self) -> str:
-        """Return the text held back, which is no stop string."""
+        """Return the text held back, which is not a stop string."""
         text, self._held, self._node = self._held, "", self._root
         return text
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # keeps core.request out of the process that renders template
 OPEN, CLOSE = "\ue000", "\ue001"
 IMAGE = "\ue003"
 POSITION = "\ue002"  # marks a position in the rendered text; it is hidden in users' texts
-MAX_LEVELS = 16  # of common prefixes; deeper texts are tried one by one
+MAX_LEVELS = 16  # levels of common prefixes; deeper texts are tried one by one
 MAX_SHOWN = 16  # times that a template may show one hidden text or image
 _MARK = re.compile(f"([{OPEN}{IMAGE}])([0-9]{{1,9}}){CLOSE}")
 
@@ -111,7 +111,7 @@ def build_longest_pattern(texts: Sequence[str], levels: int = MAX_LEVELS) -> str
 
     ["ab", "abc", "ad"] -> a(?:b(?:c)?|d)
     """
-    prefix = find_common_start(texts[0], texts[-1])  # of sorted texts the first and the last have the shortest one
+    prefix = find_common_start(texts[0], texts[-1])  # in sorted texts these share least
     rests = [text[len(prefix) :] for text in texts]
     if levels:
         groups = groupby(filter(None, rests), key=lambda rest: rest[0])

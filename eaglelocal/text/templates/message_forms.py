@@ -1,9 +1,9 @@
 """The forms of a conversation that templates may accept, the usual one first.
 
-Templates differ in what they accept: several leading system messages, one after the first question, any at all, two
-turns of one side in a row. Some refuse what they do not accept, others silently leave it out or move it, which
-`make_sketch` and `count_lost` detect. This file has the order of the forms; turn_changes.py makes each of them, and
-rendering.py tries them.
+Templates differ in what they accept: several leading system messages, a later system message, any at all, two turns of
+one side in a row. Some refuse other conversations; others silently drop or move messages, which `make_sketch` and
+`count_lost` detect. This file defines the order of the forms; turn_changes.py makes each of them, and rendering.py
+tries them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MARK = re.compile(f"{OPEN}turn [0-9.]+{CLOSE}")
 
 
 def iter_forms(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
-    """Yield the forms of a conversation; conversations with the same roles have equally many."""
+    """Yield the forms of a conversation; conversations with the same roles have the same number of forms."""
     joined = join_systems(rename_developers(turns))
     # later system messages stay in place: moving them to the front would change the prompt from its beginning
     with_users = [joined[0], *convert_systems_to_users(joined[1:])]
@@ -43,7 +43,7 @@ def iter_forms(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
 
 
 def needs_sketch(turns: Sequence[Turn]) -> bool:
-    """Return whether a template may silently leave out a message: one of the system, or a result without its call."""
+    """Return whether a template might silently drop a message: a system message, or a result without its call."""
     return any(turn["role"] in SYSTEMS for turn in turns) or convert_orphans_to_users(turns) != turns
 
 

@@ -42,7 +42,7 @@ def read_prefill(messages: Sequence[Message], family: Family) -> PrefilledAnswer
 
 
 def reopen_reasoning(family: Family, rendered: str) -> str:
-    """Return the rendered prompt, ending inside reasoning: what it closes is reopened, else reasoning is begun."""
+    """Make the rendered prompt end inside reasoning: reopen reasoning that it closes, or begin it."""
     markers, headers = family.reasoning, family.form.headers
     if headers is not None:
         return rendered + headers.reasoning

@@ -52,7 +52,7 @@ MAX_REASON_CHARS = 500
 RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 _TOOLS_IN_MESSAGE = re.compile(r"""\bmessage(\.|\[['"])tools\b""")
 Change = Callable[[Sequence[Turn]], list[Turn]]
-# some templates know a call by a content of None, and some read arguments as text
+# some templates recognize a call by a content of None, and some read arguments as text
 OBJECT_CHANGES: tuple[tuple[Change, ...], ...] = (
     (),
     (clear_empty_contents,),
@@ -64,7 +64,7 @@ TEXT_CHANGES: tuple[tuple[Change, ...], ...] = ((), (wrap_arguments,))
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The changes that a template needs: of texts beside calls, then of calls."""
+    """The changes that a template needs: changes of texts beside calls, then changes of calls."""
 
     texts: tuple[Change, ...] = ()
     calls: tuple[Change, ...] = ()
@@ -126,7 +126,7 @@ class Rendering:
         return before + content
 
     def _place_tools(self, turns: list[Turn], offered: list[Turn]) -> tuple[list[Turn], list[Turn]]:
-        """Put tools, calls and results where this template finds them."""
+        """Put tools, calls and results where this template looks for them."""
         family = self.family
         if not family.takes_tools:
             return convert_to_hermes(turns, offered), []
@@ -141,7 +141,7 @@ class Rendering:
         return turns, offered
 
     def _iter_forms(self, turns: list[Turn], variables: Mapping[str, object], fit: Fit) -> Iterator[list[Turn]]:
-        """Yield the forms of the conversation in order, first those in which the template shows all of it."""
+        """Yield the forms of the conversation in order, forms that the template shows completely first."""
         is_sketched = needs_sketch(turns)
         known, incomplete = list[list[Turn]](), list[tuple[int, list[Turn]]]()
         for form, sketch in zip(iter_forms(turns), iter_forms(make_sketch(turns)), strict=True):
@@ -156,11 +156,11 @@ class Rendering:
         yield from (form for _, form in sorted(incomplete, key=itemgetter(0)))
 
     def _count_lost(self, sketch: list[Turn], variables: Mapping[str, object], fit: Fit) -> int:
-        """Return how many texts the template loses or moves; more than there are if it refuses them."""
+        """Return how many texts the template loses or moves; more than there are if it refuses the conversation."""
         try:
             return count_lost(sketch, self._show(sketch, variables, fit))
         except EagleLocalError as error:
-            if isinstance(error.__cause__, LimitExceeded):  # then rendering reports it
+            if isinstance(error.__cause__, LimitExceeded):  # rendering reports the error then
                 return 0
             return sys.maxsize
 
@@ -199,7 +199,7 @@ class Rendering:
         return self._find_fit("x", {"at": "x"}, texts)
 
     def _find_fit(self, text: str, arguments: object, fits: Sequence[Fit]) -> Fit:
-        """Return the first fit with which the template shows all, or else the most, of a call with this text."""
+        """Return the first fit for which the template shows all, or otherwise the most, of a call with this text."""
         sketch, num_lost = make_sketch(make_call_probe(text, arguments)), dict[Fit, int]()
         for fit in fits:
             num_lost[fit] = self._count_lost(sketch, self._probe_variables, fit)
@@ -280,7 +280,7 @@ def _compile(sandbox: Sandbox, source: str) -> jinja2.Template:
         raise ModelFileError(f"the chat template cannot be read at line {error.lineno}: {error.message}") from error
     except MemoryError:
         raise
-    except Exception as error:  # such as a template nested too deep for Python's compiler
+    except Exception as error:  # for example, a template nested too deep for Python's compiler
         raise ModelFileError(f"the chat template cannot be compiled: {_shorten_message(error)}") from error
 
 

@@ -96,7 +96,7 @@ def _fill(part: str, texts: dict[str, str]) -> str:
 def truncate_pair(pairs: Pairs, ranking: Ranking, document: str, max_tokens: int) -> list[int]:
     """Return a pair of at most `max_tokens` tokens, with at most `ranking.max_document_tokens` of the document.
 
-    Raises RequestError if it is empty, or longer even when truncated, where the request allows that.
+    Raises RequestError if the pair is empty, or too long even after the truncation that the request allows.
     """
     tokens = pairs(ranking.query, document, ranking.max_document_tokens)
     if ranking.truncates and len(tokens) > max_tokens:

@@ -115,7 +115,7 @@ def join_assistant_turns(turns: Sequence[Turn]) -> list[Turn]:
 def _join_turns(
     turns: Sequence[Turn], belong_together: Callable[[Turn, Turn], bool], *, joint: str = "\n\n"
 ) -> list[Turn]:
-    """Append the content of each turn that belongs to the one before to that one's."""
+    """Append the content of each turn to the turn before it, if both belong together."""
     joined: list[Turn] = []
     for turn in turns:
         if joined and belong_together(joined[-1], turn):
@@ -160,7 +160,7 @@ def convert_orphans_to_users(turns: Sequence[Turn]) -> list[Turn]:
 def alternate_turns(turns: Sequence[Turn]) -> list[Turn]:
     """Make user and assistant alternate, for templates that require it.
 
-    A user who speaks after a call or its result did not wait for the answer, so a short one stands between.
+    A user who speaks right after a call or its result did not wait for an answer, so a short answer is inserted.
     """
     spoken = [turn for turn in convert_orphans_to_users(turns) if turn["content"] or list_calls(turn)]
     answered: list[Turn] = []

@@ -1,8 +1,8 @@
-"""A collector of what an answer's parsers find: text, reasoning, and calls with their ids.
+"""A collector of the output of an answer's parsers: text, reasoning, and calls with their ids.
 
-White space between text and a call, or around reasoning, belongs to the markers: it is held back until it is
-known what follows. A call needs a name and an object of arguments; anything else is no call. What was emitted of a
-call before its end is never withdrawn.
+White space between text and a call, or around reasoning, belongs to the markers: it is held back until the next part is
+known. A call needs a name and an object of arguments; anything else is not a call. Parts of a call that were emitted
+before its end are never withdrawn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NewId = Callable[[], str]
 
 @dataclass(slots=True)
 class TrimmedText:
-    """A text without white space at its ends, as far as these are known."""
+    """A text without white space at its ends, as far as its ends are known."""
 
     pending: str = ""  # added since the last `take`
     held_space: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class TrimmedText:
         self.held_space, self.keeps_space = [], False
 
     def release(self) -> None:
-        """Add the white space held back: nothing follows, so it was text."""
+        """Add the white space held back: nothing follows, so it was part of the text."""
         self.pending, self.held_space = self.pending + "".join(self.held_space), []
 
     def take(self) -> str:
@@ -62,7 +62,7 @@ class AnswerCollector:
     text: TrimmedText = field(default_factory=TrimmedText)
     reasoning: TrimmedText = field(default_factory=lambda: TrimmedText(keeps_space=False))
     calls: list[CallPart] = field(default_factory=list)  # since the last `take_calls`
-    unread: list[str] = field(default_factory=list)  # forms of what begins like a call and is none, each with why
+    unread: list[str] = field(default_factory=list)  # texts that only begin like a call: form and reason
     _num_calls: int = 0
     _text_after_call: str = ""  # not taken yet: a piece has its text before its calls
 
@@ -130,7 +130,7 @@ class AnswerCollector:
             self.calls.append(CallPart(self._num_calls - 1, join_surrogates(arguments)))
 
     def note_unread(self, problem: str) -> None:
-        """Note that what begins like a call is none, in words without its content."""
+        """Record that a text begins like a call but is none. The description must not contain its content."""
         if problem not in self.unread and not self.is_over:
             self.unread.append(problem)
 

@@ -2,9 +2,9 @@
 
 For JSON they use llguidance's own %json; other notations are spelled out from the tool's schema: each named argument in
 the schema's order, strings free up to their closing marker, everything else as JSON. A schema that names arguments
-admits no others; one that names none admits any, unless it is closed. Only what has one reading is admitted: no line
-break in quotes, no backslash that is no escape, no number too large to be one, and in a text no marker that might end
-it, nor the beginning of another argument.
+admits no others; one that names none admits any, unless it is closed. Only texts with a single reading are admitted: no
+line break in quotes, no backslash without an escape, no number out of range, and in a text no marker that might end it,
+nor the beginning of another argument.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def argument_rules(
 ) -> tuple[list[str], set[str]]:
     """Return the rules for a call's arguments, and the keywords of the schema that they do not bind.
 
-    The first rule has this name. The compiler itself tells which keywords it ignores in JSON.
+    The first rule has this name. For JSON, the compiler itself reports the keywords that it ignores.
     """
     schema = read_bindable_schema(tool)
     builder = _choose_builder(form)
@@ -100,30 +100,36 @@ class _TagRules(RuleBuilder):
         return f"{name} {value} GAP?"
 
     def _plain(self, schema: Schema) -> str:
-        """Return an expression for JSON; booleans also as Python writes them, because some templates show them so."""
+        """Return an expression for JSON; also for booleans as Python writes them, because some templates show them that
+        way.
+        """
         is_boolean = self._types(schema) == frozenset({"boolean"}) and self._is_free(schema, "boolean")
         return BOOLEAN if is_boolean else self._literal(schema)
 
     def _tag_values(self, form: CallForm, schema: Schema) -> list[str]:
         """Return the only texts that a schema admits between tags, strings unquoted; empty if it leaves them open.
 
-        Nothing else that it says of texts is bound.
+        No other limits on texts are bound.
         """
         values, types = self._values(schema), self._types(schema)
-        if IS_TEXT in form.value:  # the tag says that it is a string, whatever it spells
+        if IS_TEXT in form.value:  # the tag marks it as a string, whatever it spells
             values, types = [value for value in values if isinstance(value, str)], frozenset({"string"})
         self.unbound |= self._limits(schema, TYPES if types is None else types) - (VALUES if values else set())
         return [value if isinstance(value, str) else json.dumps(value) for value in values]
 
     def _bar_null(self, form: CallForm, schema: Schema) -> str:
-        """Return a regular expression for null, where it would be read as no string although only others are wanted."""
+        """Return a regular expression for null, where it would be read as null although only other
+        strings are wanted.
+        """
         types = self._types(schema)
         is_open = types is None or types == frozenset({"string"}) or "null" in types or IS_TEXT in form.value
         return "" if is_open else r"\s*(?i:null|none)\s*"
 
 
 def _list_barred(form: CallForm, names: Iterable[str]) -> list[str]:
-    """Return regular expressions for what makes a text between tags doubtful: another argument, an end, quotes."""
+    """Return regular expressions for texts between tags that make the reading ambiguous: another argument, an end,
+    quotes.
+    """
     head, tail = form.value.partition(VALUE)[0].split(KEY)
     quote, keys = "[\"'“”‘’]?", "|".join(map(escape_regex, names))
     opening = f"{escape_regex(head.strip()).replace(chr(34), quote)}{quote}({keys}){quote}{tail.strip(chr(34))[:1]}"

@@ -1,4 +1,4 @@
-"""The schema of a tool's arguments, as far as reading a call needs it: the names there are, and their types.
+"""The parts of a tool's argument schema that reading a call needs: the names and their types.
 
 Schemas come from requests: parts that cannot be read admit anything.
 """
@@ -13,11 +13,11 @@ from eaglelocal.core.tools import Tool
 from eaglelocal.text.tool_calls.schema_parts import Schema
 from eaglelocal.text.tool_calls.tool_schemas import list_types, list_values, read_argument_schema, resolve_schema
 
-WRAPPERS = ("arguments", "parameters")  # names under which models put all arguments once more
+WRAPPERS = ("arguments", "parameters")  # names under which models wrap all arguments again
 
 
 class Shape:
-    """A part of a tool's schema, as far as reading needs it."""
+    """A part of a tool's schema, reduced to what reading a call needs."""
 
     def __init__(self, schema: Schema, root: Schema) -> None:
         self._schema, self._root = schema, root
@@ -30,12 +30,12 @@ class Shape:
 
     @cached_property
     def types(self) -> frozenset[str]:
-        """The types that it names; none if it leaves them open."""
+        """The types that it names; none if it allows any."""
         return list_types(self._schema, self._root)
 
     @cached_property
     def texts(self) -> list[str]:
-        """The only strings that it admits; empty where it leaves them open."""
+        """The only strings that it admits; empty if others are allowed."""
         values = list_values(self._schema, self._root)
         texts = [value for value in values if isinstance(value, str)]
         return texts if len(texts) == len(values) else []
@@ -63,7 +63,9 @@ class Shape:
         return self._make_part(self.properties.get(key, others))
 
     def admits(self, kind: str) -> bool:
-        """Return whether values of a type may stand here. Null may always: models write it for what they leave out."""
+        """Return whether values of a type may stand here. Null always may: models write it for arguments that they
+        leave out.
+        """
         kinds = {kind, "number"} if kind == "integer" else {kind}
         return not self.types or kind == "null" or not kinds.isdisjoint(self.types)
 
@@ -75,7 +77,7 @@ class Shape:
         return key in WRAPPERS and bool(self.properties) and key not in self.properties
 
     def find_key(self, key: str, found: Collection[str]) -> str:
-        """Return the property that a key names, in whatever case; the key itself if it names none or several."""
+        """Return the property that a key names, ignoring case; the key itself if it names none or several."""
         if key in self.properties:
             return key
         alike = [name for name in self.properties if name.casefold() == key.casefold() and name not in found]

@@ -1,10 +1,10 @@
 """Schemas from requests, changed so that answers and arguments can be constrained to them.
 
 `tidy_schema` leaves out keywords without effect that the compiler does not know, and closes objects that name their
-properties (as llama.cpp does): small models otherwise add keys of their own. It leaves out what the compiler would take
-for something else: a strict schema with such a part is refused. Schemas that are not strict are loosened until they can
-be compiled: first without regular expressions that no automaton can match, then without any, since others write other
-dialects. The compiler decides how much must go.
+properties (as llama.cpp does): small models otherwise add keys of their own. It leaves out parts that the compiler
+would misread; a strict schema with such a part is refused. Schemas that are not strict are loosened until they can be
+compiled: first without regular expressions that no automaton can match, then without any regular expressions, since
+clients write other dialects. The compiler decides how much must go.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UNSUPPORTED = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # lookaround and back-ref
 def tidy_schema(schema: Schema) -> dict[str, object]:
     """Return the schema closed, and without unknown dialects in `$schema`, which the compiler would try to fetch.
 
-    Keywords that admit everything go, and those that the compiler would take for something else. Closed: objects get
+    Leaves out keywords that admit everything, and those that the compiler would misread. Closed means that objects get
     `additionalProperties: false`.
     """
 
@@ -49,9 +49,9 @@ def tidy_schema(schema: Schema) -> dict[str, object]:
 
 
 def check_is_kept(schema: Schema, what: str, *, is_strict: bool, parameter: str = "response_format") -> None:
-    """Raise RequestError if the compiler would take a part of the schema, which `what` names, for something else.
+    """Raise RequestError if the compiler would misread a part of the schema; `what` names the schema.
 
-    One that is not strict is refused for its numbers only; what else would be taken wrongly, `tidy_schema` leaves out.
+    A schema that is not strict is refused only for its numbers; `tidy_schema` leaves out its other misread parts.
     """
     for one in iter_all_parts(schema):
         for keyword, value in one.items():
@@ -62,11 +62,10 @@ def check_is_kept(schema: Schema, what: str, *, is_strict: bool, parameter: str 
 
 
 def _why_misread(key: str, value: object, one: Schema) -> str:
-    """Return why the compiler would take this keyword for something else; "" if it would not.
+    """Return why the compiler would misread this keyword; "" if it would not.
 
-    It reads numbers as floats of 64 bits, so large integers change; it admits the same key twice where it must have
-    `minProperties` of keys that are not named; and it passes over keywords of older drafts, and over what it does not
-    check.
+    It reads numbers as floats of 64 bits, so large integers change; it admits the same key twice where `minProperties`
+    asks for keys that are not named; and it ignores keywords of older drafts and others that it does not check.
     """
     if key == "minProperties":
         required = one.get("required", [])
@@ -163,12 +162,12 @@ def read_constraint_schema(constraint: Constraint) -> dict[str, object] | None:
 
 
 def list_said(schema: Schema) -> frozenset[str]:
-    """Return the keywords that limit values, of a schema and all its parts."""
+    """Return the keywords that limit values, in a schema and all its parts."""
     return frozenset(_count_keywords(schema))
 
 
 def list_lost(schema: Schema | None, less: Schema | None) -> list[str]:
-    """Return the keywords that limit values of which the looser schema has fewer, sorted."""
+    """Return the keywords that limit values and occur less often in the looser schema, sorted."""
     return sorted(_count_keywords(schema or {}) - _count_keywords(less or {}))
 
 

@@ -2,7 +2,7 @@
 
 JSON shows its own end. Otherwise the closing marker ends the block, unless the block cannot be read there: then the
 marker is part of a value. Parts of a call that are certain are emitted while the block is written (json_calls.py,
-block_calls.py). The forms are data (call_forms.py).
+TaggedCalls). The forms are data (call_forms.py).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _BEGIN = re.compile(r"\s*call:\s*(?P<name>[\w./:-]+)\s*\{")
 
 
 class GemmaCalls:
-    """A reader of one call. `problem` says why the last text that begins like a call is none."""
+    """A reader of one call. `problem` says why the last text that began like a call is none."""
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self._tools, self.problem = tools, ""
 
     def __call__(self, text: str) -> list[ToolCall] | None:
-        """Return the call, without an id; None if the text is no call."""
+        """Return the call, without an id; None if the text is not a call."""
         try:
             return [read_only_meaning(text, Style.GEMMA, self._parse)]
         except UnreadableCall as error:
@@ -84,8 +84,8 @@ class BlockCalls:
         self._prefix = ""  # markers around blocks, as written; text, if no block follows
         self._is_after_call = False  # closing markers may follow
         self._partial_marker = ""  # text after a call that may be half a marker, if the answer is cut off in it
-        self._problem = ""  # why the block, which begins like a call, is none
-        self._closers = CLOSERS  # what a model may write once too often after a call
+        self._problem = ""  # why the block, which begins like a call, is not one
+        self._closers = CLOSERS  # texts that a model may write once too often after a call
 
     def push(self, item: Item) -> None:
         if isinstance(item, Marker):
@@ -96,7 +96,7 @@ class BlockCalls:
             self._push_inside(self._block, item)
 
     def finish(self, *, is_cut: bool) -> None:
-        """End the answer. If it was cut off, an incomplete call is dropped, except for what was emitted of it."""
+        """End the answer. If it was cut off, an incomplete call is dropped, except for the parts already emitted."""
         if not is_cut:
             if self._block is not None:
                 self._end_without_marker(self._block)
@@ -284,12 +284,11 @@ class BlockCalls:
         self._block, self._is_after_call = None, True
 
     def _emit_certain(self, block: CallBlock) -> None:
-        """Emit the parts of calls that are certain so far."""
         if self._tags is not None and self._json is None:
             self._tags.emit_certain(block.body)
 
     def _end_without_marker(self, block: CallBlock) -> None:
-        """End a block whose closing marker does not come. A call with its required arguments counts as complete."""
+        """End a block without its closing marker. A call with its required arguments counts as complete."""
         if self._json is not None:
             self._json.close(is_cut=False)
             self._end_json(self._json)
@@ -344,7 +343,7 @@ class TaggedCalls:
 
     @property
     def num_emitted(self) -> int:
-        """The number of calls that were emitted, the last perhaps in part."""
+        """The number of emitted calls; the last one may be partial."""
         return len(self._emitted)
 
     def may_continue(self, body: str) -> bool:
@@ -369,7 +368,7 @@ class TaggedCalls:
             self._emit_call(index, call, is_complete=True)
 
     def close(self, body: str) -> None:
-        """End the block without its closing tags. The last call may be complete all the same."""
+        """End the block without its closing tags. The last call may still be complete."""
         if self._is_open and self._reader.lacks_only_end_tag(body):
             self._collector.add_arguments("}")
             self._collector.end_call()

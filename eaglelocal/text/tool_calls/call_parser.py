@@ -1,7 +1,7 @@
 """The interface of parsers of tool calls, what they share, and the parser for families that use no markers.
 
-Each parser takes text and markers in order and adds text and calls to an AnswerCollector; `finish` says that nothing
-follows. Nothing is lost: text that begins like a call and is none stays text, as written. Other files parse blocks
+Each parser takes text and markers in order and adds text and calls to an AnswerCollector; `finish` ends the input.
+Nothing is lost: text that begins like a call but is none stays text, as written. Other files parse blocks
 (block_calls.py), reasoning and messages (split_answer.py, harmony_parser.py).
 """
 
@@ -23,9 +23,9 @@ class CallParser(Protocol):
     def push(self, item: Item) -> None: ...
 
     def finish(self, *, is_cut: bool) -> None:
-        """End the answer. An unfinished block that is no call becomes text.
+        """End the answer. An unfinished block that is not a call becomes text.
 
-        `is_cut`: the model would have gone on, so an unfinished call between markers is dropped.
+        is_cut  the model would have continued, so an unfinished call between markers is dropped
         """
 
 
@@ -67,7 +67,7 @@ class CallBlock:
         self.body += marker.name
 
     def skip(self, space: str) -> None:
-        """Append what is not part of the text."""
+        """Append white space that is not part of the text."""
         self.raw += space
 
 

@@ -1,9 +1,9 @@
-"""The part of a call's arguments that nothing after it can change, while a model writes them as JSON.
+"""The certain part of a call's arguments, while a model writes them as JSON: no later text can change it.
 
     {"path": "/tmp/a", "limit": 1      -> {"path": "/tmp/a", "limit":
 
-Certain is what is JSON and fits the schema's names and types. What is not may be careless writing: only the whole call
-shows what it means (lenient_values.py), so nothing after it is certain. The last bracket never is.
+A part is certain if it is JSON and fits the schema's names and types. Any other text may be careless writing: only the
+whole call shows what it means (lenient_values.py), so nothing after it is certain. The last bracket is never certain.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CertainArguments:
         self._expected = Expected.VALUE
 
     def push(self, text: str) -> str:
-        """Add text, and return what is certain of it and of what was held back."""
+        """Add text, and return the newly certain part, which may include text held back before."""
         if self._expected is Expected.NOTHING:
             return ""
         self._pending += text
@@ -87,7 +87,7 @@ class CertainArguments:
         if space is None:
             return ""
         opening = self._pending[space.end()]
-        if opening == "]" and self._open:  # no comma is certain before it, so it ends an empty array
+        if opening == "]" and self._open:  # an earlier comma was held back, so it ends an empty array
             return self._take_next()
         literal = _LITERAL.match(self._pending, space.end())
         kind = literal.lastgroup if literal else _KINDS.get(opening)
@@ -130,7 +130,7 @@ class CertainArguments:
         return found[0]
 
     def _take_comma(self, comma: str, shape: Shape, *, is_object: bool) -> str:
-        """Return a comma, once something follows it: models write one at the end, too."""
+        """Return a comma once something follows it, because models also write one at the end."""
         following = self._pending[len(comma) :].lstrip()[:1]
         if not following or following in "]}":
             return self._give_up(not following)

@@ -78,9 +78,9 @@ class GemmaRules(RuleBuilder):
         return " | ".join(self._type(kind, schema) for kind in kinds) or self._json(schema)
 
     def _join(self, schema: Schema, key: str, alternative: object) -> Schema | None:
-        """Return one of the alternatives of a schema, with what the schema says beside them; None if nothing fits.
+        """Combine one of a schema's alternatives with the schema's other keywords; None if nothing fits both.
 
-        Left unbound is what means another thing there, and other alternatives: all pairs could be too many.
+        Keywords whose meaning would change, and nested alternatives, stay unbound: all pairs could be too many.
         """
         one, beside = to_schema(alternative), {k: v for k, v in schema.items() if k in KEYWORDS and k != key}
         if not beside:
@@ -95,7 +95,7 @@ class GemmaRules(RuleBuilder):
         return {**rest, **one, "type": sorted(types)} if types else None
 
     def _type(self, kind: str, schema: Schema) -> str:
-        """Return an expression for the values of one type, the limits of which are bound as far as the notation can."""
+        """Return an expression for the values of one type, with as many of its limits as the notation can bind."""
         match kind:
             case "object":
                 self._leave(schema, MEMBERS, [kind])

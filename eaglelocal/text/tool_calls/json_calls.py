@@ -2,10 +2,10 @@
 
     {"name": "look_up", "arguments": {"wo      -> look_up begun, arguments {"wo so far
 
-A call is emitted from the point where nothing but a call can follow: the name of an offered tool, and an argument that
-it has; then as far as its arguments are certain (certain_arguments.py). Calls with another order of keys, of tools not
-offered, or that are not quite JSON are emitted when they are complete. Markers around them are handled elsewhere
-(block_calls.py, call_parser.py).
+A call is emitted as soon as nothing but a call can follow: after the name of an offered tool and one of its arguments.
+Its arguments are then emitted as far as they are certain (certain_arguments.py). Calls with another order of keys, of
+tools not offered, or that are not quite JSON are emitted when they are complete. Markers around them are handled
+elsewhere (block_calls.py, call_parser.py).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class JsonState(Enum):
 
 
 def read_call(text: str) -> ToolCall | None:
-    """Read a call of the form {"name": "look_up", "arguments": {..}}; None if it is none."""
+    """Read a call of the form {"name": "look_up", "arguments": {..}}; None if the text is not one."""
     members = read_members(text)
     if members is None:
         return None
@@ -63,7 +63,7 @@ def read_call(text: str) -> ToolCall | None:
 
 
 def read_keyed_call(text: str) -> ToolCall | None:
-    """Read a call of the form {"look_up": {..}}; None if it is none."""
+    """Read a call of the form {"look_up": {..}}; None if the text is not one."""
     members = read_members(text)
     if members is None or len(members) != 1:
         return None
@@ -82,9 +82,9 @@ def read_string(value: str) -> str:
 
 
 def normalize_arguments(value: str) -> str | None:
-    """Return arguments as the text of a JSON object; None if they are none.
+    """Return arguments as the text of a JSON object; None if they are not an object.
 
-    Some models write the object as a string once more, leave line breaks unescaped, or write null for no arguments.
+    Some models write the object as a string again, leave line breaks unescaped, or write null for no arguments.
     """
     if value.startswith('"'):
         value = read_string(value) or value
@@ -141,7 +141,7 @@ class JsonCalls:
         self.raw = raw  # the whole text, as written
         self.rest = ""  # text after the value
         self.is_call = False  # known once the value has ended
-        self.problem = ""  # why what begins like a call is none
+        self.problem = ""  # why a text that begins like a call is none
         self._collector, self._tools, self._is_bare, self._keys = collector, tools, is_bare, keys
         self._named = named and replace(named, name=find_tool_name(named.name, tools))
         self._written, self._body, self._value = "", "", JsonReader()  # the value, and the same with its repairs
@@ -177,7 +177,7 @@ class JsonCalls:
         return self._emit_all(self._read_written())
 
     def close(self, *, is_cut: bool) -> bool:
-        """End a value that was left unfinished. Returns False if it is no call.
+        """End a value that was left unfinished. Returns False if it is not a call.
 
         Closing brackets may be missing, unless the answer was cut off.
         """
@@ -186,12 +186,12 @@ class JsonCalls:
             self._emit_all(self._read_body() if is_whole else self._read_written())
         if self._num_begun and not self.is_call:
             self.is_call = True
-            self._collector.end_call()  # it stays as it is: what was emitted is never withdrawn
+            self._collector.end_call()  # it stays as it is: emitted parts are never withdrawn
         return self.is_call
 
     @property
     def _num_begun(self) -> int:
-        """The number of calls that were emitted, the last perhaps in part."""
+        """The number of emitted calls; the last one may be partial."""
         return self._num_ended + (self._begun is not None and self._emitted != "")
 
     def _add_written(self, text: str) -> None:
@@ -249,7 +249,7 @@ class JsonCalls:
         return (self._named, 0, 0) if self._named and _OBJECT.match(self._body) else None
 
     def _find_head(self) -> tuple[ToolCall, int, int] | None:
-        """Return the call whose arguments begin, and the indices where it and they do; None if none does yet."""
+        """Return the call whose arguments begin, its index and the index of its arguments; None if none begins yet."""
         before = _BEFORE_ELEMENT.match(self._body, self._at)
         start = before.end() if before else self._at
         head = self._keys.head.match(self._body, start, start + MAX_HEAD_CHARS)
@@ -303,7 +303,7 @@ class JsonCalls:
 
     # ---- complete values
     def _emit_all(self, calls: list[ToolCall] | None) -> bool:
-        """Emit the calls of the whole value, as far as they were not. Returns False if they cannot be."""
+        """Emit the remaining calls of the whole value. Returns False if that is impossible."""
         if calls is None:
             return False
         calls = calls[self._num_ended :]
@@ -317,13 +317,13 @@ class JsonCalls:
         return True
 
     def _add_text_after_calls(self) -> None:
-        """Add the rest of an array as text: what follows its calls is none."""
+        """Add the rest of an array as text: nothing after its calls is a call."""
         self.is_call = self._num_begun > 0
         if self._num_ended:
             self._collector.add_text(", ".join(_split_elements(self._body)[self._num_ended :]))
 
     def _read_body(self) -> list[ToolCall] | None:
-        """Return the calls of a value whose end was read; None if it is none."""
+        """Return the calls of a value that has ended; None if it is not a call."""
         if not is_json(self._body):
             return self._read_written()
         if self._named is not None:
@@ -391,7 +391,7 @@ class JsonCalls:
 
 
 def read_json_calls(text: str, tools: Mapping[str, Tool]) -> list[ToolCall] | None:
-    """Return the calls of a complete text, without ids if they have none; None if it is none."""
+    """Return the calls of a complete text, without ids if they have none; None if it holds no calls."""
     collector = AnswerCollector(str)
     calls = JsonCalls(collector, tools)
     calls.push(text)
@@ -401,7 +401,7 @@ def read_json_calls(text: str, tools: Mapping[str, Tool]) -> list[ToolCall] | No
 
 
 def conform_arguments(text: str, tool: Tool | None) -> str | None:
-    """Return arguments with the names and types of the tool's schema; None if they are no JSON that can be read so."""
+    """Return arguments with the names and types of the tool's schema; None if they cannot be read as JSON."""
 
     def parse(reader: LenientText) -> str:
         reader.is_json = is_exact
@@ -419,5 +419,5 @@ def conform_arguments(text: str, tool: Tool | None) -> str | None:
 
 
 def _split_elements(body: str) -> list[str]:
-    """Return what may be calls: the elements of an array, or the object itself."""
+    """Return the parts that may be calls: the elements of an array, or the object itself."""
     return [body] if body.startswith("{") else read_elements(body) or []

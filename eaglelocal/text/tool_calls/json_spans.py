@@ -24,8 +24,8 @@ _CLOSING = {"{": "}", "[": "]"}
 class JsonReader:
     """A finder of the end of an object or array that begins with the first character given.
 
-    Line breaks and other control characters that a model left bare in strings are escaped in the output. So is a
-    backslash that begins no escape: before a line break, or in a regular expression, it is text.
+    Line breaks and other control characters that a model left bare in strings are escaped in the output. A backslash
+    that does not begin an escape is escaped too: before a line break, or in a regular expression, it is text.
     """
 
     __slots__ = ("_escaped", "_open", "in_string")
@@ -99,7 +99,7 @@ def is_json(text: str) -> bool:
 
 
 def read_members(text: str) -> dict[str, str] | None:
-    """Return the members of an object, values as written; None if it is no JSON object."""
+    """Return the members of an object, values as written; None if the text is not a JSON object."""
     if not text.lstrip().startswith("{") or not is_json(text):
         return None
     found: dict[str, str] = {}
@@ -115,7 +115,7 @@ def read_members(text: str) -> dict[str, str] | None:
 
 
 def read_elements(text: str) -> list[str] | None:
-    """Return the elements of an array, as written; None if it is no JSON array."""
+    """Return the elements of an array, as written; None if the text is not a JSON array."""
     if not text.lstrip().startswith("[") or not is_json(text):
         return None
     found: list[str] = []

@@ -1,6 +1,6 @@
-"""Words and escapes as models write them: True or true, 007, a backslash that begins no escape.
+"""Words and escapes as models write them: True or true, 007, a backslash without an escape.
 
-A word is read by the types that the schema admits in its place.
+The types that the schema admits decide how a word is read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict:
 
 
 class Style(Enum):
-    """The notation that a text is near to. It decides what a backslash means, and which words are literals."""
+    """The notation that a text resembles. It decides what a backslash means, and which words are literals."""
 
     JSON = "json"
     PYTHON = "python"
@@ -36,7 +36,7 @@ class Style(Enum):
 
 
 class UnreadableCall(ValueError):
-    """An error for a call without a single reading. It says why, in words without the call's content."""
+    """An error for a call without a single reading. The message does not contain the call's content."""
 
 
 def dump_json(value: object) -> str:
@@ -44,9 +44,9 @@ def dump_json(value: object) -> str:
 
 
 def unescape(text: str, quotes: str, style: Style) -> str:
-    """Return a text without its escapes, which may be those of its quotes.
+    """Return a text without its escapes, including escaped quotes.
 
-    A backslash that begins none is text, also before a bare line break.
+    A backslash that does not begin an escape is text, also before a bare line break.
     """
     escapes = _JSON_ESCAPES if style is Style.JSON else _PYTHON_ESCAPES
 
@@ -108,7 +108,10 @@ def read_word(word: str, shape: Shape, style: Style) -> str | None:
 
 
 def _read_number(word: str, style: Style, *, may_pad: bool) -> str | None:
-    """Return a number that JSON writes in another way, as JSON. `may_pad`: zeros before it mean nothing."""
+    """Convert a number in another notation to JSON.
+
+    may_pad  leading zeros are ignored
+    """
     found = _NUMBER.fullmatch(word)
     if found and may_pad:
         sign, part = found["sign"].replace("+", ""), found["part"] or ""

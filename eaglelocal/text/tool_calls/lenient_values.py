@@ -2,10 +2,10 @@
 
     {s:'a, b: c', on:True, n:007}     -> {"s": "a, b: c", "on": true, "n": 7}
 
-The schema's types decide what a word is. Text with several readings, or none, raises UnreadableCall: a wrong argument
-is worse than no call. Quotes that close where a value may end are trusted. A string with bare quotes in it, or without
-quotes, may end in several places: all readings are compared, and only a single one counts. The result is JSON text, in
-which what was JSON stays as it was written.
+The schema's types decide how a word is read. Text with several readings, or none, raises UnreadableCall: a wrong
+argument is worse than no call. Quotes that close where a value may end are trusted. A string with bare quotes in it, or
+without quotes, may end in several places: all readings are compared, and only a single one counts. The result is JSON
+text, in which parts that were JSON stay as written.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _CODE = re.compile(r"[()\[\]{}\"'\\]")
 
 
 def read_only_meaning(text: str, style: Style, parse: Callable[[LenientText], Read]) -> Read:
-    """Return what `parse` reads of a text. Raises UnreadableCall if it reads nothing, or may read several things."""
+    """Return the result of `parse` for a text. Raises UnreadableCall if there is no reading, or several differ."""
     if len(text) > MAX_CHARS:
         raise UnreadableCall("it is too long")
     first = LenientText(text, style)
@@ -246,7 +246,7 @@ class LenientText:
         return at + is_here
 
     def skip_end(self, at: int, close: str) -> int:
-        """Return the index after the bracket that ends the whole text. It may be missing."""
+        """Return the index after the bracket that ends the whole text. The bracket may be missing."""
         rest = self.text[at:].strip("` \t\r\n")
         if self._choices is None and close in rest and not rest.strip(CLOSERS + " \t\r\n"):
             return len(self.text)  # perhaps with others that are doubled
@@ -277,7 +277,7 @@ class LenientText:
         return end
 
     def _read_key(self, at: int) -> tuple[str, int] | None:
-        """Return a key; None if none is here: what stands here has no separator after it."""
+        """Return a key; None if no key with a separator after it stands here."""
         try:
             if self._starts_string(at):
                 key, _, end = self._read_quoted(at)
@@ -420,14 +420,14 @@ class LenientText:
 
 
 def _fit_text(value: str, text: str, shape: Shape) -> str:
-    """Return a quoted string as JSON, or what it spells where the schema wants no string: models quote too much."""
+    """Return a quoted string as JSON, or the value it spells if the schema wants no string: models quote too much."""
     if not shape.types or "string" in shape.types:
         return text
     return read_as_type(value, shape, Style.JSON) or text
 
 
 def read_as_type(text: str, shape: Shape, style: Style) -> str | None:
-    """Return the JSON of what a text spells, where the schema wants no string; None if it spells no such thing."""
+    """Return the JSON value that a text spells, where the schema wants no string; None if it spells no such value."""
 
     def parse(reader: LenientText) -> str:
         value, at = reader.read_value(0, shape)
@@ -442,7 +442,7 @@ def read_as_type(text: str, shape: Shape, style: Style) -> str | None:
 
 
 def _assign(values: Sequence[str], shape: Shape, found: Mapping[str, str]) -> dict[str, str]:
-    """Return the arguments that have no names under the names that their types leave to them."""
+    """Assign the unnamed arguments to the names that their types leave open."""
     free = [name for name in shape.properties if name not in found]
     if len(free) ** len(values) > MAX_ASSIGNMENTS or len(values) > len(free):
         raise UnreadableCall("arguments have no names")

@@ -25,13 +25,13 @@ _JOINT = re.compile(r"\s*[,;]\s*|\s*\n\s*")
 
 
 class PythonCalls:
-    """A reader of a list of calls, or one call. `problem` says why the last text that begins like a call is none."""
+    """A reader of a list of calls, or one call. `problem` says why the last text that began like a call is none."""
 
     def __init__(self, tools: Mapping[str, Tool]) -> None:
         self._tools, self.problem = tools, ""
 
     def __call__(self, text: str) -> list[ToolCall] | None:
-        """Return the calls, without ids; None if the text is no calls."""
+        """Return the calls, without ids; None if the text holds no calls."""
         try:
             return read_only_meaning(_blank_comments(text), Style.PYTHON, self._parse)
         except UnreadableCall as error:
@@ -60,7 +60,7 @@ class PythonCalls:
 
 
 def _blank_comments(text: str) -> str:
-    """Return a text with blanks for its comments, if it is correct Python. Else only a guess would tell them."""
+    """Replace a text's comments by blanks, if it is correct Python; otherwise comments cannot be recognized safely."""
     if "#" not in text:
         return text
     lines = io.StringIO(text).readlines()

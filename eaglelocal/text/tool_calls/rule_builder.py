@@ -1,7 +1,7 @@
-"""A builder of grammar rules for a call's arguments, of which each notation other than JSON has its own kind.
+"""The base class of builders of grammar rules for a call's arguments; each notation other than JSON has a subclass.
 
-The grammar is in llguidance's dialect of Lark; JSON within it uses llguidance's own %json. A builder also records what
-its rules do not bind of the schema. Does not know notations.
+The grammar is in llguidance's dialect of Lark; JSON within it uses llguidance's own %json. A builder also records the
+schema's keywords that its rules do not bind. Does not know notations.
 """
 
 from __future__ import annotations
@@ -75,7 +75,6 @@ class RuleBuilder(ABC):
         """Return the expression for all arguments, having added the rules that it uses."""
 
     def _add(self, body: str) -> str:
-        """Add a rule and return its name."""
         name = f"{self._name}_{len(self._rules)}"
         self._rules.append(f"{name}: {body}")
         return name
@@ -85,14 +84,14 @@ class RuleBuilder(ABC):
         return self._remember("rule", schema, lambda: self._add(json_rule(whole, is_strict=self._is_strict)))
 
     def _remember(self, name: str, schema: Schema, find: Callable[[], Found]) -> Found:
-        """Return what `find` finds. Many arguments may be alike, or refer to one large part: each is found once."""
+        """Return the result of `find`, computed once: many arguments may be alike, or refer to one large part."""
         key = name, json.dumps(schema)
         if key not in self._found:
             self._found[key] = find()
         return cast("Found", self._found[key])
 
     def _literal(self, schema: Schema) -> str:
-        """Return an expression for JSON; numbers that nothing limits are kept to what readers hold."""
+        """Return an expression for JSON; numbers without limits are kept to the range that readers support."""
         kind = schema.get("type")
         is_plain = isinstance(kind, str) and kind in SCALARS and schema.keys() & KEYWORDS == {"type"}
         return SCALARS[str(kind)] if is_plain else self._json(schema)
@@ -107,7 +106,6 @@ class RuleBuilder(ABC):
         return self._remember(f"limits of {sorted(types)}", schema, lambda: list_limits(schema, self._root, types))
 
     def _is_free(self, schema: Schema, kind: str) -> bool:
-        """Return whether the schema names this type, and admits all values of it."""
         return kind in (self._types(schema) or ()) and not self._limits(schema, {kind})
 
     def _leave(self, schema: Schema, bound: Collection[str] = (), types: Collection[str] = TYPES) -> None:
@@ -120,15 +118,17 @@ class RuleBuilder(ABC):
         types, parts = self._types(self._root), list_parts(self._root, self._root)
         if types is not None and "object" not in types:
             self.unbound.add("type")
-        bound = MEMBERS if len(parts) == 1 else MEMBERS - {"additionalProperties"}  # which means those of its own part
+        bound = (
+            MEMBERS if len(parts) == 1 else MEMBERS - {"additionalProperties"}
+        )  # it refers to the members of its own part
         for part in parts:
             self._leave(part, bound, ["object"])
         return self._read_fields(resolve_schema(self._root, self._root))
 
     def _read_fields(self, schema: Schema) -> tuple[list[Field], object]:
-        """Return name, schema and whether it is required, of each member, and the schema of all others.
+        """Return name, schema and requiredness of each member, and the schema of all others.
 
-        There are no others (false) beside properties: small models would add keys of their own.
+        Besides named properties there are no others (false): small models would add keys of their own.
         """
         fields = list_fields(schema)
         names = [name for name, *_ in fields]
@@ -162,8 +162,8 @@ class RuleBuilder(ABC):
     def _free_text(self, ending: str, barred: Sequence[str] = (), never: str = "") -> str:
         """Return an expression for any text up to and including `ending`, which is a token or text.
 
-        Neither the ending nor what the regular expressions `barred` match is in the text, however it is spelled; the
-        whole text is not what `never` matches.
+        The text contains neither the ending nor a match of the regular expressions `barred`, in any spelling; the whole
+        text does not match `never`.
         """
         name = f"{self._name}_{len(self._rules)}"
         text, barred = f"{name}_text".upper(), [escape_regex(ending.strip()), *barred]

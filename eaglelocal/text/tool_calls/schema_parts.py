@@ -1,8 +1,8 @@
 """Traversal of a JSON schema: which parts of it are schemas too, and which are names or data.
 
-A keyword is none where it is the name of a property (`properties: {"$ref": ...}`) or part of data
-(`enum`, `const`, `default`, `examples`). The value of an unknown keyword counts as a schema. `KEYWORDS` limit values;
-all others only describe them.
+A keyword does not count where it is the name of a property (`properties: {"$ref": ...}`) or part of data (`enum`,
+`const`, `default`, `examples`). The value of an unknown keyword counts as a schema. `KEYWORDS` limit values; all others
+only describe them.
 """
 
 from __future__ import annotations

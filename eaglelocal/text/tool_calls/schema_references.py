@@ -1,7 +1,7 @@
 """References of a JSON schema, rewritten so that the schema means the same wherever it is inserted.
 
-A grammar of calls has the schema of a tool's arguments inside a schema of its own, or takes single arguments out of
-it; `#/properties/a` would then refer to another place, or none. So everything referred to is moved to `$defs` at the
+A grammar of calls has the schema of a tool's arguments inside a schema of its own, or takes single arguments out of it;
+`#/properties/a` would then refer to another place, or to none. So all targets of references are moved to `$defs` at the
 root:
 
     {"properties": {"a": {"type": "integer"}, "b": {"$ref": "#/properties/a"}}}
@@ -23,13 +23,13 @@ LIFTED = f"#/{DEFINITIONS}/"  # the prefix of every rewritten reference
 _DEFINING = (DEFINITIONS, "definitions")
 _ANCHORS = ("$anchor", "$dynamicAnchor")  # `$ref` may name the latter as well
 _DYNAMIC = ("$dynamicRef", "$recursiveRef")
-_OLD_DRAFTS = ("draft-03", "draft-04")  # in which `id` is what `$id` is in later ones
+_OLD_DRAFTS = ("draft-03", "draft-04")  # drafts in which `id` has the role of `$id`
 
 
 def lift_references(schema: Schema) -> tuple[dict[str, object], list[str]]:
-    """Return the schema with everything it refers to in its `$defs`, and the references that name nothing.
+    """Move all targets of references into the schema's `$defs`; also return the references that name nothing.
 
-    Those are left out of it, so it admits anything there.
+    The latter are removed from the schema, so it admits anything there.
     """
     if any(word in one for one in iter_all_parts(schema) for word in _DYNAMIC):
         schema = map_schemas(schema, _make_static)
@@ -40,7 +40,7 @@ def lift_references(schema: Schema) -> tuple[dict[str, object], list[str]]:
 
 
 def _make_static(one: Schema) -> dict[str, object]:
-    """Return a dynamic reference as a plain one: in a schema that is not extended both name the same."""
+    """Make a dynamic reference a plain one: in a schema that is not extended, both name the same target."""
     dynamic = next((one[word] for word in _DYNAMIC if word in one), None)
     rest = {key: value for key, value in one.items() if key not in _DYNAMIC}
     return rest if dynamic is None or REF in rest else {**rest, REF: dynamic}
@@ -92,7 +92,7 @@ class _SchemaDocument:
         return base
 
     def _find(self, reference: str, base: str) -> tuple[object, str]:
-        """Return what a reference names, or None if there is none, and the base address of references in it."""
+        """Return the target of a reference (None if there is none), and the base address of references in it."""
         address = base + reference if reference.startswith("#") else _join_url(base, reference)
         if address is None:
             return None, base
@@ -105,7 +105,7 @@ class _SchemaDocument:
 
     # ---- targets of references
     def _resolve(self) -> None:
-        """Name everything that is referred to from the root; unused definitions are skipped."""
+        """Name all targets reachable from the root; unused definitions are skipped."""
         waiting, seen = [self._root], set[int]()
         while waiting:
             one = waiting.pop()
@@ -116,7 +116,7 @@ class _SchemaDocument:
                 waiting += iter_parts(_drop_keys(one, _DEFINING))
 
     def _target(self, one: Schema) -> object:
-        """Return what this schema's reference names; None where it has none, or one that names nothing."""
+        """Return the target of this schema's reference; None if it has none, or one that names nothing."""
         reference = one.get(REF)
         if not isinstance(reference, str):
             return None
@@ -156,7 +156,7 @@ def _join_url(base: str, reference: str) -> str | None:
 
 
 def _follow_pointer(resource: object, pointer: str) -> object:
-    """Return what a pointer names (RFC 6901); None where it names nothing."""
+    """Return the target of a pointer (RFC 6901); None if it names nothing."""
     for part in pointer.split("/")[1:]:
         part = part.replace("~1", "/").replace("~0", "~")
         if isinstance(resource, dict):

@@ -48,7 +48,7 @@ class PartialCalls:
 
 
 class TaggedText:
-    """A reader of blocks of one form. `problem` says why the last block that begins like a call is none."""
+    """A reader of blocks of one form. `problem` says why the last block that began like a call is none."""
 
     def __init__(self, form: CallForm, tools: Mapping[str, Tool]) -> None:
         self._tools, self.problem = tools, ""
@@ -74,7 +74,7 @@ class TaggedText:
         self._certain_call_end = re.compile(f"{ending}(?={beginning})")
 
     def __call__(self, text: str) -> list[ToolCall] | None:
-        """Return the calls of a complete block, without ids; None if it is no block of calls."""
+        """Return the calls of a complete block, without ids; None if it is not a block of calls."""
         calls: list[ToolCall] = []
         at = skip_space(text, 0)
         while at < len(text):
@@ -134,7 +134,7 @@ class TaggedText:
         return text[text_at:certain_end], certain_end
 
     def has_new_tag(self, text: str, num_read: int) -> bool:
-        """Return whether a tag that can make something certain ends after the first `num_read` characters."""
+        """Return whether a tag ends after the first `num_read` characters that can make something certain."""
         if self._quotes[0] and text[num_read - 1 : num_read] == ">":  # what follows shows whether a value is quoted
             return True
         at = text.find(">", num_read)
@@ -195,9 +195,10 @@ class TaggedText:
         return wrapped if isinstance(wrapped, dict) else arguments, at
 
     def _may_end_earlier(self, value: str, shape: Shape) -> bool:
-        """Return whether a value holds another argument, whose closing tag is its own, or its closing tag twice.
+        """Return whether a value contains another argument, with a closing tag of its own, or its own closing tag
+        twice.
 
-        The other argument is one of this tool, or stands in a call that the value quotes.
+        The other argument belongs to this tool, or to a call that the value quotes.
         """
         if self._value_end not in value and self._tags[0] not in value:
             return False
@@ -226,7 +227,7 @@ class TaggedText:
             return None
         is_plain = not self._quotes[0] or text[before.end() : before.end() + 1] not in ("", self._quotes[0][0])
         value = _get_shape(before, key, shape)
-        is_open = is_plain and value.types == {"string"} and not value.texts  # blanks around an enumerated text go
+        is_open = is_plain and value.types == {"string"} and not value.texts  # enumerated texts lose blanks around them
         return (key, before.end()) if is_open else None
 
     def _find_next_call(self, text: str, at: int) -> int:
@@ -247,7 +248,6 @@ def _overlap(text: str, ending: str) -> int:
 
 
 def _get_shape(before: re.Match[str], key: str, shape: Shape) -> Shape:
-    """Return the shape of the argument that this tag begins."""
     child, is_text = OBJECT if shape.is_wrapper(key) else shape.child(key), before.groupdict().get("is_text")
     if is_text == "true":
         return TEXT
@@ -265,7 +265,7 @@ def _compile_value_end(after: str, *following: str) -> re.Pattern[str]:
 
 def _compile_tag(tag: str, name: str = "") -> re.Pattern[str]:
     """Return a pattern for a tag of a form: any white space for white space, groups for fields."""
-    quote = "[\"'“”‘’]?"  # models use others, or none
+    quote = "[\"'“”‘’]?"  # models use other fields, or none
     fields = {NAME: f"(?P<name>{name})", KEY: r"(?P<key>[^<>\"\n]+?)"}
     fields = {field: f"{quote}{pattern}{quote}" for field, pattern in fields.items()}
     fields |= {IS_TEXT: "(?P<is_text>true|false)"}
@@ -275,7 +275,7 @@ def _compile_tag(tag: str, name: str = "") -> re.Pattern[str]:
 
 
 def parse_value(text: str, shape: Shape) -> object:
-    """Return the value of a text: a string if the schema wants one, else the JSON or Python literal that it spells."""
+    """Convert a text to a value: a string if the schema wants one, else the JSON or Python literal that it spells."""
     types, word = shape.types, text.strip().lower()
     if text.strip() in shape.texts:
         return text.strip()

@@ -2,7 +2,7 @@
 
 They are in llguidance's dialect of Lark, in the form that the family's parser reads; arguments fit the tool's schema.
 Where both a constrained text and calls are possible, `@answer` stands for the text. Where a strict tool may be called
-but need not be, any text is allowed that opens no call. The backend compiles the grammars.
+but need not be, any text that does not open a call is allowed. The backend compiles the grammars.
 
     required, Hermes   start: calls
                        calls: call (GAP? call){0,15}
@@ -30,7 +30,7 @@ from eaglelocal.text.tool_calls.call_forms import ARGS, ID, INDEX, MAYBE_ID, NAM
 from eaglelocal.text.tool_calls.rule_builder import escape_regex, json_rule, quote
 from eaglelocal.text.tool_calls.tool_schemas import drop_definitions, keep_definitions, read_bindable_schema
 
-MAX_CALLS = 16  # in one answer, where calls are required: a weak model would not stop
+MAX_CALLS = 16  # most calls in one answer, where calls are required: a weak model would not stop
 _FIELDS = {
     INDEX: "/[0-9]{1,3}/",
     ID: "/[A-Za-z0-9_-]{1,40}/",
@@ -142,7 +142,7 @@ class _GrammarBuilder:
         return bool(self._opening) and self._opening not in self._tokens
 
     def _text_rules(self) -> list[str]:
-        """Return the rules for free text in which no call is opened."""
+        """Return the rules for free text that opens no call."""
         if self._alternative is not Alternative.TEXT:
             return []
         if self._headers is not None:
@@ -159,7 +159,7 @@ class _GrammarBuilder:
         return rules
 
     def _no_reasoning(self) -> str:
-        """Return a condition that text does not begin like reasoning, for the reasoning would be matched as text."""
+        """Return a condition that text does not begin like reasoning: otherwise reasoning would match as text."""
         if self._split.reasoning_markers is None or self._split.in_reasoning or self._split.in_text:
             return ""
         return f" & ~/{escape_regex(self._split.reasoning_markers[0])}(.|\\n)*/"
@@ -210,7 +210,6 @@ class _GrammarBuilder:
         return rules
 
     def _one_of(self, name: str) -> str:
-        """Return a rule for the call of any tool."""
         return f"{name}: {' | '.join(f'{name}_{index}' for index in range(len(self._split.tools)))}"
 
     @property
@@ -247,7 +246,6 @@ class _GrammarBuilder:
         return f'({after} | {before}) " "? {self._mark(MESSAGE)} {arguments}'
 
     def _write(self, text: str) -> str:
-        """Return an expression for a text with markers in it."""
         parts = [one for part in self._markers.split(text) for one in self._plain(part)]
         return " ".join(parts)
 
@@ -257,7 +255,7 @@ class _GrammarBuilder:
         return ["GAP?" if one.isspace() else quote(one) for one in _BREAK.split(part) if one]
 
     def _mark(self, name: str) -> str:
-        """Return a marker as its token, if it is one, else as text."""
+        """Return a marker as its token if it is a single token, else as text."""
         token = self._tokens.get(name)
         return quote(name) if token is None else f"<[{token}]>"
 

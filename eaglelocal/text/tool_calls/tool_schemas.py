@@ -15,10 +15,10 @@ from eaglelocal.errors import RequestError
 from eaglelocal.text.tool_calls.schema_parts import KEYWORDS, Schema, list_keywords
 from eaglelocal.text.tool_calls.schema_references import DEFINITIONS, LIFTED, REF, lift_references
 
-MAX_NESTED = 64  # references and alternatives within one another that are followed
+MAX_NESTED = 64  # depth to which nested references and alternatives are followed
 MAX_QUOTED_CHARS = 100
 Admitted = dict[str, object]  # types or values, by their JSON text
-ListOwn = Callable[[Schema], list[Admitted | None]]  # what keywords of a schema admit; None: anything
+ListOwn = Callable[[Schema], list[Admitted | None]]  # values or types that a schema's keywords admit; None: any
 NOTHING: Schema = {"type": []}
 _TYPE_NAMES = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
 
@@ -29,7 +29,9 @@ def read_argument_schema(tool: Tool) -> Schema:
 
 
 def read_bindable_schema(tool: Tool) -> Schema:
-    """Return the same for a grammar. Raises RequestError for a strict tool whose references name nothing."""
+    """Do as `read_argument_schema` for a grammar. Raises RequestError for a strict tool whose references
+    name nothing.
+    """
     schema, unknown = _lift(tool)
     if unknown and tool.is_strict:
         what = f"the parameters of {tool.name}, a strict tool, refer to {unknown[0][:MAX_QUOTED_CHARS]!r}"
@@ -53,7 +55,7 @@ def read_schema(tool: Tool | None) -> Schema:
 
 
 def has_required(tool: Tool | None, arguments: str) -> bool:
-    """Return whether the object has what the schema requires. An unknown tool requires nothing."""
+    """Return whether the object has all arguments that the schema requires. An unknown tool requires nothing."""
     root, found = read_argument_schema(tool) if tool else {}, _read_object(arguments)
     required = resolve_schema(root, root).get("required")
     keys = [key for key in required if isinstance(key, str)] if isinstance(required, list) else []
@@ -73,7 +75,7 @@ def name_type(value: object) -> str:
 
 
 def list_types(schema: object, root: Schema | None = None) -> frozenset[str]:
-    """Return the types that a schema names, alternatives included; none if it leaves them open. `root` has `$defs`."""
+    """Return the types that a schema names, including its alternatives; none if it allows any. `root` has `$defs`."""
     return find_types(schema, root or {}) or frozenset()
 
 
@@ -84,7 +86,7 @@ def find_types(schema: object, root: Schema) -> frozenset[str] | None:
 
 
 def list_values(schema: object, root: Schema) -> list[object]:
-    """Return the only values that a schema admits, those of its alternatives included; empty where they are open."""
+    """Return the only values that a schema admits, including its alternatives; empty if others are allowed."""
     found = _find_admitted(schema, root, _list_own_values, {}) or {}
     types = find_types(schema, root) if found else None
     return [value for value in found.values() if types is None or has_type(types, name_type(value))]
@@ -98,9 +100,9 @@ def has_type(types: Collection[str], name: str) -> bool:
 def _find_admitted(
     schema: object, root: Schema, list_own: ListOwn, known: dict[str, Admitted | None], nested: int = 0
 ) -> Admitted | None:
-    """Return what a schema admits: what each of its parts does. None: anything.
+    """Return what a schema admits: what all its parts admit. None: anything.
 
-    known     what references admit. One within its own target adds nothing
+    known  the results of references. A reference within its own target adds nothing
     """
     if not isinstance(schema, dict) or nested == MAX_NESTED:
         return {} if schema is False else None
@@ -132,13 +134,11 @@ def _list_own_values(schema: Schema) -> list[Admitted | None]:
 
 
 def _unite(parts: list[Admitted | None]) -> Admitted | None:
-    """Return what any of these alternatives admits."""
     found = [part for part in parts if part is not None]
     return {key: value for part in found for key, value in part.items()} if len(found) == len(parts) else None
 
 
 def _meet(one: Admitted, other: Admitted) -> Admitted:
-    """Return what both admit."""
     both = {key: value for key, value in one.items() if has_type(other, key)}
     return both | {key: value for key, value in other.items() if has_type(one, key)}
 
@@ -160,14 +160,16 @@ def list_limits(schema: object, root: Schema, types: Collection[str]) -> frozens
 
 
 def is_exclusive(schema: Schema, root: Schema) -> bool:
-    """Return whether a value may fit two alternatives of `oneOf`, by their types; else it means what `anyOf` does."""
+    """Return whether a value may fit two alternatives of `oneOf`, judged by their types; if not, it means the same as
+    `anyOf`.
+    """
     found = [find_types(one, root) for one in _read_list(schema, "oneOf")]
     names = [name for types in found for name in {"number" if one == "integer" else one for one in types or ()}]
     return len(found) > 1 and (None in found or len(names) > len({*names}))
 
 
 def resolve_schema(schema: object, root: Schema) -> Schema:
-    """Return a schema, or what it refers to, as one with the properties of all its parts.
+    """Return a schema, or its reference's target, as one schema with the properties of all its parts.
 
     A schema that cannot be found admits anything.
     """
@@ -184,7 +186,9 @@ def resolve_schema(schema: object, root: Schema) -> Schema:
 
 
 def list_parts(schema: object, root: Schema) -> list[Schema]:
-    """Return the schemas that a value must fit all at once: what a schema refers to, its `allOf`, and its own rest."""
+    """Return the schemas that a value must fit all at once: the reference's target, the `allOf` schemas,
+    and the rest.
+    """
     found, seen, waiting = list[Schema](), set[str](), [schema]
     while waiting:
         one = waiting.pop()
@@ -203,13 +207,15 @@ def find_target(reference: str, root: Schema) -> object:
 
 
 def list_alternatives(schema: Schema) -> tuple[str, list[object]]:
-    """Return the keyword of a schema's alternatives, and them. A single `allOf` is one: some describe references so."""
+    """Return the keyword of a schema's alternatives, and the alternatives. A single `allOf` counts as one: some
+    references are described that way.
+    """
     found = ((key, _read_list(schema, key)) for key in ("anyOf", "oneOf", "allOf"))
     return next(((key, some) for key, some in found if some and (key != "allOf" or len(some) == 1)), ("", []))
 
 
 def list_fields(schema: Schema) -> list[tuple[str, Schema, bool]]:
-    """Return name, schema and whether it is required, of each argument that the schema names, or only requires."""
+    """Return name, schema and requiredness of each argument that the schema names or only requires."""
     named, others = schema.get("properties"), schema.get("additionalProperties", True)
     required = [key for key in _read_list(schema, "required") if isinstance(key, str)]
     properties = named if isinstance(named, dict) else {}
@@ -218,7 +224,7 @@ def list_fields(schema: Schema) -> list[tuple[str, Schema, bool]]:
 
 
 def to_schema(part: object) -> Schema:
-    """Return a part of a schema as an object: true, and what cannot be read, admits anything."""
+    """Return a part of a schema as an object; `true`, and a part that cannot be read, admits anything."""
     return part if isinstance(part, dict) else NOTHING if part is False else {}
 
 

@@ -207,7 +207,7 @@ class ChatApp(EagleApp[int]):
         self.view.draw(time.monotonic())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return False for actions that a remote person may not run; their keys are neither active nor shown."""
+        """Return False for actions that a remote user may not run; their keys are neither active nor shown."""
         return self._access.allows_action(action)
 
     def on_prompt_input_dropped(self, message: PromptInput.Dropped) -> None:
@@ -222,7 +222,7 @@ class ChatApp(EagleApp[int]):
         self.exit(0)
 
     def exit(self, result: int | None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
-        """Leave the screen; a question that was not sent is the first one that `up` recalls at the next start."""
+        """Leave the screen. A question that was not sent comes first when `up` recalls questions at the next start."""
         self.prompt.keep_unsent()
         super().exit(result, return_code, message)
 
@@ -276,7 +276,7 @@ class ChatApp(EagleApp[int]):
         self._show_prompt_title()
 
     def _show_prompt_title(self) -> None:
-        """Show above the prompt if the last question is being edited, and what is attached."""
+        """Show above the prompt whether the last question is being edited, and the attachments."""
         send, stop = self._keys.hint("send"), self._keys.hint("stop")
         title = f"the last question: {send} asks again, {stop} keeps it as it was"
         self.prompt.show_title("  ".join([*([title] if self._edited is not None else []), *self._attachments]))
@@ -318,7 +318,7 @@ class ChatApp(EagleApp[int]):
 
     # ---- help and palette
     def help_rows(self) -> list[HelpRow]:
-        """Return a row for each slash command and for the keys of each action, as far as the person may use them."""
+        """Return a row for each slash command and for the keys of each action that the user may run."""
         palette = HelpRow(self.COMMAND_PALETTE_BINDING, "find commands by name", "keys")
         return [*self._access.command_rows(), *self._keys.help_rows(self._access), palette]
 

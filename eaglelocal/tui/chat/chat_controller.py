@@ -1,6 +1,6 @@
 """The controller of the chat screen: queues everything that blocks, and answers the screen's questions at once.
 
-Does not know widgets. What happens comes back as events (chat_events.py), in order.
+Does not know widgets. Results come back as events (chat_events.py), in order.
 """
 
 from __future__ import annotations
@@ -126,7 +126,9 @@ IDLE_READING_S = 5.0  # between two readings of a joined server that is not answ
 
 
 class EnginePoller:
-    """A thread that reads the totals of a new model, while an answer runs and once after it, and the state always."""
+    """A thread that polls the engine: its state always; its totals when a model is new, while an answer runs, and once
+    after it.
+    """
 
     def __init__(
         self, find_model: Callable[[], ActiveModel | None], answer: CurrentAnswer, feed: Feed, emit: Emit
@@ -159,7 +161,7 @@ class EnginePoller:
             if is_answering or is_due or (is_joined_server(model) and now - read_at >= IDLE_READING_S):
                 read_at = now
                 reading = read_model(model)
-                if self._find_model() is model:  # else it was replaced meanwhile
+                if self._find_model() is model:  # otherwise it was replaced meanwhile
                     self._feed.add_reading(reading, time.monotonic())
                     is_due, last_model, last_learning = False, model, learning
             state = (client.state, client.restarts)

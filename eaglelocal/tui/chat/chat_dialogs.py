@@ -78,7 +78,7 @@ class Dialog(ModalScreen[None]):
             yield Input(value, placeholder=hint, id=name, select_on_focus=False)
 
     def apply(self) -> None:
-        """Pass what was entered to the controller. Raises EagleLocalError for an invalid input."""
+        """Pass the input to the controller. Raises EagleLocalError for an invalid input."""
         raise NotImplementedError
 
     def on_input_submitted(self) -> None:
@@ -158,7 +158,7 @@ class ConversationsDialog(Dialog):
             self.app.call_from_thread(self._search_texts)
 
     def _search_texts(self) -> None:
-        """Search again what was typed before the texts were read."""
+        """Repeat the search for words that were typed before the texts were loaded."""
         if self.is_attached and self.query_one("#search", Input).value:
             self._refill()
 
@@ -232,7 +232,7 @@ def _format_entry(entry: conversation_file.SavedConversation) -> str:
 
 
 class SettingsDialog(Dialog):
-    """A form for the system message and the sampling; unset values are those that the model recommends."""
+    """A form for the system message and the sampling; unset values fall back to the model's recommended ones."""
 
     TITLE_TEXT = "System message and sampling"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Save", id="save", priority=True)]
@@ -261,9 +261,8 @@ class SettingsDialog(Dialog):
         self._controller.change_settings(params, self.query_one("#system", TextArea).text.strip())
 
 
-# ---- chat access: the rights of the person at a chat screen: all, or through a browser only what stays within the
-# chat
-# what reads or writes files, runs programs or loads models on this machine
+# ---- chat access: the rights of the user of a chat screen: all, or through a browser only actions within the chat.
+# Remote users may not read or write files, run programs or load models on this machine
 LOCAL_COMMANDS = frozenset({"/image", "/save", "/load", "/rename", "/delete", "/export", "/model", "/draft"})
 LOCAL_ACTIONS = frozenset({"editor", "conversations", "model", "suspend_process"})
 

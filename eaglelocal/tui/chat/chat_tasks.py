@@ -98,7 +98,7 @@ class ChatTasks:
         self.session = self._open_session(self._output, choice)
         self._emit_model(self.session)
         self._emit_attachments(self.session)
-        if (conversation := self.session.conversation).turns:  # a continued one
+        if (conversation := self.session.conversation).turns:  # the conversation is a continued one
             self._emit(ConversationReplaced(tuple(conversation.turns), conversation.name))
         self.session.check_attached()
 
@@ -168,7 +168,6 @@ class ChatTasks:
 
     # ---- inside
     def _require_session(self) -> Session:
-        """Return the session. Raises UsageError while no model is loaded."""
         if self.session is None:
             raise UsageError("no model is loaded", hint="/model REF loads one, such as /model demo")
         return self.session
@@ -263,7 +262,7 @@ class QueuedTask:
     """A task in the queue."""
 
     run: Callable[[], None]
-    question: str = ""  # what the user typed for it, to put it back into the prompt
+    question: str = ""  # the user's text, to put it back into the prompt
 
 
 class TaskQueue:

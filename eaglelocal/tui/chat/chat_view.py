@@ -101,7 +101,7 @@ class ChatView:
         self._writer.has_figures = shown
 
     def show_notice(self, text: str) -> None:
-        """Show a notice in the status line, in place of what is going on; "" removes it."""
+        """Show a notice in the status line, in place of the work in progress; "" removes it."""
         if text != self._notice:
             self._notice = text
             self.draw(time.monotonic())
@@ -155,7 +155,7 @@ class ChatView:
                 self._writer.note(system_line(self.model.system))
 
     def _replace_conversation(self, event: ConversationReplaced) -> None:
-        """Show the conversation in place of the present one; if it is empty, name the model."""
+        """Replace the conversation on the screen; if the new one is empty, name the model."""
         self._conversation_name = event.name
         self._writer.replace_conversation(event.turns)
         if not event.turns:
@@ -221,7 +221,7 @@ def format_status(left: Line, frame: PanelFrame | None, width: int, glyphs: Glyp
 def format_current_work(
     progress: LoadProgress | None, state: str, activity: Activity, glyphs: Glyphs, *, stop_key: str
 ) -> Line:
-    """Return what is going on, and the number of waiting questions."""
+    """Describe the work in progress, and the number of waiting questions."""
     spans = format_progress(progress, glyphs) if progress is not None else format_activity(state, activity, stop_key)
     hint = "" if activity.is_answering or not stop_key else f", {stop_key} takes back"
     return (*spans, *format_waiting(len(activity.waiting), hint, glyphs))
@@ -268,7 +268,7 @@ def justify(left: Line, right: Line, width: int) -> Line:
 
 # ---- chat panes: the middle of the chat screen: the transcript, and the speculation panel beside or below it
 MIN_SIDE_PANEL_COLUMNS = 100  # from this width on the panel is right of the transcript, else below it
-MIN_SHOWN_COLUMNS = 140  # from this width on the panel is there unless the user hides it, else if they ask for it
+MIN_SHOWN_COLUMNS = 140  # from this width on the panel is shown unless the user hides it; below it, only on request
 
 
 class ChatPanes(Container):

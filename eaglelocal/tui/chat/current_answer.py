@@ -84,7 +84,7 @@ class CurrentAnswer:
         return has_ended
 
     def close(self) -> None:
-        """Cancel the answer and each later one, and wake who waits for the end."""
+        """Cancel the answer and all later ones, and wake the thread that waits for the end."""
         self._is_closed = True
         self._has_ended.set()
         self.cancel()

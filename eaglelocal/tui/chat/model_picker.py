@@ -1,6 +1,7 @@
-"""The model picker: all models on this disk, with how each would run here, and draft, context and cache beside them.
+"""The model picker: a list of all models on this disk with a preview of how each would run here, and a form for draft,
+context and cache.
 
-One dialog for F5 and `/model`. What is on disk comes from a `ModelSource`, on a thread: reading headers takes a while.
+One dialog for F5 and `/model`. A `ModelSource` lists the models on a thread, because reading headers takes a while.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import EagleLocalError, UsageError
-from eaglelocal.preparation.model_choices import ModelChoiceEntry, ModelOutlook
+from eaglelocal.preparation.model_choices import ModelChoiceEntry, ModelPreview
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_dialogs import Dialog
 from eaglelocal.tui.chat.chat_events import ModelChanged
@@ -38,20 +39,20 @@ PENDING, FITS, SPLIT, TOO_LARGE = "", "fits", "fits partly", "cannot run"
 
 @dataclass(slots=True)
 class PickerRows:
-    """The rows of the list: the models that match what is typed, and their outlooks so far."""
+    """The rows of the list: the models that match the search, and their previews so far."""
 
     entries: Sequence[ModelChoiceEntry] = ()
-    outlooks: dict[str, ModelOutlook] = field(default_factory=dict)
+    previews: dict[str, ModelPreview] = field(default_factory=dict)
 
     def match(self, typed: str) -> list[ModelChoiceEntry]:
-        """Return the entries that contain every word, one that is named exactly first."""
+        """Return the entries that contain every word; an exact name comes first."""
         words = typed.lower().split()
         found = [entry for entry in self.entries if all(word in entry.reference.lower() for word in words)]
         return sorted(found, key=lambda entry: entry.reference.lower() != typed.lower())
 
     def format_row(self, entry: ModelChoiceEntry) -> str:
-        outlook = self.outlooks.get(entry.reference)
-        fit = PENDING if outlook is None else TOO_LARGE if not outlook.fits else SPLIT if outlook.note else FITS
+        preview = self.previews.get(entry.reference)
+        fit = PENDING if preview is None else TOO_LARGE if not preview.fits else SPLIT if preview.note else FITS
         name = shorten_name(entry.reference, NAME_WIDTH)
         return f"{name:<{NAME_WIDTH}} {format_size(entry.size_bytes):>{SIZE_WIDTH}}  {fit:<{FIT_WIDTH}}{entry.place}"
 
@@ -66,14 +67,14 @@ def shorten_name(name: str, width: int) -> str:
     return name if len(name) <= width else f"..{name[-width + 2 :]}"
 
 
-def describe_outlook(outlook: ModelOutlook | None) -> str:
+def describe_preview(preview: ModelPreview | None) -> str:
     """Return how a model would run, in a line."""
-    if outlook is None:
+    if preview is None:
         return "..."
-    if not outlook.fits:
-        return outlook.problem
-    parts = [f"{outlook.n_ctx} tokens of context" if outlook.n_ctx else "", f"cache {outlook.kv_type}", outlook.note]
-    return f"{', '.join(part for part in parts if part)}; draft: {outlook.draft or 'none'}"
+    if not preview.fits:
+        return preview.problem
+    parts = [f"{preview.n_ctx} tokens of context" if preview.n_ctx else "", f"cache {preview.kv_type}", preview.note]
+    return f"{', '.join(part for part in parts if part)}; draft: {preview.draft or 'none'}"
 
 
 class ModelSearch(Input):
@@ -93,7 +94,7 @@ class ModelDialog(Dialog):
     ModelDialog {
         & #box { width: 78; }
         & OptionList, & OptionList:focus { max-height: 8; }
-        & #outlook { width: 100%; height: 2; color: $text-muted; }
+        & #preview { width: 100%; height: 2; color: $text-muted; }
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Change", id="save", priority=True)]
@@ -114,14 +115,14 @@ class ModelDialog(Dialog):
         self._running_name = "" if self._active is None else self._active.local_name
         self._rows, self._shown = PickerRows(), list[ModelChoiceEntry]()
         self._has_moved = False  # a row was chosen by key or mouse
-        self._timer: Timer | None = None  # until what is typed is taken into account
-        self._filled = ("", "")  # draft and context as the form was last filled, to tell what was typed
+        self._timer: Timer | None = None  # until the typed text is taken into account
+        self._filled = ("", "")  # draft and context as the form was last filled, to recognize the user's changes
 
     def compose_box(self) -> ComposeResult:
         yield Label(self._describe_active(), id="active", markup=False)
         yield ModelSearch(placeholder="type to search; a reference or a path", id="target", select_on_focus=False)
         yield OptionList(markup=False)
-        yield Label("", id="outlook", markup=False)
+        yield Label("", id="preview", markup=False)
         choice = self._choice
         self._filled = fill_fields(choice)
         for name, label, value, hint in (
@@ -163,7 +164,6 @@ class ModelDialog(Dialog):
             self.app.call_from_thread(self._show_entries, entries)
 
     def _start_assessing(self) -> None:
-        """Find out how each model would run with the options in the form, on a thread."""
         try:
             choices = {entry.reference: self._make_choice(entry.reference) for entry in self._rows.entries}
         except UsageError:
@@ -175,9 +175,9 @@ class ModelDialog(Dialog):
         for reference, choice in choices.items():
             if worker.is_cancelled:
                 return
-            outlook = self._source.assess(choice, self._active)
+            preview = self._source.assess(choice, self._active)
             if not worker.is_cancelled:
-                self.app.call_from_thread(self._show_outlook, reference, outlook)
+                self.app.call_from_thread(self._show_preview, reference, preview)
 
     def _show_problem(self, problem: Exception) -> None:
         if self.is_attached:
@@ -189,10 +189,10 @@ class ModelDialog(Dialog):
             self._refill()
             self._start_assessing()
 
-    def _show_outlook(self, reference: str, outlook: ModelOutlook) -> None:
+    def _show_preview(self, reference: str, preview: ModelPreview) -> None:
         if not self.is_attached:
             return
-        self._rows.outlooks[reference] = outlook
+        self._rows.previews[reference] = preview
         for index, entry in enumerate(self._shown):
             if entry.reference == reference:
                 self.query_one(OptionList).replace_option_prompt_at_index(index, self._rows.format_row(entry))
@@ -203,12 +203,12 @@ class ModelDialog(Dialog):
         self._shown = self._rows.match(self.query_one("#target", Input).value.strip())
         models.clear_options()
         models.add_options([Option(self._rows.format_row(entry)) for entry in self._shown])
-        with self.prevent(OptionList.OptionHighlighted):  # nobody has moved
+        with self.prevent(OptionList.OptionHighlighted):  # the user has not moved
             models.highlighted = self._choose_row()
         self._describe_highlighted()
 
     def _choose_row(self) -> int | None:
-        """Return the row to begin with: the best match of what is typed, else the model that runs, if it is listed."""
+        """Return the row to select first: the best match of the search, else the model that runs, if it is listed."""
         if self._read("target"):
             return 0 if self._shown else None
         return next((index for index, entry in enumerate(self._shown) if self._is_running(entry.reference)), None)
@@ -217,11 +217,11 @@ class ModelDialog(Dialog):
         return self._active is not None and reference in (self._choice.target, self._running_name)
 
     def _describe_highlighted(self) -> None:
-        """Show how the highlighted model would run, and in the form what was chosen for the model to change to."""
+        """Show how the highlighted model would run, and in the form the choices made for the model to change to."""
         self._fill_form()
         entry = self._highlighted
-        text = "" if entry is None else describe_outlook(self._rows.outlooks.get(entry.reference))
-        self.query_one("#outlook", Label).update(text)
+        text = "" if entry is None else describe_preview(self._rows.previews.get(entry.reference))
+        self.query_one("#preview", Label).update(text)
 
     @property
     def _highlighted(self) -> ModelChoiceEntry | None:
@@ -235,7 +235,7 @@ class ModelDialog(Dialog):
 
     @on(Input.Changed, "#draft, #ctx, #kv_type")
     def _assess_again(self) -> None:
-        """Assess the models with other options, once somebody has stopped typing."""
+        """Assess the models with the new options, once the user has stopped typing."""
         if self._timer is not None:
             self._timer.stop()
         self._timer = self.set_timer(SETTLE_S, self._start_assessing)
@@ -269,9 +269,9 @@ class ModelDialog(Dialog):
         return self._choice if target is None else self._choice.retarget(target, self._running_name)
 
     def _fill_form(self) -> None:
-        """Show draft and context that were chosen before beside the model that they were chosen for, and no other.
+        """Show the draft and context that were chosen earlier for this model.
 
-        What was typed stays.
+        The user's own input stays.
         """
         filled = fill_fields(self._choose(self._target))
         for name, old, new in zip(("draft", "ctx"), self._filled, filled, strict=True):
@@ -313,7 +313,7 @@ def fill_fields(choice: ModelChoice) -> tuple[str, str]:
 
 
 def is_reference(typed: str) -> bool:
-    """Return whether the text says by its form which model it means, even if it also begins another's name."""
+    """Return whether the text has the form of a reference to one model, even if it also begins another's name."""
     return ":" in typed or "@" in typed or "/" in typed or typed.endswith(".gguf")
 
 
@@ -345,7 +345,7 @@ class ModelSource:
 
     list_entries: Callable[[], Sequence[ModelChoiceEntry]] = lambda: ()
     list_names: Callable[[], Sequence[str]] = lambda: ()
-    assess: Callable[[ModelChoice, ActiveModel | None], ModelOutlook] = lambda choice, active: ModelOutlook(fits=True)
+    assess: Callable[[ModelChoice, ActiveModel | None], ModelPreview] = lambda choice, active: ModelPreview(fits=True)
 
 
 NO_MODELS = ModelSource()

@@ -21,7 +21,7 @@ class LogTail:
 
     @property
     def num_lines(self) -> int:
-        """The number of lines so far; if it has changed, there is something new."""
+        """The number of lines so far, which changes with each new line."""
         return self._num_lines
 
     def add(self, text: str) -> int:
@@ -47,11 +47,10 @@ class LogTail:
             return list(self._lines)[-count:] if count > 0 else []
 
 
-# ---- log changes: describe changes between two readings that are worth a log line: states, restarts, models,
-# drafting
+# ---- log changes: describe changes between two readings that deserve a log line: states, restarts, models, drafting
 #
 # The descriptions are pure; a `ChangeLog` writes them, and counts drafting that pauses and resumes in one line.
-SAME_LINE_S = 10.0  # after a change of drafting, in which the next one is counted in the same line
+SAME_LINE_S = 10.0  # time after a change of drafting in which the next one is counted in the same line
 
 
 class ChangeLog:
@@ -92,7 +91,7 @@ def describe_changes(before: ServerReading | None, now: ServerReading) -> list[s
         if before.restarts is not None and now.restarts is not None and now.restarts > before.restarts:
             sentences.append(f"the engine has restarted ({now.restarts} so far)")
         sentences += _describe_models(before, now)
-        if before.model == now.model:  # of several loaded models, not always the same is reported
+        if before.model == now.model:  # with several loaded models, the reported one may change
             sentences += _describe_setting(before, now)
     if now.missing and (before is None or before.missing != now.missing):
         sentences.append(explain_missing(now))
@@ -100,7 +99,7 @@ def describe_changes(before: ServerReading | None, now: ServerReading) -> list[s
 
 
 def explain_missing(reading: ServerReading) -> str:
-    """Return which of the server's flags would make it report more."""
+    """Name the server flags that would make it report more."""
     return f"{reading.kind} reports more when started with {' '.join(reading.missing)}"
 
 

@@ -1,6 +1,6 @@
 """Format the load of the machine and of the engine: bars, or as many figures of a line as fit. Pure.
 
-Only what is known is drawn.
+Only known values are drawn.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_bar, format_count, format_percent, format_timed_graph
-from eaglelocal.tui.styled_lines import EMPTY, Line, Role, StyledSpan, fit_line, make_line
+from eaglelocal.tui.styled_lines import EMPTY_LINE, Line, Role, StyledSpan, fit_line, make_line
 
 LABEL_CELLS, SHARE_CELLS = 9, 8
-TEXT_STEP = 4  # the text behind a bar has a multiple of so many cells: bars keep still
+TEXT_STEP = 4  # the text after a bar takes a multiple of this many cells, so that bars do not move
 MAX_BAR_CELLS = 40
 MIN_BAR_ROWS = 4  # with fewer, the figures stand in two lines
 FULL_SHARE = 0.95  # of a memory, from which on its bar warns
@@ -25,9 +25,9 @@ REMOTE = "load of the server's machine: unknown"
 
 
 def compute_prefix_share(reading: ServerReading) -> float | None:
-    """Return the share of all prompt tokens so far that a prefix cache spared.
+    """Return the share of all prompt tokens so far that the prefix cache saved.
 
-    llama-server counts prompt tokens without the cached ones, the others count all of them.
+    llama-server's count of prompt tokens leaves out cached ones, other servers count all.
     """
     total, cached = reading.totals.prompt_tokens, reading.totals.cached_prompt_tokens
     if total is None or cached is None:
@@ -48,7 +48,7 @@ def format_machine(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs) -> Lin
         return make_line((REMOTE, "quiet"))
     machine = snapshot.machine
     if machine is None:
-        return EMPTY
+        return EMPTY_LINE
     heat = f", {_format_heat(machine.temperature_c, glyphs)}" if machine.temperature_c is not None else ""
     first = [
         ("CPU", f"{format_percent(machine.cpu_load)}{heat}" if machine.cpu_load is not None else UNKNOWN),
@@ -83,9 +83,9 @@ def format_machine_rows(snapshot: MonitorSnapshot, width: int, height: int, glyp
 
 @dataclass(frozen=True, slots=True)
 class BarRow:
-    """A row of the machine's frame: a share with a bar, and what it is a share of.
+    """A row of the machine's frame: a share with a bar, and the whole that it is a share of.
 
-    is_memory  it can run out of room, so that a full one is a warning; a busy processor is none
+    is_memory  it can run out, so a full bar is a warning; a busy processor is not
     """
 
     label: str

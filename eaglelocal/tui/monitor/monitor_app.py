@@ -160,7 +160,7 @@ class Monitor(EagleApp[Outcome]):
         self._watch = open_watch(self._add_reading)
         self._read_machine, self._owns_server = read_machine, owns_server
         self._loads = LoadHistory()
-        self._changes = ChangeLog(self._log_tail)  # used by the watch's thread only
+        self._changes = ChangeLog(self._log_tail)  # used only on the watch's thread
         self._snapshot = MonitorSnapshot(
             url=self._watch.url,
             frame=self.feed.make_frame(time.monotonic()),
@@ -186,10 +186,10 @@ class Monitor(EagleApp[Outcome]):
         self._redraw_timer.start()
 
     async def on_unmount(self) -> None:
-        await asyncio.to_thread(self._watch.close)  # close may wait for the server, which may run in this very loop
+        await asyncio.to_thread(self._watch.close)  # close may wait for the server, which may run in this same loop
 
     def on_resize(self, event: events.Resize) -> None:
-        """Adapt to the screen's size, also under a question. The app's own size is still the old one here."""
+        """Adapt to the screen's size, also below a question. At this point the app's own size is still the old one."""
         if self.screen_stack:
             for name, holds in classify_size(event.size).items():
                 self.screen_stack[0].set_class(holds, name)
@@ -197,7 +197,6 @@ class Monitor(EagleApp[Outcome]):
 
     # ---- readings
     def _add_reading(self, reading: ServerReading) -> None:
-        """Log what has changed and feed the reading. Runs on the watch's thread."""
         now = time.monotonic()
         self._changes.add(reading, now, time.strftime("%H:%M:%S"))
         self.feed.add_reading(reading, now)
@@ -341,7 +340,7 @@ class Monitor(EagleApp[Outcome]):
             self.call_from_thread(self.notify, message)
 
     async def action_quit(self) -> None:
-        """Leave by Textual's own key or palette entry, with the same question."""
+        """Leave through Textual's own key or palette entry, with the same question."""
         self.action_leave()
 
     def action_leave(self) -> None:
@@ -372,7 +371,7 @@ class Monitor(EagleApp[Outcome]):
 
 # ---- load history: keep the load of the machine over the last seconds, for a graph. Pure: the caller passes the time
 KEPT_S = 180
-HELD_S = 3  # for which a value stands for the seconds after it, in which no frame was drawn
+HELD_S = 3  # seconds without a frame for which the last value is repeated
 
 
 class LoadHistory:

@@ -1,6 +1,6 @@
 """Format the monitor: its header (the server, its load, the machine's load), its titles and its table. Pure.
 
-The plain text of `top --once` is made of the same lines. Only what a server reports is drawn.
+The plain text of `top --once` is made of the same lines. Only values that a server reports are drawn.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from eaglelocal.tui.monitor.table_text import TableView, arrange_rows, format_ro
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_panel
 from eaglelocal.tui.styled_lines import (
-    EMPTY,
+    EMPTY_LINE,
     Line,
     Role,
     StyledSpan,
@@ -63,10 +63,13 @@ def format_server(snapshot: MonitorSnapshot, glyphs: Glyphs) -> Line:
 def format_load(reading: ServerReading | None, width: int) -> Line:
     """Return the header line of requests, caches and restarts, as many figures as fit."""
     if reading is None or reading.state == DISCONNECTED:
-        return EMPTY
+        return EMPTY_LINE
     pairs = [
         *_list_counts(reading),
-        ("adapters", reading.adapters or UNKNOWN),  # before what every server has, for narrow screens
+        (
+            "adapters",
+            reading.adapters or UNKNOWN,
+        ),  # first, so that narrow screens show it
         *list_caches(reading),
         ("drafting", name_setting(reading.drafting.setting)),
         ("learning", reading.learning or UNKNOWN),
@@ -89,7 +92,7 @@ def _list_counts(reading: ServerReading) -> list[tuple[str, str]]:
 
 
 def name_setting(setting: str) -> str:
-    """Return how much is drafted, in words: `automatic`, `off`, `4 tokens`."""
+    """Name the drafting setting: `automatic`, `off`, `4 tokens`."""
     words = {"": UNKNOWN, "auto": "automatic", "1": "1 token"}
     return words.get(setting) or (f"{setting} tokens" if setting.isdecimal() else setting)
 
@@ -104,7 +107,7 @@ def format_requests_title(reading: ServerReading | None) -> str:
 
 
 def format_drafting_title(frame: PanelFrame) -> str:
-    """Return `drafting: automatic`, as it is set for requests that do not set it."""
+    """Return `drafting: automatic`: the setting for requests that set none."""
     setting = name_setting(frame.drafting.setting)
     return "drafting" if setting == UNKNOWN else f"drafting: {setting}"
 
@@ -112,10 +115,15 @@ def format_drafting_title(frame: PanelFrame) -> str:
 def format_snapshot(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs, *, max_rows: int = 20) -> str:
     """Return one frame of the monitor as plain text."""
     reading = snapshot.frame.reading
-    lines = [*format_header(snapshot, width, glyphs), EMPTY, *format_panel(snapshot.frame, width, 14, glyphs), EMPTY]
+    lines = [
+        *format_header(snapshot, width, glyphs),
+        EMPTY_LINE,
+        *format_panel(snapshot.frame, width, 14, glyphs),
+        EMPTY_LINE,
+    ]
     if reading is not None:
         lines += format_table(reading, TableView(), width, max_rows, glyphs)
-        lines.append(make_line((explain_missing(reading), "quiet")) if reading.missing else EMPTY)
+        lines.append(make_line((explain_missing(reading), "quiet")) if reading.missing else EMPTY_LINE)
     return "\n".join(map(plain_text, lines)).rstrip()
 
 

@@ -14,7 +14,7 @@ from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.monitor.monitor_text import find_first_row, format_table
 from eaglelocal.tui.monitor.table_text import TableView, arrange_rows, visible_columns
-from eaglelocal.tui.styled_lines import EMPTY, make_line
+from eaglelocal.tui.styled_lines import EMPTY_LINE, make_line
 
 
 class RequestTable(LinesWidget, can_focus=True):
@@ -108,7 +108,7 @@ class RequestTable(LinesWidget, can_focus=True):
     def _show_rows(self) -> None:
         width, height = self.size
         if self._reading is None:
-            self.show_lines([EMPTY])
+            self.show_lines([EMPTY_LINE])
             return
         selected = self.selected
         lines = format_table(

@@ -42,7 +42,7 @@ def is_reachable(frame: PanelFrame) -> bool:
 
 
 def _format_live(frame: PanelFrame, text: str) -> str:
-    """Return a figure; of a server that does not answer, none is true anymore."""
+    """Return a figure; empty if the server does not answer, because the last one is outdated."""
     return text if is_reachable(frame) else UNKNOWN
 
 
@@ -136,7 +136,7 @@ def format_server_table(servers: Sequence[ServerFrame], width: int, height: int,
 
 
 def describe_server(server: ServerFrame) -> Line:
-    """Return a line about one server: its kind, its models, and why it does not answer."""
+    """Describe one server in a line: its kind, its models, and why it does not answer."""
     reading, state = server.frame.reading, name_state(server.frame)
     detail = reading.detail if reading is not None and reading.state not in HEALTHY_STATES else ""
     texts = [_name_kind(server), _name_model(server), reading.draft if reading is not None else ""]

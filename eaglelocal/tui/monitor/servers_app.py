@@ -1,6 +1,6 @@
-"""The list of several servers, a row for each; its result is the address of the one to look at closer.
+"""The list of several servers, a row for each; its result is the address of the chosen one.
 
-The watches belong to the caller, so that speeds go on while another screen is shown.
+The caller owns the watches, so measuring continues while another screen is shown.
 """
 
 from __future__ import annotations

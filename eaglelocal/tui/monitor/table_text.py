@@ -59,7 +59,7 @@ def format_seconds(value: float | None) -> str:
 
 
 def describe_row_state(row: RequestRow) -> str:
-    """Return what a request does now; `ended` once it does nothing more."""
+    """Describe the current work of a request; `ended` once there is none."""
     return row.state if row.is_active else "ended" if row.state else ""
 
 
@@ -71,7 +71,7 @@ def describe_end(row: RequestRow) -> str:
 STATE_ROLES: Mapping[str, Role] = MappingProxyType(
     {"running": "good", "reading": "accent", "waiting": "warn", "refused": "warn", "failed": "bad"}
 )
-DRAFTING_WORDS = {"asleep": "paused"}  # states of drafting that other words say better
+DRAFTING_WORDS = {"asleep": "paused"}  # states of drafting that are shown in other words
 
 COLUMNS = (
     Column("state", 7, describe_row_state, lambda row: describe_row_state(row) or UNKNOWN, is_text=True),
@@ -147,7 +147,7 @@ def _format_title(column: Column, view: TableView, glyphs: Glyphs) -> Line:
 
 
 def format_row(row: RequestRow, width: int, *, is_selected: bool) -> Line:
-    """Return a row; the columns that say what it does, or why it ended, in the color of that."""
+    """Return a row; the columns for its state and its end have the state's color."""
     columns = visible_columns(width)
     cells = [_format_cell(column.format(row), column) for column in columns]
     if is_selected:

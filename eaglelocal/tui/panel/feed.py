@@ -40,7 +40,7 @@ class PanelFrame:
     connection: str = ""  # state of the server or the engine: ready, loading, restarting, disconnected ...
     drafting: DraftingState = field(default_factory=DraftingState)
     tok_s: float | None = None  # while tokens come; None: none came yet
-    tok_s_window: str = ""  # which tokens that speed is of: the last 2 s, the last answer ...; "": it is not reported
+    tok_s_window: str = ""  # measured over: the last 2 s, the last answer ...; "": not reported
     is_moving: bool = False
     figures: SnapshotRates = field(default_factory=SnapshotRates)  # of an answer, at most the newest WINDOW_TOKENS
     num_figure_tokens: float | None = None  # tokens that the figures are of
@@ -79,11 +79,11 @@ class Feed:
         self._context: tuple[float | None, float | None] = (None, None)
         self._num_cached = 0.0
         self._running: set[str] = set()  # request ids
-        self._token_at: float | None = None  # when tokens of the running answer came last
+        self._token_at: float | None = None  # when the running answer's last tokens came
 
     # ---- in
     def forget(self) -> None:
-        """Begin anew, with another engine: no figure of the last one is true for it."""
+        """Start over with another engine: the old figures do not apply to it."""
         with self._lock:
             self._begin()
 
@@ -142,14 +142,16 @@ class Feed:
 
     # ---- inside
     def _choose_stretch(self) -> tuple[ServerTotals, ServerTotals]:
-        """Return the totals between which the figures are: of the last answer, beside its speed; else the newest."""
+        """Return the totals at both ends of the stretch to show: the last answer, beside its speed, else the newest."""
         last = self._find_last_answer(self._reading) if self._by_events else None
         if last is not None:
             return ServerTotals(), count_answer(last)
         return (self._samples[0] if self._samples else self._totals), self._totals
 
     def _find_last_answer(self, reading: ServerReading | None) -> Finished | None:
-        """Return the last answer, or None if another one is running; only this feed's own, if they are its events."""
+        """Return the last answer, or None while another one runs; if events are counted, only this
+        feed's own answers.
+        """
         is_busy = not self._by_events and reading is not None and reading.running
         return None if self._running or is_busy else self._last_answer
 
@@ -161,7 +163,7 @@ class Feed:
         return DraftingState(state=last.speculation.state, reason=last.speculation.reason, setting=drafting.setting)
 
     def _measure_speed(self, now: float) -> tuple[float | None, str]:
-        """Return the speed while tokens come, and which tokens it is of; None before the first ones."""
+        """Return the speed while tokens come, and the tokens it was measured over; None before the first ones."""
         reading, last = self._reading, self._find_last_answer(self._reading)
         recent = reading.recent if reading is not None and not self._by_events else ()
         speeds = (
@@ -258,10 +260,10 @@ def _count_work(totals: ServerTotals) -> float:
 # passes the time
 WINDOW_S = 2.0  # over which "now" is measured
 MERGE_S = 0.05  # marks that are closer than this are merged
-GRACE_S = 1.0  # after a mark, before its age makes the rate fall
+GRACE_S = 1.0  # seconds after a mark before its age lowers the rate
 SILENCE_S, SILENCE_GAPS = 1.6, 3.0  # seconds or gaps between marks without growth, after which it has ended
 KEPT_S = 240  # seconds of history
-MIN_ACTIVE_S = 0.1  # of a second, to which its rate refers at least: a token or two say nothing
+MIN_ACTIVE_S = 0.1  # shortest part of a second that a rate is computed for: a token or two mean nothing
 
 
 class Rate:
@@ -310,7 +312,7 @@ class Rate:
 
 
 class History:
-    """The amounts of each second, for the newest KEPT_S seconds, and how long something was counted in each."""
+    """The amounts of each second, for the newest KEPT_S seconds, and the time in each second that was measured."""
 
     def __init__(self) -> None:
         self._amounts: dict[int, float] = {}
@@ -320,7 +322,7 @@ class History:
     def add(self, amount: float, since: float, now: float) -> None:
         """Add an amount between two moments, spread evenly over the seconds that they span.
 
-        Of an amount that came at one moment (`since` is `now`) nobody knows how long it took: it has no rate.
+        If an amount came at one moment (`since` is `now`), its duration is unknown, so it has no rate.
         """
         first, last = int(max(since, now - KEPT_S)), int(now)
         begin = max(since, float(first))

@@ -1,7 +1,7 @@
 """Format the speculation panel: a frame in, lines with roles out. Pure; does not know widgets.
 
 The monitor shows the two halves, speed and drafting, in frames of their own; the chat one above the other, or side by
-side from 76 cells on. Only what is known is drawn. Roles mean the same everywhere: good is faster than plain, or most
+side from 76 cells on. Only known values are drawn. Roles mean the same everywhere: good is faster than plain, or most
 drafts accepted; warn is under 60 %; quiet is rare or old.
 """
 
@@ -19,7 +19,7 @@ from eaglelocal.core.draft import NOT_REPORTED, describe_drafting
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.styled_lines import (
-    EMPTY,
+    EMPTY_LINE,
     Line,
     Role,
     StyledSpan,
@@ -36,7 +36,7 @@ MAX_STATE_LINES = 2
 MAX_POSITIONS = 8
 MAX_GRAPH_ROWS = 12
 MIN_LARGE_ROWS = 5  # of a speed in large digits: three, the labels and a graph
-GOOD_SHARE, RARE_SHARE = 0.6, 0.2  # of drafts: from which on a position is good, below which it is rare
+GOOD_SHARE, RARE_SHARE = 0.6, 0.2  # shares of drafts: from the first on a position is good, below the second it is rare
 UNKNOWN, GAIN_LABEL = "-", "gain over plain"
 # states in which nothing new is reported
 STATES_WITHOUT_DATA = frozenset({DISCONNECTED, "loading", "restarting", "failed", "closed"})
@@ -44,7 +44,7 @@ STATE_ROLES: Mapping[str, Role] = MappingProxyType({"on": "good", "asleep": "war
 
 
 def format_panel(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Return at most `height` lines of `width` cells: the state, the speed, and what became of the drafts."""
+    """Return at most `height` lines of `width` cells: the state, the speed, and the fate of the drafts."""
     state = format_state(frame, width)
     left = min(max(width * 2 // 5, MIN_LEFT), MAX_LEFT)
     rows = height - len(state)
@@ -95,7 +95,7 @@ def _format_large(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
     speed, gain = _format_figures(frame)
     digits, digits_gain = glyphs.draw_large(speed), glyphs.draw_large(gain)
     if frame.tok_s is None:
-        digits = ("", "", speed)  # a large dash would be a bar that means nothing
+        digits = ("", "", speed)  # a large dash would look like a bar
     label, times = _label_speed(frame), ("", "", f" {glyphs.times}" if gain else "")
     at = max(min(width // 2, width - len(digits_gain[2]) - 2), len(label) + 2, len(digits[0]) + 2)
     left = [make_line((row, choose_speed_role(frame))) for row in digits]
@@ -115,7 +115,7 @@ def _format_small(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _format_figures(frame: PanelFrame) -> tuple[str, str]:
-    gain = frame.figures.gain if frame.drafting.state != "off" else None  # else it is of earlier tokens
+    gain = frame.figures.gain if frame.drafting.state != "off" else None  # otherwise it covers earlier tokens
     return format_tok_s(frame.tok_s), "" if gain is None else f"{gain:.2f}" if gain < 9.995 else f"{gain:.1f}"
 
 
@@ -126,7 +126,7 @@ def format_tok_s(tok_s: float | None) -> str:
 
 
 def _label_speed(frame: PanelFrame) -> str:
-    """Return the unit of the speed, with the tokens that it is of."""
+    """Return the unit of the speed, with the tokens that it was measured over."""
     return f"tok/s, {frame.tok_s_window}"
 
 
@@ -141,7 +141,7 @@ def choose_gain_role(frame: PanelFrame) -> Role:
 
 # ---- the drafts
 def format_drafting(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Return the state of drafting and what became of the drafts; the context is left to others."""
+    """Return the state of drafting and the fate of the drafts; the caller shows the context."""
     state = format_state(frame, width)
     drafts = format_drafts(replace(frame, context_used=None, reading=None), width, height - len(state), glyphs)
     lines = [*state, *drafts] or [make_line((NOT_REPORTED, "quiet"))]
@@ -149,12 +149,12 @@ def format_drafting(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) 
 
 
 def format_window(frame: PanelFrame) -> str:
-    """Return which tokens the figures of drafting are of; "" where there are none."""
+    """Name the tokens that the figures of drafting cover; "" if there are none."""
     return f"last {format_count(frame.num_figure_tokens)} tokens" if frame.num_figure_tokens else ""
 
 
 def format_drafts(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Return what is known of the drafts: acceptance, totals, time and context, above them the positions."""
+    """Return the known figures of the drafts: the positions, then acceptance, totals, time and context."""
     lines = [
         format_acceptance(frame, width),
         format_totals(frame, width),
@@ -191,7 +191,7 @@ def format_positions(shares: Sequence[float] | None, width: int, max_rows: int, 
 
 
 def choose_share_role(share: float) -> Role:
-    """Return the role of a position by the share of drafts that reach it: dim what is rare, warn where most fail."""
+    """Return the role of a position by the share of drafts that reach it: dim if it is rare, warn if most fail."""
     return "good" if share >= GOOD_SHARE else "warn" if share >= RARE_SHARE else "quiet"
 
 
@@ -201,7 +201,7 @@ def format_acceptance(frame: PanelFrame, width: int) -> Line:
     parts = [format_percent(rate)] if rate is not None else []
     parts += [f"length {length:.2f}"] if length is not None and rate is not None else []
     text = ", ".join(parts)
-    return next(_label("acceptance", text, width), make_line(text)) if parts else EMPTY
+    return next(_label("acceptance", text, width), make_line(text)) if parts else EMPTY_LINE
 
 
 def _label(label: str, text: str, width: int) -> Iterator[Line]:
@@ -214,7 +214,7 @@ def _label(label: str, text: str, width: int) -> Iterator[Line]:
 def format_totals(frame: PanelFrame, width: int) -> Line:
     """Return the drafted, accepted and wasted tokens since the start, as many of them as fit."""
     if not frame.drafted:
-        return EMPTY
+        return EMPTY_LINE
     pairs = (("drafted", frame.drafted), ("accepted", frame.accepted), ("wasted", frame.wasted))
     texts = [f"{format_count(value)} {name}" for name, value in pairs if value is not None]
     lines = (line for number in range(len(texts), 1, -1) for line in _label("in all", ", ".join(texts[:number]), width))
@@ -225,7 +225,7 @@ def format_time_shares(frame: PanelFrame, width: int) -> Line:
     """Return how the time was spent: on drafting, in the model, and on overhead outside llama.cpp."""
     shares = frame.figures.time_shares
     if shares is None:
-        return EMPTY
+        return EMPTY_LINE
     names = ("drafting", "model", "overhead")
     texts = [f"{name} {share * 100:.0f}" for name, share in zip(names, shares, strict=True)]
     line = make_line((f"{'time':<{LABEL_CELLS}}", "quiet"), f"{' / '.join(texts)} %")
@@ -239,7 +239,7 @@ def format_context(frame: PanelFrame, width: int, glyphs: Glyphs) -> Line:
         share = used / size
     label = StyledSpan(f"{'context':<{LABEL_CELLS}}", "quiet")
     if share is None:
-        return EMPTY if used is None else make_line(label, f"{format_count(used)} tokens")
+        return EMPTY_LINE if used is None else make_line(label, f"{format_count(used)} tokens")
     text = f"{format_count(used)} of {format_count(size)}" if used is not None and size else ""
     cells = max(min(width - LABEL_CELLS - len(text) - 8, 16), 0)
     return make_line(label, *format_bar(share, cells, glyphs, "accent"), f" {format_percent(share):>5} {text}")
@@ -267,7 +267,7 @@ MIN_ROWS_WITH_SPAN = 2  # with fewer, the axis of time has no row of its own
 
 
 def format_bar(share: float, width: int, glyphs: Glyphs, role: Role) -> Line:
-    """Return a bar of `width` cells: the share in its role, and the rest so that one sees what it is a share of."""
+    """Return a bar of `width` cells: the share in its role, and the rest, so that the whole is visible."""
     filled, rest = glyphs.draw_bar(share, width)
     return make_line(StyledSpan(filled, role), StyledSpan(rest, "track"))
 
@@ -305,7 +305,7 @@ def format_timed_graph(
     """
     if height < MIN_TIMED_ROWS or all(share is None for share in shares):
         return []
-    gap = [EMPTY] if height > MIN_TIMED_ROWS else []
+    gap = [EMPTY_LINE] if height > MIN_TIMED_ROWS else []
     rows = min(height - len(gap), MAX_TIMED_ROWS)
     values = [None if share is None else 100 * share for share in shares]
     graph = format_graph(values, width, rows - 1, glyphs, top=100.0, unit=" %")

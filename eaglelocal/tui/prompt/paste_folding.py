@@ -53,7 +53,6 @@ class PasteFolding:
         return begin, end
 
     def _spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the ranges of the marks, in order."""
         done = 0
         while found := [(begin, mark) for mark in self._pastes if (begin := text.find(mark, done)) >= 0]:
             begin, mark = min(found)

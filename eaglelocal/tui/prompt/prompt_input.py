@@ -82,7 +82,7 @@ class FoldingTextArea(TextArea):
 
 # ---- prompt input
 SEARCH_HELP = "press again for an older one, enter to take it, esc to cancel"
-# Most terminals send this for alt+enter, and some are set up to send it for shift+enter. Textual reads a mere enter.
+# Most terminals send this for alt+enter, and some are set up to send it for shift+enter. Textual takes it for enter.
 cast(dict[str, object], ANSI_SEQUENCES_KEYS)["\x1b\r"] = (Keys.ControlJ,)
 
 
@@ -233,7 +233,7 @@ class PromptInput(FoldingTextArea):
         self._show_subtitle(SEARCH_HELP)
 
     def _end_search(self) -> None:
-        """End a search; what it shows stays, to be changed or sent."""
+        """End a search; the text it shows stays, to be changed or sent."""
         if self._search is not None:
             self._search, self.border_title = None, Content(self._title) if self._title else None
             self.move_cursor(self.document.end)
@@ -253,7 +253,9 @@ class PromptInput(FoldingTextArea):
 
     # ---- above and below the text
     def update_suggestion(self) -> None:
-        """Suggest the rest of the only command that fits; below the text, show all that fit, or what waits."""
+        """Suggest the rest of the only command that fits; below the text, show all fitting commands, or waiting
+        questions.
+        """
         if self._search is not None:
             return
         matches = matching_commands(self.text)
@@ -399,7 +401,7 @@ class HistorySearch:
             self.find_older()
 
     def find_older(self) -> None:
-        """Find the next older match; without one, what is shown stays."""
+        """Find the next older match; without one, the shown match stays."""
         before = self._matches[-1] if self._matches else None
         found = self._history.find(self.words, before=before, skipped=self.shown)
         self._has_failed = found is None

@@ -23,13 +23,15 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 REMAINDER_S = 0.5  # to wait for the rest of a UTF-8 character, before U+FFFD takes its place
 SEQUENCES = re.compile("(?=\x1b)")
 MAX_SEQUENCE = 33  # characters: Textual's parser gives up at that length
-PASTE_GAP_S = 3.0  # without a byte, after which the end of a paste is taken for lost
+PASTE_GAP_S = 3.0  # seconds without a byte, after which the end of a paste counts as lost
 LEAVING = ("ctrl+c", "ctrl+d", "ctrl+q")  # terminals leave these characters out of what they paste
 UNASKED = (events.Resize, InBandWindowResize)  # reports of modes that a program before this one left on
 
 
 class CellParser(XTermParser):
-    """Textual's parser for a mouse that reports cells: it believes in pixels at the first report of their number."""
+    """Textual's parser for a mouse that reports cells: Textual's own switches to pixels at the first report of pixel
+    sizes.
+    """
 
     @property
     def mouse_pixels(self) -> bool:
@@ -37,7 +39,7 @@ class CellParser(XTermParser):
 
     @mouse_pixels.setter
     def mouse_pixels(self, value: bool) -> None:
-        """Ignore what the parser concludes."""
+        """Ignore the parser's conclusion."""
 
 
 class Paste:
@@ -67,8 +69,8 @@ class Paste:
 class KeyReader:
     """A reader of one terminal's keys, in the order of its bytes.
 
-    A paste whose end is lost ends after PASTE_GAP_S without a byte, and at a key that leaves or interrupts: somebody
-    who sees nothing happen presses it again and again, so the gap might never come.
+    If the end of a paste is lost, the paste ends after PASTE_GAP_S without a byte, or at a key that leaves or
+    interrupts. A user who sees nothing happen presses such a key again and again, so the gap might never come.
 
     reader.feed(os.read(fd, 4096))  # whenever there is something
     reader.tick()                   # ten times a second: an escape that stays alone is a key
@@ -90,7 +92,7 @@ class KeyReader:
         yield from self._parse(self._decoder.decode(data))
 
     def tick(self) -> Iterator[Message]:
-        """Yield events that are certain only because nothing follows, such as a lone escape."""
+        """Yield events that only a pause makes certain, such as a lone escape."""
         if self._paste is not None and self._clock() - self._fed_at >= PASTE_GAP_S:
             yield from self._end_paste()
         if self._decoder.getstate()[0] and self._clock() - self._fed_at >= REMAINDER_S:
@@ -139,7 +141,7 @@ class KeyReader:
         found: list[Message] = []
         try:
             found.extend(parse())
-        except Exception:  # numbers too large for a character or a size, and whatever else terminals may send
+        except Exception:  # numbers too large for a character or a size, and other odd input
             self._parser = CellParser()
         yield from (_replace_surrogates(event) for event in found if not isinstance(event, UNASKED))
 
@@ -148,7 +150,7 @@ def _is_leaving(data: bytes) -> bool:
     """Return whether one read has nothing but keys that leave or interrupt."""
     found: list[Message] = []
     if len(data) <= MAX_SEQUENCE:
-        with suppress(Exception):  # whatever else the parser fails at
+        with suppress(Exception):  # any other failure of the parser
             found.extend(CellParser().feed(data.decode()))
     return bool(found) and all(isinstance(event, events.Key) and event.key in LEAVING for event in found)
 

@@ -1,7 +1,7 @@
 """A Textual driver for screens behind a pipe, as textual-serve runs them. The screen ends with the pipe, and only then.
 
 Textual's own runs on for ever when the program at the other end is killed, and ends at a byte that is not UTF-8. It
-also begins without focus, so that the names of keys are missing until somebody clicks.
+also begins without focus, so the names of keys are missing until the user clicks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PipedDriver(WebDriver):
         self._app.call_later(self._app.post_message, events.AppFocus())
 
     def on_meta(self, packet_type: str, payload: dict[str, object]) -> None:
-        """Process what the page says, except that it lost the focus: its keys are shown all the time."""
+        """Process the page's messages, except that it lost the focus: its keys are shown all the time."""
         if packet_type != "blur":
             super().on_meta(packet_type, payload)
 

@@ -1,7 +1,7 @@
-"""A Textual driver for terminals, with fixes to Textual's own: who reads keys, which bytes they may be, where it draws.
+"""A Textual driver for terminals that fixes Textual's own: its input threads, its handling of bytes, and its output.
 
-A terminal that closes sends SIGCONT, as does `kill -CONT`. Textual's own driver takes each for an `fg` and starts one
-more thread that reads, but ends only the last. The others never end, and spin once the terminal is gone.
+A terminal that closes sends SIGCONT, as does `kill -CONT`. Textual's own driver takes each for an `fg` and starts
+another reading thread, but ends only the last one. The other threads never end, and spin once the terminal is gone.
 
 It also ends the app at a byte that is not UTF-8, spins at the end of its input, draws on stderr even if that is a file,
 believes COLUMNS rather than the terminal, and takes an Enter that was pressed before the screen was there for a Ctrl+J:
@@ -155,7 +155,7 @@ class TerminalDriver(LinuxDriver):
                     self.process_message(event)
             for event in reader.tick():
                 self.process_message(event)
-            self._catch_up()  # a screen that does not change would not ask
+            self._catch_up()  # a screen that does not change would not notice
         reader.close()
 
     def _read(self) -> bytes:
@@ -171,7 +171,6 @@ class TerminalDriver(LinuxDriver):
             self._app.call_later(self._app._handle_exception, problem)
 
     def _get_terminal_size(self) -> tuple[int, int]:
-        """Return the columns and rows of the terminal that is drawn on."""
         try:
             width, height = os.get_terminal_size(self._file.fileno() if self._file is not None else self.fileno)
         except (OSError, ValueError):
@@ -184,7 +183,7 @@ class TerminalDriver(LinuxDriver):
 
 
 def count_waiting_bytes(descriptor: int) -> int:
-    """Return how many bytes were typed that nobody has read; 0 if the descriptor is no terminal."""
+    """Return how many typed bytes are still unread; 0 if the descriptor is not a terminal."""
     number = array.array("i", [0])
     with suppress(OSError):
         if os.isatty(descriptor):

@@ -106,7 +106,7 @@ def _render_question(entry: TranscriptEntry, width: int, view: RenderOptions) ->
 def _render_answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     from eaglelocal.tui.transcript.markdown_rows import render_markdown
 
-    formulas = not view.marks_drafted  # the mask is of the source
+    formulas = not view.marks_drafted  # the mask belongs to the source
     rows = render_markdown(entry.text, width, view.appearance, formulas=formulas)
     return mark_drafted(rows, entry.text, entry.mask, DRAFTED_STYLE) if view.marks_drafted else rows
 
@@ -180,7 +180,7 @@ class _SourceCursor:
             return False
         found = self._source.find(char, self._position, self._position + MAX_SKIP)
         if found < 0 or not _is_markup(self._source[self._position : found]):
-            return False  # rendering has added it
+            return False  # rendering added it
         self._position = found + 1
         return bool(self._mask[found])
 
@@ -214,7 +214,7 @@ class LiveAnswer:
         self._lock = threading.Lock()
         self._pieces: list[TextPiece] = []
         self.has_begun = False
-        self._text, self._mask = "", b""  # of the blocks that may still change
+        self._text, self._mask = "", b""  # text of the blocks that may still change
         self._num_whole_chars = 0  # characters of whole lines, when it was last cut into blocks
         self._thought = ""
 

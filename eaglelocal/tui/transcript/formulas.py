@@ -36,7 +36,7 @@ NAMES = frozenset(
         "min", "gcd", "det", "bmod",
     }
 )  # fmt: skip
-# commands whose argument is shown as it is
+# commands whose argument is shown unchanged
 PLAIN = frozenset({"text", "textbf", "textit", "mathrm", "mathbf", "mathit", "operatorname", "boxed"})
 FRACTIONS = frozenset(("frac", "dfrac", "tfrac"))
 BLACKBOARD: Mapping[str, str] = dict(zip("NZQRCP", "ℕℤℚℝℂℙ", strict=True))
@@ -120,7 +120,6 @@ class _FormulaReader:
         raise UnknownFormulaError
 
     def _read_argument(self) -> str:
-        """Return the text of the next token or of the group in braces."""
         while self._tokens and self._tokens[-1] == " ":
             self._tokens.pop()
         if not self._tokens:

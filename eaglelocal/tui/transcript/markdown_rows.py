@@ -1,7 +1,7 @@
 """Render Markdown as rows of styled text, and find the blocks of a growing text, of which only the last may change.
 
-Pure: text and width in, rows out. HTML, link definitions, line ends, and formulas that do not fit into a line of text
-are shown as written: no word of a model vanishes, and its line breaks are kept, as in a poem.
+Pure: text and width in, rows out. HTML, link definitions, and formulas that do not fit into a line of text are shown as
+written, so that no word of a model vanishes. Line breaks are kept, as in a poem.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Render plain text as rows of styled text that cannot control the terminal, in ASCII on request.
 
-Pure: text and width in, rows out. Only the terminal's 16 colors are used, so its theme decides what they look like.
-Quick to import; Markdown, which is not, is in text_rows.py.
+Pure: text and width in, rows out. Only the terminal's 16 colors are used, so its theme decides their look.
+Quick to import; Markdown, which is slow to import, is in markdown_rows.py.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class Transcript(ScrollView):
         self._update_scroll()
 
     def set_growing(self, grows: bool) -> None:
-        """Set if an answer is being written at the end."""
+        """Set whether an answer is being written at the end."""
         self._grows = grows
         self._update_scroll()
 
@@ -231,7 +231,6 @@ class Transcript(ScrollView):
         return self._layout.rows(self.scroll_offset.y, self.size.height, self._blank)
 
     def _highlight(self, strip: Strip, span: tuple[int, int]) -> Strip:
-        """Return the row with a span of cells in the style of selections."""
         start, end = span
         end = strip.cell_length if end == -1 else end
         style = self.screen.get_component_rich_style("screen--selection")
@@ -308,7 +307,7 @@ def _to_characters(offset: Offset | None, lines: list[str]) -> Offset | None:
 # ---- transcript writer: write the conversation to the transcript: finished entries, and after them the answer that
 # still grows
 #
-# Called on the screen's thread only; another thread pushes the pieces of the answer (entries.py).
+# Called on the screen's thread only; another thread pushes the pieces of the answer (LiveAnswer).
 class TranscriptWriter:
     """The only writer of the transcript."""
 

@@ -1,7 +1,7 @@
 """The entries of a transcript with their rows, of which only the recently needed ones are kept.
 
-Does not know how entries are rendered, nor which of them are in view: the widget passes functions for the one and row
-numbers for the other. Rows are kept as strips, which cache what Textual derives from them.
+Does not know how entries are rendered, nor which of them are in view: the widget passes functions and row numbers for
+that. Rows are kept as strips, which cache what Textual derives from them.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def test_figures_do_not_count_the_cache_twice(actor: Server) -> None:
     assert answer.usage.input_tokens == len("say Hello.") - CACHED_TOKENS
 
 
-def test_a_stream_tells_the_same_text(typist: Server) -> None:
+def test_a_stream_has_the_same_text(typist: Server) -> None:
     asked: dict[str, Any] = {
         "model": "typist", "max_tokens": 20, "messages": run_script("Say hello."), "extra_body": COLD
     }  # fmt: skip

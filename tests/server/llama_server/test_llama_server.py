@@ -49,7 +49,7 @@ def seen(server: Server, **more: object) -> dict[str, Any]:
 
 # ---- answers
 @pytest.mark.parametrize("path", ["/completion", "/completions"])
-def test_an_answer_tells_what_llama_server_tells(actor: Server, path: str) -> None:
+def test_an_answer_has_the_fields_of_llama_server(actor: Server, path: str) -> None:
     reply = actor.http.post(path, json={"prompt": "say It is\nlength", "n_predict": 9, "temperature": 0}).json()
     settings, timings = reply.pop("generation_settings"), reply.pop("timings")
     assert reply.pop("speculation")["accepted_tokens"] == 5
@@ -354,7 +354,7 @@ def test_the_properties_of_what_is_served(actor: Server) -> None:
     assert reply["default_generation_settings"]["n_ctx"] == 4096
     assert reply["default_generation_settings"]["params"]["temperature"] == 0.7
     assert reply["modalities"] == {"vision": False, "audio": False, "video": False}
-    assert "template" not in actor.snapshot()["model"]  # which is told twice a second
+    assert "template" not in actor.snapshot()["model"]  # which is sent twice a second
 
 
 def test_a_model_that_sleeps_is_known_and_one_that_was_never_loaded_is_not() -> None:
@@ -366,7 +366,7 @@ def test_a_model_that_sleeps_is_known_and_one_that_was_never_loaded_is_not() -> 
         assert (reply["is_sleeping"], reply["total_slots"]) == (True, 4)
 
 
-def test_a_path_is_reported_to_nobody() -> None:
+def test_a_path_is_never_reported() -> None:
     setup = directed("actor")
     with served(replace(setup, plans={"/home/anna/x.gguf": plan("actor")})) as server:
         assert server.http.get("/props").json()["model_path"] == "x.gguf"

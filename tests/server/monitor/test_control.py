@@ -82,7 +82,7 @@ def test_every_api_says_that_it_was_cancelled(actor: Server, path: str, more: di
     actor.wait_until_idle()
 
 
-def test_clients_without_keys_are_told_apart(actor: Server) -> None:
+def test_clients_without_keys_are_distinguished(actor: Server) -> None:
     body = {"messages": [{"role": "user", "content": "say x"}]}
     for agent in ("curl/7.88.1", "OpenAI/Python 2.1"):
         assert actor.http.post("/v1/chat/completions", json=body, headers={"User-Agent": agent}).status_code == 200

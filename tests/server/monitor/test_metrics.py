@@ -194,7 +194,7 @@ def gauges_of(pid: int, count: int, restarts: int) -> MetricGauges:
 
 
 def test_prefill_next_to_answers_is_safe(actor: Server) -> None:
-    """Metrics are read on other threads than answers are told."""
+    """Metrics are read on other threads than those that emit answers."""
     with ThreadPoolExecutor(4) as pool:
         reads = [pool.submit(actor.http.get, "/metrics") for _ in range(100)]
         answers = [pool.submit(actor.ask, "say x") for _ in range(100)]

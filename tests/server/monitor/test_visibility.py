@@ -59,7 +59,7 @@ def read(server: Server, path: str, key: str) -> str:
 
 
 @pytest.mark.parametrize("path", [*ROUTES, "/props?model=broken", "/slots?model=broken", "/v1/models/broken"])
-def test_nobody_reads_of_others(shared: Server, path: str) -> None:
+def test_an_owner_reads_nothing_of_other_owners(shared: Server, path: str) -> None:
     (request_id,) = shared.serving.active
     shown = read(shared, path, BEN)
     assert [secret for secret in (*SECRETS, request_id, ANNA, OWN) if secret in shown] == []
@@ -104,7 +104,7 @@ def test_a_monitor_shows_ones_own_requests_and_the_model(shared: Server) -> None
     assert reading(OWN) == ("actor", "ready", 4, 1, ["anna", "ben"])
 
 
-def test_why_a_model_is_not_loaded_is_told_to_operators(shared: Server) -> None:
+def test_operators_see_why_a_model_is_not_loaded(shared: Server) -> None:
     answers = {key: ask(shared, key, "say x", model="broken") for key in (BEN, OWN)}
     assert {answer.status_code for answer in answers.values()} == {503}
     messages = {key: answer.json()["error"]["message"] for key, answer in answers.items()}
@@ -112,7 +112,7 @@ def test_why_a_model_is_not_loaded_is_told_to_operators(shared: Server) -> None:
     assert "no-such.gguf is not a GGUF file" in messages[OWN]
 
 
-def test_why_an_engine_failed_is_told_to_operators() -> None:
+def test_operators_see_why_an_engine_failed() -> None:
     """Its error quotes llama.cpp's last lines, with the paths of files."""
     restart = RestartPolicy(max_crashes=99, first_delay_s=0.01)
     with served(directed(access=Access(keys=KEYS), restart=restart)) as server:

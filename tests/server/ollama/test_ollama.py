@@ -376,7 +376,7 @@ def test_an_embedding_model_says_what_it_is(actor: Server) -> None:
     assert reply[f"{reply['general.architecture']}.embedding_length"] == 64
 
 
-def test_a_loaded_model_tells_its_family_and_no_other_does(several: Server) -> None:
+def test_only_a_loaded_model_reports_its_family(several: Server) -> None:
     loaded = several.serving.models.current
     assert loaded is not None
     info = replace(loaded.info, architecture="qwen3")

@@ -38,7 +38,7 @@ def test_a_whole_answer(typist: Server) -> None:
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + 20
 
 
-def test_a_stream_tells_the_same_text(typist: Server) -> None:
+def test_a_stream_has_the_same_text(typist: Server) -> None:
     ask = typist.openai().chat.completions.create
     whole = ask(model="typist", messages=HELLO, temperature=0, max_tokens=40)
     chunks = list(ask(model="typist", messages=HELLO, temperature=0, max_tokens=40, stream=True))

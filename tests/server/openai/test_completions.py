@@ -54,7 +54,7 @@ def test_several_prompts_and_choices_keep_their_order(typist: Server) -> None:
     assert [choice.text for choice in answer.choices[2:4]] == [choice.text for choice in alone.choices]
 
 
-def test_a_stream_tells_the_same_text(typist: Server) -> None:
+def test_a_stream_has_the_same_text(typist: Server) -> None:
     ask = typist.openai().completions.create
     whole = ask(model="typist", prompt="Once", max_tokens=20, temperature=0).choices[0].text
     stream = ask(

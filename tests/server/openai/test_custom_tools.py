@@ -88,7 +88,7 @@ def pieces_of(text: str, cuts: list[int]) -> list[str]:
 
 
 @given(st.text(), st.booleans(), st.lists(st.integers(0, 500)), st.integers(0, 3))
-def test_a_text_is_told_as_it_comes(text: str, is_ascii: bool, cuts: list[int], indent: int) -> None:
+def test_a_text_is_streamed_as_it_comes(text: str, is_ascii: bool, cuts: list[int], indent: int) -> None:
     reading = CustomInput()
     pieces = pieces_of(json.dumps({"input": text}, ensure_ascii=is_ascii, indent=indent or None), cuts)
     assert "".join([*map(reading.add, pieces), reading.end()]) == reading.text == text
@@ -115,7 +115,7 @@ def test_of_a_call_that_was_cut_off_there_is_the_beginning(text: str, num_cut: i
         ("", ""),
     ],
 )
-def test_other_arguments_are_told_as_they_are(arguments: str, text: str) -> None:
+def test_other_arguments_are_streamed_unchanged(arguments: str, text: str) -> None:
     assert read_input(arguments) == text
     reading = CustomInput()
     assert "".join([*map(reading.add, arguments), reading.end()]) == text

@@ -334,7 +334,7 @@ def test_a_custom_tool_of_a_namespace_is_answered_with_it(actor: Server) -> None
 
 
 def test_functions_of_a_namespace_are_tools_like_others(actor: Server) -> None:
-    """Codex has its MCP tools so. The model is told names that no two have."""
+    """Codex has its MCP tools so. The model gets unique names."""
     tools = seen(actor, tools=[*MCP, *TOOLS, *SKIPPED])["tools"]
     names = ["mcp__files__read-file", "mcp__files__patch", "mcp__web__read-file", "mcp__web__patch", "weather"]
     said = (

@@ -25,7 +25,7 @@ def reference(id: str | None) -> Any:
 
 
 def references(response: Any) -> list[Any]:
-    """As the AI SDK sends what it was told."""
+    """As the AI SDK sends items back."""
     return [reference(item.id) for item in response.output]
 
 
@@ -120,7 +120,7 @@ def test_nothing_is_kept_that_must_not_be(actor: Server) -> None:
     assert "send the whole conversation" in message
 
 
-def test_nobody_finds_the_response_of_another() -> None:
+def test_an_owner_cannot_find_the_response_of_another() -> None:
     keys = ApiKeys((("anna", "key-of-anna-000000"), ("ben", "key-of-ben-0000000")))
     with served(directed(access=Access(keys=keys))) as server:
         first = server.openai("key-of-anna-000000").responses.create(model="", input="say secret")
@@ -165,7 +165,7 @@ def test_an_unsent_response_is_not_kept() -> None:
     assert (len(memory.items), len(memory.responses)) == (0, 0)
 
 
-def test_what_a_model_sent_and_nobody_could_return_is_the_caller_s_to_leave_out(actor: Server) -> None:
+def test_the_caller_may_leave_out_items_that_cannot_be_returned(actor: Server) -> None:
     first = actor.openai().responses.create(model="", input=f"call {'x' * 300}", tools=TOOLS)
     assert refused(actor, input=[*references(first), SHOW])[:2] == (400, "input.0")
     assert refused(actor, previous_response_id=first.id)[:2] == (400, "previous_response_id")

@@ -46,7 +46,7 @@ def grammar_of(form: CallForm, *schemas: Values, is_strict: bool = False) -> str
 
 def is_called(form: CallForm, matcher: LLMatcher, arguments: Values, name: str = "f0") -> bool:
     text = write_calls(form, [(name, arguments)])
-    if form.call.endswith("(«args»)"):  # JSON is valid there too, and can be told from any value
+    if form.call.endswith("(«args»)"):  # JSON is valid there too, and can be distinguished from any value
         first, _, last = form.around
         text = f"{first}{name}({', '.join(f'{key}={json.dumps(value)}' for key, value in arguments.items())}){last}"
     return fits(matcher, text)

@@ -54,13 +54,13 @@ def test_tokens_that_cannot_be_drafted_rank_last_and_stay_as_they_were() -> None
 def test_a_second_choice_is_as_sure_as_it_is_next_to_the_worse_ones() -> None:
     """Of the last that is ranked nothing could be said."""
     row = np.array([1.0, 5.0, -4.0, 3.0], np.float32)
-    for branches in (1, 2):
+    for num_choices in (1, 2):
         choices = TopTokens()
-        count = num_ranked(branches, len(row), confident=True)
+        count = num_ranked(num_choices, len(row), confident=True)
         NATIVE.rank(row.ctypes.data, len(row), count, make_block_maxima(len(row)), choices.tokens_at, choices.shares_at)
-        said = choices.read(1, count, branches, confident=True)
-        assert said.tokens == [[1, 3][:branches]]
-        np.testing.assert_allclose(said.confidences, [[0.86672, 0.88009][:branches]], atol=1e-5)
+        said = choices.read(1, count, num_choices, confident=True)
+        assert said.tokens == [[1, 3][:num_choices]]
+        np.testing.assert_allclose(said.confidences, [[0.86672, 0.88009][:num_choices]], atol=1e-5)
     assert [num_ranked(n, 99, confident=True) for n in (1, 2, 3, 4)] == [4, 4, 4, 5]
     assert [num_ranked(n, 2, confident=True) for n in (1, 2)] == [2, 2]
     assert [num_ranked(n, 99, confident=False) for n in (1, 2)] == [1, 2]

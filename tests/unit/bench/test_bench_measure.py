@@ -119,7 +119,7 @@ def test_repeats_of_a_prompt_are_one_unit() -> None:
     assert easy.speedup == once.speedup
 
 
-def test_repeats_of_one_prompt_a_category_make_nobody_surer_of_others() -> None:
+def test_repeats_of_one_prompt_make_no_category_more_certain() -> None:
     """The spread between the prompts decides, not that of the same prompt asked again."""
     many = evaluate(
         measured(paced(SPEEDS), (AUTO,), order_prompts(prompts(1), [1], repeats=9, warm_up=()))[0], (AUTO,), server=None

@@ -137,7 +137,7 @@ def test_an_interrupt_while_asking_leaves_nothing_running() -> None:
     assert client.cancelled == ["a-0"]
 
 
-def test_an_answer_that_somebody_cancelled_is_no_measurement() -> None:
+def test_a_cancelled_answer_is_not_a_measurement() -> None:
     one = Arrivals(ChatRequest(id="r"))
     one.arrive(Finished("r", "cancelled", "", 1, 0, Timings(), SpeculationStats()))
     with pytest.raises(EngineError, match="cancelled"):
@@ -169,7 +169,7 @@ def test_freshness_leaves_no_slot_with_an_old_prompt(num_slots: int, num_asked: 
     assert max(reused) <= 1
 
 
-def test_nobody_drafts_from_what_another_was_answered() -> None:
+def test_no_request_drafts_from_another_owners_answers() -> None:
     client = TimedClient(lambda request: TimedAnswer(range(9)))
     for name in ("a", "b"):
         ask(Side("auto", client), [PROMPT] * 2, [GREEDY] * 2, name=name)

@@ -62,7 +62,7 @@ def test_more_prompts_narrow_the_interval() -> None:
     assert many.high - many.low < few.high - few.low
 
 
-def test_one_ratio_alone_tells_nothing_but_itself() -> None:
+def test_one_ratio_alone_gives_no_bounds() -> None:
     bound = bound_mean([[1.5]])
     assert bound == Bound(pytest.approx(1.5))  # type: ignore[arg-type]
     assert not bound.is_known

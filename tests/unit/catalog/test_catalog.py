@@ -121,7 +121,7 @@ def test_files_of_eight_bits_have_eight_bits_a_parameter(catalog: Catalog) -> No
             assert 8.1 < bits < 8.9 or target.id == "gpt-oss-20b", (target.id, bits)
 
 
-def test_every_target_tells_when_it_came_out(catalog: Catalog, tmp_path: Path) -> None:
+def test_every_target_states_its_release(catalog: Catalog, tmp_path: Path) -> None:
     for target in catalog.targets.values():
         assert target.released and target.field_confidence["released"] in ("page", "inferred"), target.id
     assert catalog.median_release == "2025-12"

@@ -111,7 +111,7 @@ def test_heads(catalog: Catalog) -> None:
     assert count_kv_bytes(head) == 4096  # bytes of a token in f16, as published
     published = catalog.drafts["e3-qwen3-8b-angelslim"].sizes["q8_0"]
     assert head.weights_bytes == pytest.approx(published * 4.5 / 8.5, abs=1), "it is loaded as a copy in four bits"
-    assert estimate_draft_shape(catalog.drafts["e3-qwen3-next-80b-specforge"], target) is None  # nobody told its size
+    assert estimate_draft_shape(catalog.drafts["e3-qwen3-next-80b-specforge"], target) is None  # its size is unknown
 
 
 def test_an_mtp_layer_is_as_large_as_what_it_adds_to_a_published_file(catalog: Catalog) -> None:

@@ -1,4 +1,4 @@
-"""What an unknown target is told: of names as Ollama writes them, where they were looked for."""
+"""The message for an unknown target: for names like Ollama's, where they were looked for."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_who_crashed_it_twice_in_company_runs_alone_and_then_counts() -> None:
     assert suspects.find_refusal(X) is None and suspects.find_refusal(A) is None
     assert suspects.must_wait(X, 0.0, [(B, 0.0)])  # until what runs has ended
     assert not suspects.must_wait(X, 0.0, [])
-    assert suspects.must_wait(B, 0.0, [(X, 0.0)])  # nobody joins it
+    assert suspects.must_wait(B, 0.0, [(X, 0.0)])  # no request joins it
     assert not suspects.must_wait(B, 0.0, [(A, 0.0), (X, 0.0)])  # it has company already
     assert suspects.record_crash([X], ERROR) is None
     assert suspects.record_crash([X, A], ERROR) is None  # in company: no proof
@@ -78,7 +78,7 @@ def test_who_crashed_it_twice_in_company_runs_alone_and_then_counts() -> None:
     assert suspects.find_refusal(A) is None
 
 
-def test_nobody_is_refused_where_the_engine_dies_without_it_as_often() -> None:
+def test_no_request_is_refused_if_the_engine_dies_as_often_without_it() -> None:
     suspects = suspects_after([X], [A], [B], [C])
     assert suspects.record_crash([X], ERROR) is None
     assert suspects.record_crash([X], ERROR) is None
@@ -108,7 +108,7 @@ def test_a_bystander_is_never_refused(crashes: list[tuple[set[Digest], set[Diges
         assert [suspects.find_refusal(each) for each in (A, B, C)] == [None] * 3
 
 
-def test_a_suspect_that_has_run_for_long_holds_nobody_up() -> None:
+def test_a_suspect_that_has_run_for_long_delays_no_other() -> None:
     clock = Clock()
     suspects = CrashSuspects(clock)
     for _ in range(2):

@@ -118,7 +118,7 @@ def test_what_a_server_does_wrong_is_said(script: Script, said: str) -> None:
         asked(script)
 
 
-def test_nobody_there_is_said_before_anything_is_asked() -> None:
+def test_an_unreachable_server_is_reported_before_any_question() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # not listening
         client = HttpClient(f"http://127.0.0.1:{taken.getsockname()[1]}")
@@ -309,7 +309,7 @@ def test_all_sampling_is_passed_on_and_only_where_it_is_not_the_default() -> Non
     assert plain.keys() == {"model", "stream", "stream_options", "prompt", "temperature", "top_p"}
 
 
-def test_a_server_of_ours_tells_all_figures() -> None:
+def test_a_server_of_ours_reports_all_figures() -> None:
     script = Script(our_words("one", " two", " three", drafted={1: True}), models=OUR_MODELS)
     reply = asked(script, question(spec=fixed_spec(3)))
     assert [piece.drafted for piece in reply.pieces] == [False, True, False]
@@ -488,7 +488,7 @@ def test_pictures_are_sent_as_data_urls_where_they_stand(
         ({"capabilities": "of another kind"}, True),
     ],
 )
-def test_a_server_may_read_images_unless_it_tells_otherwise(expected: dict[str, object], sees: bool) -> None:
+def test_a_server_may_read_images_unless_it_says_otherwise(expected: dict[str, object], sees: bool) -> None:
     assert read_info({"id": "m", **expected}, {}, "url").sees_images is sees
 
 
@@ -502,7 +502,7 @@ def test_a_server_may_read_images_unless_it_tells_otherwise(expected: dict[str, 
         ("m", True),
     ],
 )
-def test_llama_server_tells_in_a_second_list_whether_its_model_sees(models: object, sees: bool) -> None:
+def test_llama_server_reports_in_a_second_list_whether_its_model_reads_images(models: object, sees: bool) -> None:
     entry = choose_model({"data": [{"id": "m"}], "models": models}, "", "url")
     assert read_info(entry, {}, "url").sees_images is sees
 
@@ -511,7 +511,7 @@ def test_llama_server_tells_in_a_second_list_whether_its_model_sees(models: obje
     ("capabilities", "wanted", "chosen"),
     [
         ([["embedding"], ["completion"], []], "", "b"),
-        ([["embedding"], [], ["completion"]], "", "b"),  # not told
+        ([["embedding"], [], ["completion"]], "", "b"),  # not reported
         ([["embedding"]] * 3, "", "a"),
         ([["embedding"], ["completion"], []], "a", "a"),
         ([None, ["completion"], []], "", "a"),

@@ -132,7 +132,7 @@ def test_a_suspect_runs_alone_and_all_wait_no_longer_than_a_trial(monkeypatch: p
     assert in_flight.num_waiting == 0
 
 
-def test_a_suspect_waits_until_what_runs_has_ended_and_nobody_overtakes_it() -> None:
+def test_a_suspect_waits_until_running_requests_end_and_none_overtakes_it() -> None:
     in_flight, engine = requests_with(Engine()), Engine()
     for n in range(2):
         crash_with(in_flight, ask(f"x {n}", "x"), ask(f"a {n}", "a"))
@@ -205,7 +205,7 @@ def test_kills_make_no_suspects(hashed: list[str]) -> None:
     assert hashed == []
 
 
-def test_who_hangs_up_while_it_is_read_leaves_the_suspicion_to_nobody_else() -> None:
+def test_a_request_cancelled_while_being_read_casts_suspicion_on_no_other() -> None:
     """The engine goes on reading what was cancelled, and crashes on it."""
     in_flight, events = requests_with(Engine()), list[RequestEvent]()
     for n in range(3):

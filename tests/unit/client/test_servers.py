@@ -93,7 +93,7 @@ def test_without_slots_there_is_no_table() -> None:
     assert (reading.running, reading.totals.generated_tokens) == (1, 3469)
 
 
-def test_an_older_one_tells_other_things() -> None:
+def test_an_older_one_reports_other_fields() -> None:
     reading = parse_llama_server(Samples(page("llama_server_old.txt")), None, {}, TokenCount())
     assert (reading.cache_share, reading.cached_tokens) == (0.25, 1024)
     assert (reading.totals.drafts, reading.totals.cached_prompt_tokens) == (None, None)

@@ -127,7 +127,7 @@ def test_a_conversation_goes_on_with_its_model(tmp_path: Path) -> None:
     assert (session.model.info.target, session.choice.target) == ("eagle", "eagle")
 
 
-def test_a_model_that_was_named_stays_and_the_other_is_told(tmp_path: Path) -> None:
+def test_a_named_model_stays_and_the_other_is_mentioned(tmp_path: Path) -> None:
     save_session(make_session(Conversation(turns=[ONE]), target="eagle"), tmp_path)
     session = make_session(keeps=True)
     assert run(session, tmp_path, "/load one")[0] == "the conversation was held with eagle; /model eagle loads it"

@@ -275,7 +275,7 @@ def test_close_ends_a_call_in_the_making_and_starts_no_other(process: LimitedPro
         process.call("text", 1)
 
 
-def test_a_process_that_nobody_holds_ends() -> None:
+def test_a_process_without_references_ends() -> None:
     process = table()
     pid = process.call("pid")
     del process
@@ -369,7 +369,7 @@ def test_start_is_quiet_where_the_system_gives_no_thread(
     assert process.call("text", 1) == "x"
 
 
-def test_a_short_call_asks_nobody_what_it_takes(process: LimitedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_call_is_not_measured(process: LimitedProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no /proc, each look is a process of its own."""
     process.open()
     looks: list[int] = []

@@ -1,4 +1,4 @@
-"""Numbers of things in words, and that nobody makes plurals by hand."""
+"""Numbers of things in words, and that no code makes plurals by hand."""
 
 from __future__ import annotations
 

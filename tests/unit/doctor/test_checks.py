@@ -189,7 +189,7 @@ def test_a_card_whose_driver_is_not_nvidias_or_does_not_answer(driver: str | Non
 def test_a_driver_that_hangs_and_a_card_that_fell_off_the_bus() -> None:
     hangs = changed(WELL, unanswered=("NVIDIA's driver did not answer within 8 s",))
     assert levels(hangs) == {"gpu_driver": "problem"}
-    assert found(hangs, "gpu_driver").command == "nvidia-smi", "it may be slow, and nobody reboots on a guess"
+    assert found(hangs, "gpu_driver").command == "nvidia-smi", "it may be slow, and a guess is no reason to reboot"
     assert levels(changed(WELL, gpus=(Gpu(index=1, driver="550.120"),))) == {"gpu_driver": "problem"}
 
 

@@ -37,13 +37,13 @@ class Cells:
             self.remove(sequence, position)
             self.cells[sequence] |= {position + i: float(row[0, 0]) for i, row in enumerate(features)}
 
-    def fill(self, roots: Roots, depth: int, branches: int) -> Proposals:
+    def fill(self, roots: Roots, depth: int, num_choices: int) -> Proposals:
         for _, position, sequence in zip(*roots, strict=True):
             self.remove(sequence, position)
             self.filled.append((sequence, position, dict(self.cells[sequence])))
             self.cells[sequence] |= {position + i: -1.0 for i in range(depth)}  # the next call writes over it
         n = depth * len(roots.tokens)
-        return Proposals([[7] * branches] * n, [[0.5] * branches] * n)
+        return Proposals([[7] * num_choices] * n, [[0.5] * num_choices] * n)
 
     def remove(self, sequence: int, first_position: int) -> None:
         self.cells[sequence] = {at: f for at, f in self.cells[sequence].items() if at < first_position}

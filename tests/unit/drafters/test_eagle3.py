@@ -350,7 +350,7 @@ def test_states_that_wait_and_what_is_remembered_asleep_take_main_memory_too() -
 
 def test_an_ended_request_leaves_no_cells_of_its_branches() -> None:
     head = ScriptedHead(TABLE)
-    drafter = Eagle3(head, (0,), branches=3, sequences=BranchSequences(head, 1, 2))
+    drafter = Eagle3(head, (0,), num_choices=3, sequences=BranchSequences(head, 1, 2))
     text = [4, 5, 6]
     drafter.commit([committed(0, text, 0)])
     text.append(best(text))

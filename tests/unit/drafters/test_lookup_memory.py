@@ -67,7 +67,7 @@ def test_texts_belong_to_a_key_and_not_to_its_name(tmp_path: Path) -> None:
     assert drafted_after(open_with(), "ann", [7, *CODE[20:30]]) == []
 
 
-def test_files_name_nobody_and_are_the_users_own(tmp_path: Path) -> None:
+def test_files_contain_no_names_and_are_the_users_own(tmp_path: Path) -> None:
     memory = LookupMemory(tmp_path / "new" / "folder", 100, N_VOCAB)
     memory.append("ann", [1, 2, 3])
     memory.append("bob", [4])

@@ -15,9 +15,9 @@ from eaglelocal.drafters.drafter import NOTHING, Committed, Node
 NUM_HEADS = 5
 
 
-def new_drafter(max_rows: int = 64, branches: int = 1) -> tuple[Medusa, ScriptedMedusa]:
+def new_drafter(max_rows: int = 64, num_choices: int = 1) -> tuple[Medusa, ScriptedMedusa]:
     head = ScriptedMedusa(TABLE, max_rows=max_rows)
-    return Medusa(head, 3, block_size=NUM_HEADS, branches=branches), head
+    return Medusa(head, 3, block_size=NUM_HEADS, num_choices=num_choices), head
 
 
 def test_its_traits_are_those_of_a_block() -> None:
@@ -56,7 +56,7 @@ def replace_features(rows: Committed, features: ScriptedFeatures | None) -> Comm
 
 
 def test_siblings_are_the_second_choices_of_all_slots() -> None:
-    drafter, head = new_drafter(branches=2)
+    drafter, head = new_drafter(num_choices=2)
     texts = {slot: [slot + 1, 5, 6] for slot in range(3)}
     drafter.commit([committed(slot, text, 0) for slot, text in texts.items()])
     rooted = {slot: [*text, best(text)] for slot, text in texts.items()}

@@ -340,7 +340,7 @@ def test_a_hole_is_an_error_awake_and_a_new_beginning_asleep() -> None:
 
 
 # ---- recent answers and their owners
-def test_an_answer_is_drafted_to_other_requests_of_its_owner_and_to_nobody_else() -> None:
+def test_an_answer_is_drafted_only_to_other_requests_of_its_owner() -> None:
     drafter = Ngram(100)
     drafter.begin(0, "ann", 2)
     drafter.commit([committed(0, [8, 9, 1, 2, 3, 4])])

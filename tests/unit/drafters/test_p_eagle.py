@@ -44,7 +44,7 @@ def test_no_more_is_drafted_than_was_trained(depth: int) -> None:
 
 
 def test_second_choices_are_those_of_their_own_rows() -> None:
-    drafter, _ = new_drafter(branches=2)
+    drafter, _ = new_drafter(num_choices=2)
     texts = {slot: [slot + 1, 5, 6] for slot in range(3)}
     drafter.commit([committed(slot, text, 0) for slot, text in texts.items()])
     rooted = {slot: [*text, best(text)] for slot, text in texts.items()}

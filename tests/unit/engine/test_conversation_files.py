@@ -123,7 +123,7 @@ def test_a_whole_description_of_another_file_is_refused(tmp_path: Path) -> None:
         read_file(path)
 
 
-def test_a_file_without_an_owner_is_nobodys(files: ConversationFiles, tmp_path: Path) -> None:
+def test_a_file_without_an_owner_belongs_to_no_owner(files: ConversationFiles, tmp_path: Path) -> None:
     """As versions before this one wrote them."""
     files.write_later(held(TOKENS), CELLS)
     files.wait()

@@ -16,7 +16,7 @@ from eaglelocal.core.events import Begun, Embeddings, EngineInfo, Failed, Finish
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import ChatRequest, EmbedRequest
 from eaglelocal.engine.embedding_engine import EmbeddingEngine
-from eaglelocal.engine.input_queue import Lanes
+from eaglelocal.engine.input_queue import InputExecutors
 from eaglelocal.errors import RequestError
 
 INFO = EngineInfo(
@@ -106,8 +106,8 @@ def test_vectors_come_together_in_order_and_then_the_end() -> None:
 def test_work_on_a_request_is_reported_before_its_first_pass() -> None:
     reported: list[tuple[object, int]] = []
     embedder = TableEmbedder()
-    lanes = Lanes(report=lambda event: reported.append((event, len(embedder.passes))))
-    engine = EmbeddingEngine(embedder, Letters(), INFO, lambda: None, lanes=lanes)
+    input_executors = InputExecutors(report=lambda event: reported.append((event, len(embedder.passes))))
+    engine = EmbeddingEngine(embedder, Letters(), INFO, lambda: None, input_executors=input_executors)
     for name, length in (("long", embedder.n_batch), ("next", 1)):
         engine.submit(EmbedRequest(id=name, inputs=((7,) * length, (8,) * length)))
     run(engine)

@@ -1,4 +1,4 @@
-"""Requests on their way to the scheduler: read once, in order, in parallel lanes, dropped if nobody waits."""
+"""Requests on their way to the scheduler: read once, in order, by parallel executors, dropped if no client waits."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import pytest
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.request import ChatRequest, EmbedRequest, Image, Infill, Message, Mixed, Ranking
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
-from eaglelocal.engine.input_queue import INLINE, STACK_BYTES, InputQueue, Lanes, Prepared, start_lanes
+from eaglelocal.engine.input_queue import INLINE, STACK_BYTES, InputExecutors, InputQueue, Prepared, start_executors
 from eaglelocal.engine.prompt_tokens import (
-    CONSTRAINT_LANE,
-    LONG_LANE,
+    CONSTRAINT_EXECUTOR,
+    LONG_EXECUTOR,
     MAX_CACHED_PROMPTS,
     MAX_QUICK,
     QUICK_CHARS,
     QUICK_S,
     SHORT_CHARS,
-    ChatLanes,
+    ExecutorChooser,
     PromptCache,
     PromptTokens,
-    choose_embed_lane,
+    choose_embed_executor,
     count_chars,
     is_read_quickly,
     make_prompt_key,
@@ -41,8 +41,12 @@ def asked(name: str, text: str = "hi") -> ChatRequest:
     return ChatRequest(id=name, text=text)
 
 
-def queue_of(read: Callable[[ChatRequest], str], *lanes: Executor) -> InputQueue[ChatRequest, str]:
-    return InputQueue(read, Lanes(lanes) if lanes else INLINE, lane_of=lambda request, num: int(request.id[0]) % num)
+def queue_of(read: Callable[[ChatRequest], str], *executors: Executor) -> InputQueue[ChatRequest, str]:
+    return InputQueue(
+        read,
+        InputExecutors(executors) if executors else INLINE,
+        choose_executor=lambda request, num: int(request.id[0]) % num,
+    )
 
 
 def taken(queue: InputQueue[ChatRequest, str]) -> list[Prepared[ChatRequest, str]]:
@@ -68,7 +72,7 @@ def test_what_was_read_is_taken_in_order_and_once() -> None:
     assert queue.take() == [] and "1" not in queue and len(queue) == 0
 
 
-def test_a_slow_lane_holds_up_no_other() -> None:
+def test_a_slow_executor_delays_no_other() -> None:
     may_go_on = threading.Event()
 
     def read(request: ChatRequest) -> str:
@@ -192,14 +196,14 @@ def test_closing_waits_for_what_is_being_read() -> None:
     queue.take()
 
 
-def test_the_lanes_are_threads_of_their_own() -> None:
+def test_the_executors_are_threads_of_their_own() -> None:
     before_bytes = threading.stack_size()
-    lanes = start_lanes().executors
-    names = [lane.submit(lambda: threading.current_thread().name).result() for lane in lanes]
-    assert len(set(names)) == len(lanes) == 5
+    executors = start_executors().executors
+    names = [executor.submit(lambda: threading.current_thread().name).result() for executor in executors]
+    assert len(set(names)) == len(executors) == 5
     assert threading.stack_size() == before_bytes != STACK_BYTES
-    for lane in lanes:
-        lane.shutdown()
+    for executor in executors:
+        executor.shutdown()
 
 
 LONG = "x" * (SHORT_CHARS + 1)
@@ -231,31 +235,31 @@ SCHEMA = Constraint(Syntax.JSON_SCHEMA, "{}")
 )
 def test_what_may_take_long_is_read_apart(request_: ChatRequest, is_long: bool) -> None:
     assert may_take_long(request_) == is_long
-    assert (ChatLanes().choose(request_, 3) > 0) == is_long
-    assert ChatLanes().choose(request_, 1) == 0
+    assert (ExecutorChooser().choose(request_, 3) > 0) == is_long
+    assert ExecutorChooser().choose(request_, 1) == 0
 
 
-def test_new_schemas_keep_nobody_waiting_but_each_other() -> None:
-    lanes = ChatLanes()
+def test_new_schemas_only_wait_for_each_other() -> None:
+    chooser = ExecutorChooser()
     bound = ChatRequest(id="a", text="a", constraint=SCHEMA)
-    assert lanes.choose(bound, 3) == CONSTRAINT_LANE
-    assert lanes.choose(replace(bound, text=LONG), 3) == lanes.choose(asked("a", LONG), 3) == LONG_LANE
-    lanes.learn(bound, QUICK_S * 2)
-    assert lanes.choose(bound, 3) == CONSTRAINT_LANE
-    lanes.learn(bound, QUICK_S / 2)
-    assert lanes.choose(replace(bound, id="b", text="another"), 3) == 0
-    assert lanes.choose(replace(bound, text=LONG), 3) == LONG_LANE
-    assert lanes.choose(replace(bound, tools=(Tool("f"),)), 3) == CONSTRAINT_LANE
+    assert chooser.choose(bound, 3) == CONSTRAINT_EXECUTOR
+    assert chooser.choose(replace(bound, text=LONG), 3) == chooser.choose(asked("a", LONG), 3) == LONG_EXECUTOR
+    chooser.learn(bound, QUICK_S * 2)
+    assert chooser.choose(bound, 3) == CONSTRAINT_EXECUTOR
+    chooser.learn(bound, QUICK_S / 2)
+    assert chooser.choose(replace(bound, id="b", text="another"), 3) == 0
+    assert chooser.choose(replace(bound, text=LONG), 3) == LONG_EXECUTOR
+    assert chooser.choose(replace(bound, tools=(Tool("f"),)), 3) == CONSTRAINT_EXECUTOR
     for number in range(MAX_QUICK):
-        lanes.learn(replace(bound, constraint=Constraint(Syntax.REGEX, f"a{number}")), 0.0)
-    assert lanes.choose(bound, 3) == CONSTRAINT_LANE and len(lanes._quick) == MAX_QUICK
+        chooser.learn(replace(bound, constraint=Constraint(Syntax.REGEX, f"a{number}")), 0.0)
+    assert chooser.choose(bound, 3) == CONSTRAINT_EXECUTOR and len(chooser._quick) == MAX_QUICK
 
 
 def test_texts_to_embed_are_measured_together() -> None:
     short, long = EmbedRequest(id="a", inputs=("a", (1, 2))), EmbedRequest(id="a", inputs=("x" * SHORT_CHARS, (1,)))
     ranking = EmbedRequest(id="a", inputs=("a",), ranking=Ranking(query=LONG))
-    assert [choose_embed_lane(each, 3) > 0 for each in (short, long, ranking)] == [False, True, True]
-    assert choose_embed_lane(long, 1) == 0
+    assert [choose_embed_executor(each, 3) > 0 for each in (short, long, ranking)] == [False, True, True]
+    assert choose_embed_executor(long, 1) == 0
 
 
 class CountingPrompts:

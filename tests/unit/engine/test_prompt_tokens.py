@@ -74,7 +74,7 @@ GAP = Infill(("f(",), (")\n",), (("a.py", "x<mid>"), ("b.py", "y")), "z<mid>")
         (FEW, False, "\n\n--- snippet ---\n\nx<mid>\n\n--- snippet ---\n\ny[pre]f(z[mid][suf])\n[mid]"),
     ],
 )
-def test_a_gap_is_reported_as_llama_server_tells_it(marks: FillTokens, has_bos: bool, expected: str) -> None:
+def test_a_gap_is_reported_as_llama_server_does(marks: FillTokens, has_bos: bool, expected: str) -> None:
     assert filled(GAP, marks, has_bos=has_bos) == expected
 
 

@@ -68,6 +68,6 @@ def test_what_prompts_take_beyond_the_curve_is_believed(dearer: float) -> None:
     for _ in range(30):
         pacing.learn({0: draft(0)}, (chunk(1, 8),), 1.0 + dearer * 0.8)
     assert pacing.pace.prompt_factor == pytest.approx(dearer, rel=0.05)
-    pacing.learn({}, (chunk(1, 8),), 99.0)  # with nobody beside it a prompt has no pace to keep
+    pacing.learn({}, (chunk(1, 8),), 99.0)  # with no answer beside it a prompt has no pace to keep
     pacing.learn({0: draft(0)}, (), 99.0)
     assert pacing.pace.prompt_factor == pytest.approx(dearer, rel=0.05)

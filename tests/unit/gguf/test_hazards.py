@@ -113,7 +113,7 @@ LAWFUL: list[tuple[str, Change]] = [
     ("gemma3", key("gemma3.attention.value_length", 32)),
     ("hunyuan-dense", key("hunyuan-dense.expert_count", 1)),
     ("bert", embedding(64)),
-    ("gemma3", key("gemma3.embedding_length_out", 65)),  # whose states nobody reads in that width
+    ("gemma3", key("gemma3.embedding_length_out", 65)),  # whose states are not read in that width
     ("deepseek4", key("deepseek4.embedding_length_out", 256)),
     ("deepseek4", key("deepseek4.hyper_connection.count", 4)),
     ("deepseek4", tensor("blk.0.ffn_gate_tid2eid.weight", TYPE_I32, (2, 5))),

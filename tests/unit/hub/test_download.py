@@ -299,12 +299,12 @@ def test_a_name_that_no_disk_takes_is_reported(hub: LoopbackHub, tmp_path: Path,
     assert hub.asked_of_storage() == []
 
 
-def test_a_long_name_next_to_what_is_wanted_hinders_nobody(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
+def test_a_long_name_next_to_the_wanted_file_does_no_harm(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
     hub.repos[REPO].files["x" * 300 + ".png"] = HubFile(b"picture")
     assert fetched(tmp_path, waits).is_file()
 
 
-def test_a_cache_that_nobody_may_write_into_is_reported(
+def test_a_cache_that_cannot_be_written_is_reported(
     hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever folder it is: here the one of the snapshot."""
@@ -327,7 +327,7 @@ def test_hashes_that_are_none_are_refused(hub: LoopbackHub, tmp_path: Path, wait
     assert "does not answer as a hub" in refusal(tmp_path, waits).message
 
 
-def test_nobody_there(hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_hub_answers(hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     error = refusal(tmp_path, waits)
     assert "the connection to 127.0.0.1:9 failed" in error.message and len(waits.slept_s) == 3
@@ -427,7 +427,7 @@ def test_on_a_disk_without_links_nothing_is_wanted_twice(
     download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None, free=0)  # needs no room
 
 
-def test_nobody_else_may_write_what_was_fetched_whatever_the_umask(
+def test_no_other_user_may_write_fetched_files_whatever_the_umask(
     hub: LoopbackHub, tmp_path: Path, waits: Waits
 ) -> None:
     before = os.umask(0)

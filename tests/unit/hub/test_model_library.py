@@ -145,7 +145,7 @@ def test_a_folder_of_ones_own(home: Path) -> None:
     assert isinstance(locate_reference("mine-q8_0"), Profile)
 
 
-def test_files_of_one_name_are_told_apart_by_their_folders(home: Path) -> None:
+def test_files_of_one_name_are_distinguished_by_their_folders(home: Path) -> None:
     for user in ("a", "b"):
         put(home / "models" / user / "x-GGUF" / "x-Q8_0.gguf", user)
     (home / "models" / "again").symlink_to(home / "models" / "a")

@@ -85,7 +85,7 @@ def test_an_answer_is_kept_with_its_prompt_and_listeners_see_no_tokens(tmp_path:
         (ChatRequest(id="1", text="hi", owner="ann"), MIN_CANCELLED_TOKENS - 1, "cancelled"),
     ],
 )
-def test_what_nobody_agreed_to_or_is_worth_nothing_is_not_kept(
+def test_answers_without_consent_or_use_are_not_kept(
     tmp_path: Path, request_: AnyRequest, num: int, reason: str
 ) -> None:
     engine = AnsweringEngine(num, reason)

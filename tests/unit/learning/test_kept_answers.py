@@ -94,7 +94,7 @@ def test_answers_come_back_by_time_with_hashes_of_their_owners(tmp_path: Path) -
     assert keep(tmp_path).size().num_answers == 2 and keep(tmp_path).size().num_bytes == num_bytes(tmp_path)
 
 
-def test_files_name_nobody_and_are_the_users_own(tmp_path: Path) -> None:
+def test_files_contain_no_names_and_are_the_users_own(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     keep(folder).append("ann", answer(1))
     (path,) = list_files(folder)

@@ -47,7 +47,7 @@ def test_memory_that_is_shared_counts_once_for_both() -> None:
     assert choose_victims(needs(0, 30), {"a": needs(80, 0)}, SHARED) == ["a"]
 
 
-def test_what_is_not_known_to_be_full_makes_nobody_leave() -> None:
+def test_unknown_memory_evicts_no_model() -> None:
     assert choose_victims(needs(10**9), {"a": needs(10**9)}, (FreeMemory(RAM, None),)) == []
 
 
@@ -55,7 +55,7 @@ models = st.tuples(st.integers(0, 60), st.integers(0, 15)).map(lambda pair: need
 
 
 @given(models, st.dictionaries(st.sampled_from("abcdef"), models), st.sampled_from([ROOMS, SHARED]))
-def test_nobody_leaves_in_vain(
+def test_no_model_is_evicted_in_vain(
     needed: tuple[Buffer, ...], held: dict[str, tuple[Buffer, ...]], free_memory: tuple[FreeMemory, ...]
 ) -> None:
     gone = choose_victims(needed, held, free_memory)

@@ -107,7 +107,7 @@ def test_a_file_with_fewer_bits_than_its_name_has_is_worth_its_bits() -> None:
     assert worth("IQ3_S", bits=3.7) == worth("IQ3_S", bits=USUAL)
 
 
-def test_what_nobody_measured_is_worth_its_bits() -> None:
+def test_an_unmeasured_quantization_is_worth_its_bits() -> None:
     for quant in ("IQ9_Z", ""):
         assert worth("Q4_K_M", bits=USUAL) < worth(quant, bits=5.1) < worth("Q5_K_M", bits=USUAL)
         assert worth("Q2_K", bits=USUAL) < worth(quant, bits=3.4) < worth("Q3_K_M", bits=USUAL)

@@ -93,7 +93,7 @@ def test_a_card_that_works_in_main_memory_is_planned_there(reported_bytes: int |
     assert device_load(found.free_memory[0], held, found.free_memory).missing_bytes == 10 * GIB  # the same memory
 
 
-def test_what_is_sold_of_a_card_is_known_by_the_name_that_its_driver_tells(tmp_path: Path) -> None:
+def test_a_part_of_a_card_is_known_by_its_drivers_name(tmp_path: Path) -> None:
     """amdgpu states no bandwidth."""
     found = spec_of(recorded_machine("rx-7900-xtx", tmp_path))
     (card,) = found.gpus

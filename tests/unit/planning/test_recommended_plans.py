@@ -87,7 +87,7 @@ def row_score(row: Row, *, swa_full: bool) -> float | None:
         option(row.target, row.quant),
         CandidateEvaluator(machine_named(row.machine), num_slots=1, measured={}),
     )
-    n_ctx = min(row.ctx, max(CONTEXTS))  # more is not tried where nobody asks for it
+    n_ctx = min(row.ctx, max(CONTEXTS))  # more is tried only if it is asked for
     setup = CacheSetup(n_ctx=n_ctx, kv_type=row.kv_type, swa_full=swa_full)
     if not evaluator.estimate_memory(chosen, draft_of(row), setup).fits:
         return None
@@ -222,7 +222,7 @@ def test_a_runnable_row_that_is_tight_fits_as_the_table_says() -> None:
 def test_what_is_recommended(machine: str, goal: str, targets: set[str]) -> None:
     candidate = chosen_of(planned(machine, goal)).candidate
     assert candidate.option.target in targets
-    assert candidate.offload.is_whole  # nobody would leave layers of these on the host
+    assert candidate.offload.is_whole  # no user would leave layers of these on the host
 
 
 @pytest.mark.slow

@@ -274,7 +274,7 @@ def test_a_draft_without_room_is_left_out_and_that_is_said(
 
 
 @pytest.mark.parametrize("gib", [11, 12, 14])
-def test_a_draft_goes_before_context_that_nobody_asked_for(
+def test_a_draft_is_worth_more_than_context_that_was_not_asked_for(
     drafted: str, monkeypatch: pytest.MonkeyPatch, gib: float
 ) -> None:
     found = on(with_card(gib), monkeypatch, RunOptions(target=drafted))

@@ -112,7 +112,7 @@ def test_a_draft_that_auto_takes_is_the_catalogues_own(hub: Path, catalog: Catal
         assert candidate.shape == read_shape(header)
         return {"here": candidate.is_here, "named": candidate.needs_naming}
 
-    assert draft() == {"here": True, "named": True}  # nobody asked for the two together
+    assert draft() == {"here": True, "named": True}  # the two were not asked for together
     file = locations.pulled_drafts_file()
     remember_draft(file, target_repo=TARGET_REPO, draft_repo=DRAFT_REPO, draft_tag="Q8_0")
     assert draft() == {"here": True, "named": False}

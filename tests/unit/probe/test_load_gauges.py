@@ -12,7 +12,7 @@ from eaglelocal.probe.load_gauges import GaugeWatch, GpuGauge, LoadSensors, open
 
 
 @dataclass(frozen=True)
-class Told:
+class CardReadings:
     total: int = 24 * 2**30
     free: int = 6 * 2**30
     gpu: int = 87
@@ -49,13 +49,13 @@ class FakeNvml:
         self._call("name")
         return b"RTX 4090"
 
-    def nvmlDeviceGetMemoryInfo(self, handle: object, /) -> Told:
+    def nvmlDeviceGetMemoryInfo(self, handle: object, /) -> CardReadings:
         self._call("memory")
-        return Told()
+        return CardReadings()
 
-    def nvmlDeviceGetUtilizationRates(self, handle: object, /) -> Told:
+    def nvmlDeviceGetUtilizationRates(self, handle: object, /) -> CardReadings:
         self._call("load")
-        return Told()
+        return CardReadings()
 
     def nvmlDeviceGetPowerUsage(self, handle: object, /) -> int:
         self._call("power")
@@ -123,7 +123,7 @@ def test_this_machine_is_reported() -> None:
     assert 0 < read.used_bytes <= read.total_bytes
 
 
-def test_a_watch_tells_what_it_knows_and_closes_what_it_opened() -> None:
+def test_a_watch_reports_what_it_knows_and_closes_what_it_opened() -> None:
     nvml = FakeNvml()
     watch = GaugeWatch(lambda: LoadSensors(nvml), interval_s=0.01)
     assert watch.latest() is None
@@ -133,7 +133,7 @@ def test_a_watch_tells_what_it_knows_and_closes_what_it_opened() -> None:
     wait_until(lambda: nvml.num_open == 0, "it is closed")
 
 
-def test_a_driver_that_hangs_holds_up_nobody() -> None:
+def test_a_driver_that_hangs_delays_no_caller() -> None:
     over = threading.Event()
 
     def hangs() -> LoadSensors:

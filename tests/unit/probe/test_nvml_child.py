@@ -65,7 +65,7 @@ def test_a_driver_that_dies_costs_only_its_cards(driver: pytest.MonkeyPatch, lib
     assert machine.cpu.usable_threads >= 1
 
 
-def test_a_folder_of_somebody_elses_is_not_imported_from(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_another_users_folder_is_not_imported_from(driver: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "pynvml.py").write_text("raise SystemExit(3)")
     driver.chdir(tmp_path)
     assert len(ask_gpus()) == 1

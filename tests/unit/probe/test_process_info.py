@@ -1,4 +1,4 @@
-"""A process and its pid's next owner are told apart; nothing raises."""
+"""A process and the next one with its pid are distinguished; nothing raises."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_what_was_not_used_for_longest_leaves() -> None:
     assert [key in held for key in keys] == [False, False, False, True, True]
 
 
-def test_what_is_larger_than_all_there_is_drives_out_nobody() -> None:
+def test_a_text_larger_than_all_memory_evicts_nothing() -> None:
     held = swap()
     first = put(held, LONG)
     second = held.put(SwappedText([7, *LONG], is_seen=True))

@@ -66,7 +66,7 @@ def test_to_have_been_away_is_no_credit() -> None:
 
 
 def test_an_owner_who_runs_alone_gathers_no_debt_against_a_newcomer() -> None:
-    """What was computed while nobody else waited is held against nobody for longer than one turn."""
+    """Work done while no other owner waited counts against its owner for one turn at most."""
     queue = FairQueue()
     for i in range(50):
         queue.add(request(f"a{i}", "a"))

@@ -386,7 +386,7 @@ def test_prompts_share_their_rows_and_get_more_where_they_outnumber_the_answers(
     assert counts == [7, 6]  # 1.1 x 2.2 = 2.42
 
 
-def test_a_shared_prompt_is_read_once_and_nobody_waits_for_the_dead() -> None:
+def test_a_shared_prompt_is_prefilled_once_and_no_request_waits_for_an_ended_one() -> None:
     world = World(3, n_batch=8, reuse_margin=1, min_fork=4)
     stem = list(range(100, 130))
     for i in range(3):

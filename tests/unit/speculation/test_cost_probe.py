@@ -1,4 +1,4 @@
-"""Occasional plain steps keep the cost of plain decoding up to date, and retries that of sizes that became dear."""
+"""Occasional plain steps keep the cost of plain decoding up to date; retries do so for sizes that became expensive."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_reading_however_dear_does_not_keep_it_asleep_for_good(num_slots: int) -
 
 
 def test_trials_go_on_while_a_probe_is_too_dear() -> None:
-    """They alone show that draft steps are no longer dear."""
+    """They alone show that draft steps are no longer expensive."""
     gate = DraftGate()
     while gate.is_awake:
         gate.record_step(DecayingSums(1.0, extra=0.0, cost=3.0, drafted=3), is_dear=True)

@@ -165,7 +165,7 @@ def test_a_text_that_begins_with_hope_takes_nothing_over() -> None:
 
 
 def dear_asleep(extra: float = 0.0, cost: float = 3.0) -> DraftGate:
-    """A gate that fell asleep because draft steps became dear."""
+    """A gate that fell asleep because draft steps became expensive."""
     gate = DraftGate()
     while gate.is_awake:
         gate.record_step(step(extra, cost), is_dear=True)

@@ -129,7 +129,7 @@ def test_a_hopeless_drafter_costs_next_to_nothing(name: str, num_slots: int) -> 
 @pytest.mark.parametrize("name", ["q8_0", "cliff"])
 @pytest.mark.parametrize("num_tokens", [(8, 40), (32, 128)])
 def test_short_answers_on_a_curve_with_a_cliff(name: str, num_tokens: tuple[int, int]) -> None:
-    """A new engine, a head that is sure and right: the second row is dear, and what lies behind the cliff pays."""
+    """A new engine, a head that is sure and right: the second row is expensive, and what lies behind the cliff pays."""
     sure = Profile((0.998, 0.998, 0.998, 0.998, 0.997, 0.995, 0.993, 0.99), spread=1.5, hard=(0.08, 5.5))
     chance = random.Random(1)
     answers = [Answer(chance.randint(*num_tokens), plain_text(sure)) for _ in range(64)]

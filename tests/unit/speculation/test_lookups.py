@@ -28,7 +28,7 @@ SLOTS = (0, 1)
 
 
 class UnaskedCosts(StepCosts):
-    """Costs whose predictions nobody may ask for while `is_closed`."""
+    """Costs whose predictions must not be requested while `is_closed`."""
 
     is_closed = False
 

@@ -197,7 +197,7 @@ def test_a_dear_size_is_retried_until_one_shows_that_it_is_cheap() -> None:
     checks = CostChecks(costs)
     for _ in range(2 * RETRY_GAP):
         checked(checks, 1, 1.1)
-    assert not checks.is_retry_due, "nothing is dear"
+    assert not checks.is_retry_due, "nothing is expensive"
     slow_down(costs, 3.0)
     assert checks.is_retry_due
     checked(checks, 1, 1.1, is_retry=True)
@@ -283,7 +283,7 @@ def test_a_first_draft_step_that_was_too_cheap_makes_no_later_one_dear() -> None
 
 
 def test_a_drafter_is_as_dear_as_its_last_draft_step() -> None:
-    """What was dear for more slots than decode now does not count."""
+    """Sizes that were expensive for more slots than decode now do not count."""
     costs = LearnedDraftCosts()
     for cost in [1.0] * 20 + [3.0] * NUM_RECENT:
         costs.add_draft_step("head", 8, cost)

@@ -502,7 +502,7 @@ def test_a_machine_that_slept_during_a_decode_leaves_a_state_that_is_understood(
 
 
 # ---- on a GPU
-def test_the_first_of_a_kind_makes_its_kernels_and_tells_nothing() -> None:
+def test_the_first_of_a_kind_makes_its_kernels_and_is_not_learned_from() -> None:
     costs = StepCosts(makes_kernels=True)
     costs.calibrate({1: [0.01] * 3, 4: [0.012] * 3})
     costs.learn(7, 3.0)

@@ -30,16 +30,16 @@ probabilities = st.floats(0.0, 1.0)
 steps = st.one_of(st.floats(-0.5, 2.0), st.sampled_from([0.0, 0.0, 0.02, 1.0]))  # of a cost curve: it may fall
 
 
-class Told:
-    """Implements what a choice asks of Acceptance: a confidence is the probability itself."""
+class KnownAcceptance:
+    """An acceptance model in which a confidence is the probability itself."""
 
     def probability(self, slot: int, drafter: str, depth: int, confidence: float) -> float:
         return confidence
 
 
 @dataclass
-class Priced:
-    """Implements what a choice asks of Prices."""
+class TableCosts:
+    """Step costs in tokens, by a table."""
 
     by_rows: Sequence[float]
     drafted: float = 0.0
@@ -84,8 +84,8 @@ def choice_of(
         slots,
         policies,
         DrafterSet(HEAD),
-        Told(),  # type: ignore[arg-type]
-        Priced(prices, draft_steps=draft_steps),  # type: ignore[arg-type]
+        KnownAcceptance(),  # type: ignore[arg-type]
+        TableCosts(prices, draft_steps=draft_steps),  # type: ignore[arg-type]
         leveled=False,
         max_siblings=max_siblings,
     )

@@ -35,7 +35,7 @@ CONVERSATIONS = (
     # several calls: all answered, out of order, one failed, one never answered, in messages of their own
     *("u a:cc t1 t2", "u a:cc t2 t1", "u a:rtcc t2 t1 u", "u a:cc t1 u", "u a:cc u", "u a:c a:c t1 t2"),
     *("u a:tc a:tc t1 t2 u", "u a:c t1 t1"),
-    # results of calls that nobody made
+    # results of calls that were never made
     *("u t?", "u a:c t?", "u a:t t? u"),
     # long
     *("s u a:c t1 a:tc t2 a:t u a:c t3", "u a:rtc t1 a:rtc t2 a:t u", "u a:rtc t1 a:rtcc t3 t2 a:t u a:rtc t4 u"),

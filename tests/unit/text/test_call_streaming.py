@@ -85,7 +85,7 @@ def read(form: CallForm, text: str, *, is_cut: bool = False, **fields: object) -
 
 
 def steps(form: CallForm, text: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """Each beginning of the text, and what is told of calls by then."""
+    """Each beginning of the text, and the parts of calls emitted by then."""
     reader = Reader(form)
     for index, char in enumerate(text):
         reader.push(char)
@@ -101,7 +101,7 @@ def by_label(form: CallForm) -> str:
 
 # ---- early
 def check_so_far(events: list[tuple[str, str]], written: str) -> None:
-    """What is told is what was written, but for a key, a number, a quote or a bracket that the next sign may change."""
+    """All text is emitted, except a key, a number, a quote or a bracket that the next character may change."""
     told = events[0][1] if events else ""
     assert written.startswith(told)
     begun = written.rpartition('"text": "')
@@ -134,8 +134,8 @@ def test_texts_between_tags_are_reported_as_they_are_written(form: CallForm) -> 
 
 @pytest.mark.parametrize("form", TAG_FORMS, ids=by_label)
 @pytest.mark.parametrize("padding", ["", " ", "\n\n"])
-def test_an_enumerated_text_is_told_once(form: CallForm, padding: str) -> None:
-    """Blanks around it are no part of it: what was told of them could not be taken back."""
+def test_an_enumerated_text_is_emitted_once(form: CallForm, padding: str) -> None:
+    """Blanks around it are not part of it: once emitted, they could not be taken back."""
     unit = Tool("convert", "", json.dumps({"properties": {"unit": {"enum": ["C", "F"], "type": "string"}}}))
     text = write_calls(form, [("convert", {"unit": f"{padding}C"})])
     reader = Reader(form, tools=(unit,))
@@ -253,7 +253,7 @@ def test_where_the_model_ends_early_a_call_has_what_it_must_have(form: CallForm)
         for _, arguments in read(form, text[:length]).events:
             try:
                 found = json.loads(arguments)
-            except ValueError:  # told as far as it came
+            except ValueError:  # emitted as far as it came
                 continue
             assert {"path", "text"} <= found.keys()
 
@@ -431,7 +431,7 @@ def test_cuts_change_nothing_in_json(form: CallForm, parts: list[str], cuts: lis
 @examples(300)
 @given(st.sampled_from([forms.CODER, forms.GLM]), st.lists(pieces, max_size=12))
 def test_a_block_is_reported_as_it_is_read(form: CallForm, parts: list[str]) -> None:
-    """However early parts of it are told, the call is the one that the whole block holds."""
+    """However early its parts are emitted, the call equals the one that the whole block holds."""
     begin = {"coder": "<function=write_file><parameter=path>", "glm": "write_file<arg_key>path</arg_key><arg_value>"}
     end = {"coder": "</parameter></function>", "glm": "</arg_value>"}
     body = begin[form.label] + "".join(parts).replace(form.end, "") + end[form.label]

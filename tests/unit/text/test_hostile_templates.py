@@ -195,7 +195,7 @@ def test_it_cannot_multiply_what_people_wrote() -> None:
         list(literals.pieces(hidden * (MAX_SHOWN + 1)))
 
 
-def test_a_source_tells_its_family_in_no_more_memory_than_it_has() -> None:
+def test_a_family_is_detected_in_no_more_memory_than_the_source_has() -> None:
     """The suffix was put in each of a template's braces, whatever its length: gigabytes, in `show` too."""
     code = (
         "import resource\n"

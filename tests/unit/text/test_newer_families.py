@@ -78,7 +78,7 @@ def answer_of(name: str, **said: object) -> str:
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_the_template_tells_the_family(name: str) -> None:
+def test_the_template_decides_the_family(name: str) -> None:
     source, form, *_ = FAMILIES[name]
     family = detect_family(source)
     assert family.form is form and family.takes_tools and not render_in_process(source).tools_note
@@ -131,7 +131,7 @@ ANSWERS: dict[str, tuple[str, str, Found]] = {
         f" to=self<|message|>{ATEM}{NEXT} to=user<|message|>No.",
         (ATEM, "No.", []),
     ),
-    "nobody is named": ("muse", "<|message|>Hello!", ("", "Hello!", [])),
+    "no recipient is named": ("muse", "<|message|>Hello!", ("", "Hello!", [])),
     "no header at all": ("muse", "tomorrow", ("", "tomorrow", [])),
     "solar's thought and text": (
         "solar",

@@ -48,7 +48,7 @@ def test_what_was_thought_before_stands_before() -> None:
     assert went_on(templates.QWEN, ASKED, last).endswith("<think>\nhm\n</think>\n\nYes")
 
 
-def test_the_mark_of_the_place_can_be_written_by_nobody() -> None:
+def test_no_user_can_write_the_mark_of_the_place() -> None:
     literals = HiddenSpellings(Spellings())
     text = render_in_process("").render(
         (Message("user", f"a{POSITION}b"), Message("assistant", f"c{POSITION}d")), literals=literals, continues=True

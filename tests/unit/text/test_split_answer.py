@@ -41,7 +41,7 @@ Calls = list[tuple[str, dict[str, object]]]
 
 @dataclass(frozen=True)
 class Read:
-    """All that was told of an answer."""
+    """All output of an answer."""
 
     text: str = ""
     reasoning: str = ""
@@ -173,7 +173,7 @@ HARMONIES: dict[str, tuple[str, str, str, Calls]] = {
         '<|constrain|>json<|message|>{"city": "Oslo"}',
         "", "hm", [OSLO],
     ),
-    "the recipient first, and the end told": (
+    "the recipient first, and the end stated": (
         ' to=functions.add<|channel|>commentary json<|message|>{"a": 1}<|call|>', "", "", [("add", {"a": 1})],
     ),
     "a preamble": (
@@ -300,7 +300,7 @@ def test_cuts_change_nothing_in_any_text(split: Split, parts: list[str], cuts: l
     assert read(split, cut(answer, cuts)) == found
     for name, arguments in found.calls:
         assert name and arguments.startswith("{")
-        if name not in {tool.name for tool in TOOLS}:  # else it was told while it was written, however that ended
+        if name not in {tool.name for tool in TOOLS}:  # otherwise it was emitted while it was written, however it ended
             assert isinstance(json.loads(arguments), dict)
 
 
@@ -358,7 +358,7 @@ def answered(split: Split, words: list[str], controls: tuple[str, ...], stops: t
     return Read("".join(one.text for one in events), "".join(one.reasoning for one in events), calls)
 
 
-def test_control_tokens_reach_the_parser_and_nobody_else() -> None:
+def test_control_tokens_reach_only_the_parser() -> None:
     words = ["[THINK]", "hm", "[/THINK]", "é"[:1], "[TOOL_CALLS]", "add", "[ARGS]", '{"a":', " 1}"]
     found = answered(MISTRAL, words, ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]"))
     assert found == Read("é", "hm", (("add", '{"a": 1}'),))

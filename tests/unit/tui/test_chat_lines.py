@@ -89,7 +89,7 @@ def test_the_title_names_the_adapters(width: int, shown: str) -> None:
         (replace(ANSWERING, is_answering=False, is_busy=False), "ready"),
     ],
 )
-def test_the_status_tells_what_goes_on(doing: Activity, expected: str) -> None:
+def test_the_status_shows_the_current_work(doing: Activity, expected: str) -> None:
     assert "".join(span[0] for span in format_activity("ready", doing, "esc")) == expected
 
 

@@ -36,7 +36,7 @@ def test_where_the_locale_knows_ascii_alone_screens_do_too(environ: Mapping[str,
 
 @pytest.mark.parametrize("said", [None, "", "1"])
 @pytest.mark.parametrize("has_color", [True, False])
-def test_a_screen_without_colour_takes_nobody_elses_away(
+def test_a_screen_without_colour_leaves_other_screens_theirs(
     monkeypatch: pytest.MonkeyPatch, said: str | None, has_color: bool
 ) -> None:
     if said is None:

@@ -254,7 +254,7 @@ def test_figures_of_another_model_are_forgotten() -> None:
 
 
 # ---- events
-def test_answers_of_an_engine_that_tells_no_totals_count_when_they_end() -> None:
+def test_answers_of_an_engine_without_totals_count_when_they_end() -> None:
     feed = Feed(by_events=True)
     stats = SpeculationStats("on", "", 10, 30, 18, (9, 6, 3), 1.5, 28)
     feed.add_reading(make_reading(NOTHING_TOLD), 0.0)

@@ -60,7 +60,7 @@ def test_a_lone_byte_is_shown_when_nothing_follows() -> None:
     "sent",
     [
         b"\x1b[99999999999;1u",  # no character has that code
-        b"\x1b[97;1:3u",  # a key that is let go, for who asked to be told
+        b"\x1b[97;1:3u",  # the release of a key, for programs that request it
         b"\x1b[48;0;0;0;0t",
         b"\x1b[48;99999;99999;1;1t",
         b"\x1b[?2048;2$y",

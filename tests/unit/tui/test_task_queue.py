@@ -137,7 +137,7 @@ def test_an_answer_has_its_own_speed_wherever_it_comes_from(tmp_path: Path, is_s
 
 
 # ---- the form of sampling
-def test_a_form_that_nobody_changed_changes_nothing() -> None:
+def test_an_unchanged_form_changes_nothing() -> None:
     params = SamplingParams(temperature=0.7, top_k=40, top_p=0.95, min_p=0.05, seed=None, max_tokens=12)
     assert parse_fields(params, {field.name: format_field(params, field) for field in FIELDS}, params) == params
 

@@ -63,7 +63,7 @@ def test_long_steps_that_ended_well_lengthen_both_limits() -> None:
     assert found.verdict(is_loading=False) == ""
 
 
-def test_a_quiet_load_tells_nothing_of_the_steps() -> None:
+def test_a_quiet_load_says_nothing_about_the_steps() -> None:
     found = silence(29.0)
     found.end(is_loading=True)
     found.add(10.0, is_computing=False)

@@ -1,4 +1,4 @@
-"""The lane of requests with images: owners in turn, one image each, nothing for those who left, bounded memory."""
+"""The executor of requests with images: owners in turn, one image each, nothing for those who left, bounded memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.request import ChatRequest
-from eaglelocal.engine.image_lane import ImageLane
+from eaglelocal.engine.image_executor import ImageExecutor
 
 
 class HandThread(Executor):
@@ -30,11 +30,13 @@ class HandThread(Executor):
 
 
 class Desk:
-    """A lane over threads that work by hand. An id such as `ann 3x20` is of a request of ann's with 3 images of 20."""
+    """An executor over threads that work by hand. An id such as `ann 3x20` is of a request of ann's with
+    3 images of 20.
+    """
 
     def __init__(self, num_threads: int = 1, max_pixels: int = 10**9) -> None:
         self.threads = [HandThread() for _ in range(num_threads)]
-        self.lane = ImageLane(self.decode, self.threads, max_pixels=max_pixels)
+        self.executor = ImageExecutor(self.decode, self.threads, max_pixels=max_pixels)
         self.steps: list[str] = []  # owners, image by image; a request that was read is in capitals
         self.futures: dict[str, Future[object]] = {}
 
@@ -52,7 +54,7 @@ class Desk:
             self.steps.append(request.owner.upper())
             return request.id
 
-        self.futures[name] = self.lane.submit(read, request)
+        self.futures[name] = self.executor.submit(read, request)
 
     def work(self, num_steps: int = 1000) -> list[str]:
         """Let the threads work in turn, and return what was done."""
@@ -96,19 +98,19 @@ def test_what_was_cancelled_is_not_gone_on_with(is_begun: bool) -> None:
     desk.submit("ann 1 later")
     desk.work(2 if is_begun else 0)
     assert desk.futures["ann 5"].cancel()
-    desk.lane.release("ann 5")
+    desk.executor.release("ann 5")
     assert desk.work() == ["ann", "ANN"]
     assert desk.futures["ann 1 later"].result() == "ann 1 later"
 
 
-def test_what_leaves_while_it_waits_is_not_held_by_the_lane() -> None:
+def test_what_leaves_while_it_waits_is_not_held_by_the_executor() -> None:
     desk = Desk()
     for name in ("ann 1", "ann 2", "bob 1"):
         desk.submit(name)
     for name in ("ann 2", "bob 1"):
         desk.futures[name].cancel()
-        desk.lane.release(name)
-    assert [one.request.id for line in desk.lane._lines.values() for one in line] == ["ann 1"]
+        desk.executor.release(name)
+    assert [one.request.id for line in desk.executor._lines.values() for one in line] == ["ann 1"]
 
 
 def test_an_owner_s_next_images_wait_until_the_ones_before_them_have_a_slot() -> None:
@@ -118,11 +120,11 @@ def test_an_owner_s_next_images_wait_until_the_ones_before_them_have_a_slot() ->
     assert desk.work() == ["ann", "bob", "ann", "BOB", "ann", "ANN", "ann", "ANN"]  # 60 and 40 fit, 60 more do not
     desk.submit("bob 1x20")
     assert desk.work() == []
-    desk.lane.release("bob 1x90")
+    desk.executor.release("bob 1x90")
     assert desk.work() == ["bob", "BOB"]
-    desk.lane.release("ann 1x40")
+    desk.executor.release("ann 1x40")
     assert desk.work() == []
-    desk.lane.release("ann 3x20")
+    desk.executor.release("ann 3x20")
     assert desk.work() == ["ann", "ANN"]
     desk.submit("eve 1x500")  # more than may be held, but alone
     assert desk.work() == ["eve", "EVE"]
@@ -134,7 +136,7 @@ def test_a_request_that_fails_fails_alone() -> None:
     def fail(request: ChatRequest) -> None:
         raise ValueError("no")
 
-    failed = desk.lane.submit(fail, ChatRequest(id="ann 1", owner="ann"))
+    failed = desk.executor.submit(fail, ChatRequest(id="ann 1", owner="ann"))
     desk.submit("ann 1 more")
     assert desk.work() == ["ann", "ann", "ANN"]
     with pytest.raises(ValueError, match="no"):
@@ -145,12 +147,12 @@ def test_the_end_cancels_what_waits() -> None:
     desk = Desk()
     for name in ("ann 2", "bob 2"):
         desk.submit(name)
-    desk.lane.shutdown(cancel_futures=True)
+    desk.executor.shutdown(cancel_futures=True)
     assert desk.work() == [] and all(future.cancelled() for future in desk.futures.values())
 
 
 @given(st.data())
-def test_whatever_comes_and_goes_nobody_waits_for_ever(data: st.DataObject) -> None:
+def test_whatever_comes_and_goes_no_request_waits_forever(data: st.DataObject) -> None:
     """All that stay are read, in each owner's order; in between no owner has two images in work."""
     desk = Desk(data.draw(st.integers(1, 3)), max_pixels=data.draw(st.integers(1, 60)))
     left: set[str] = set()
@@ -166,14 +168,14 @@ def test_whatever_comes_and_goes_nobody_waits_for_ever(data: st.DataObject) -> N
         if data.draw(st.booleans()):
             gone = data.draw(st.sampled_from(sorted(desk.futures)))
             desk.futures[gone].cancel()
-            desk.lane.release(gone)
+            desk.executor.release(gone)
             left.add(gone)
     for _ in range(100):  # each that was read gets a slot
         desk.work()
         for name, future in desk.futures.items():
             if future.done():
-                desk.lane.release(name)
+                desk.executor.release(name)
     assert all(future.done() for future in desk.futures.values())
     assert all(future.cancelled() or future.result() == name for name, future in desk.futures.items())
     assert all(name in left for name, future in desk.futures.items() if future.cancelled())
-    assert not desk.lane._lines and not desk.lane._held and not desk.lane._in_work
+    assert not desk.executor._lines and not desk.executor._held and not desk.executor._in_work

@@ -1,8 +1,8 @@
-"""The lane of requests with images: decodes them one at a time for each owner, owners in turn, and then reads requests.
+"""The executor of requests with images: decodes them one at a time for each owner, owners in turn, then reads requests.
 
-An image of anybody may take seconds, and a request has many: so owners take turns after each image, none has more than
-one in work, and a request that was withdrawn is not gone on with. An owner's decoded images are bounded too: their
-next request waits until the ones before it have a slot. Knows neither files nor models.
+An image may take seconds, and a request may have many. So owners take turns after each image, no owner has more than
+one image in work, and a withdrawn request is dropped. An owner's decoded images are limited too: the next request waits
+until the earlier ones have a slot. Knows neither files nor models.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Decode = Callable[[ChatRequest], Iterator[int]]
 
 @dataclass(slots=True, eq=False)
 class ImageReading:
-    """A request on its way: its images, and then the rest of it.
+    """A request in progress: its images, then the rest of it.
 
     steps  one for each image that is left, after one that yields the pixels of all
     """
@@ -35,7 +35,7 @@ class ImageReading:
     is_released: bool = False
 
     def advance(self) -> bool:
-        """Decode the next image, or read the request. Return whether it is over, also because it was cancelled."""
+        """Decode the next image, or read the request. Return whether the request is finished or cancelled."""
         if self.done.cancelled():
             return True
         step = next(self.steps, None)
@@ -50,7 +50,7 @@ class ImageReading:
         return True
 
 
-class ImageLane(Executor):
+class ImageExecutor(Executor):
     """An executor of calls whose first argument is a request. Safe from any thread.
 
     decode   the steps of a request's images, see ImageReading; they raise nothing
@@ -75,7 +75,7 @@ class ImageLane(Executor):
         return reading.done
 
     def release(self, request_id: str) -> None:
-        """Count a request's images no more: it has a slot, or is over. One that was cancelled is forgotten."""
+        """Stop counting a request's images: it has a slot, or has ended. A cancelled request is forgotten."""
         with self._lock:
             self._held.pop(request_id, None)
             for reading in self._in_work.values():
@@ -95,7 +95,6 @@ class ImageLane(Executor):
             thread.shutdown(wait, cancel_futures=cancel_futures)
 
     def _begin_work(self) -> None:
-        """Let free threads work for the owners whose turn it is."""
         with self._lock:
             while self._free and (owner := self._next_owner()) is not None:
                 reading = self._in_work[owner] = self._lines[owner][0]
@@ -106,7 +105,7 @@ class ImageLane(Executor):
         return next((owner for owner in self._lines if owner not in self._in_work and self._has_room(owner)), None)
 
     def _has_room(self, owner: str) -> bool:
-        """Return whether the owner's next images fit beside those that are decoded; the first ones always do."""
+        """Return whether the owner's next images fit beside the decoded ones; the first images always fit."""
         held = sum(pixels for one, pixels in self._held.values() if one == owner)
         return not held or held + self._lines[owner][0].num_pixels <= self._max_pixels
 
