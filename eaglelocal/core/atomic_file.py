@@ -112,12 +112,16 @@ def make_folder(folder: Path, mode: int = PRIVATE) -> None:
     Raises OSError.
     """
     try:
-        os.mkdir(folder, mode)
+        _make_one(folder, mode)
     except FileNotFoundError:
-        if folder.parent.exists():  # a file system without mkdir, such as /proc
-            raise
-        make_folder(folder.parent, mode)
-        make_folder(folder, mode)
+        if not folder.parent.exists():
+            make_folder(folder.parent, mode)
+        _make_one(folder, mode)  # fails again on a file system without mkdir, such as /proc
+
+
+def _make_one(folder: Path, mode: int) -> None:
+    try:
+        os.mkdir(folder, mode)
     except FileExistsError:
         if not folder.is_dir():  # a file, or a dangling link
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None

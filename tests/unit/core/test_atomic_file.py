@@ -76,6 +76,20 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         make_folder(tmp_path / "file" / "below")
 
 
+def test_two_processes_may_make_a_folder_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one makes the parent just after this one has missed it."""
+    mkdir = os.mkdir
+
+    def missing_once(folder: Path, mode: int) -> None:
+        monkeypatch.setattr(os, "mkdir", mkdir)
+        mkdir(tmp_path / "locks")
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+
+    monkeypatch.setattr(os, "mkdir", missing_once)
+    make_folder(tmp_path / "locks" / "repo")
+    assert (tmp_path / "locks" / "repo").is_dir()
+
+
 @pytest.mark.usefixtures("open_umask")
 def test_only_the_owner_writes_what_is_put_in_place(tmp_path: Path) -> None:
     write_atomically(tmp_path / "keys" / "own", "secret")
