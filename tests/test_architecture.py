@@ -14,7 +14,7 @@ from doubles.sources import nodes_of
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "eaglelocal"
 FILES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = ("torch", "textual", "starlette", "llama_cpp", "aiohttp", "PIL")
+HEAVY = ("torch", "textual", "starlette", "llama_cpp", "aiohttp", "PIL", "jinja2", "gguf", "huggingface_hub")
 
 # what only these rooms may import, and whatever lies below it
 FENCES: dict[str, tuple[str, ...]] = {
@@ -123,7 +123,7 @@ def loaded_by(*arguments: str) -> set[str]:
 
 
 LIGHT = (
-    *("--help", "--version", "config show", "ps", "top --help", "doctor"),
+    *("--help", "--version", "config show", "ps", "chat --help", "top --help", "doctor"),
     *("probe --json", "plan --json", "ls", "show demo@native", "pull demo"),
 )
 

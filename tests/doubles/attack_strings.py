@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 
 # what nearly every expression treats apart; runs of these need no analysis
@@ -34,8 +35,13 @@ Node = tuple[object, object]
 
 def attacks(pattern: re.Pattern[str], size: int) -> Iterator[str]:
     """Yield texts of about `size` characters, of the same shapes for every size."""
-    for head, pump, end in dict.fromkeys(_shapes(pattern)):
+    for head, pump, end in _distinct_shapes(pattern):
         yield head + (pump * (size // len(pump) + 1))[:size] + end
+
+
+@cache
+def _distinct_shapes(pattern: re.Pattern[str]) -> tuple[tuple[str, str, str], ...]:
+    return tuple(dict.fromkeys(_shapes(pattern)))
 
 
 def _shapes(pattern: re.Pattern[str]) -> Iterator[tuple[str, str, str]]:

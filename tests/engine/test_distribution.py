@@ -49,6 +49,7 @@ pytestmark = pytest.mark.full
 
 LEAST_P = 1e-4  # fixed seeds: a right sampler passes for good, a wrong one has p values far below
 NUM_TOKENS = 3
+NUM_REQUESTS = 500
 TABLE = Table(n_vocab=12, seed=5, sharpness=1.5)
 PROMPT = (3, 4, 5)
 PARAMS = {
@@ -122,7 +123,7 @@ def scripted_engine(context: ScriptedContext, drafter: Drafter, length: int) -> 
     [("none", 0), ("eagle3", 1), ("eagle3", 2), ("model", 2), ("p-eagle", 2), ("medusa", 2), ("lookahead", 2)],
 )
 def test_draws_follow_the_exact_distribution(name: str, kind: str, length: int) -> None:
-    asked = requests(1000, PROMPT, PARAMS[name])
+    asked = requests(NUM_REQUESTS, PROMPT, PARAMS[name])
     seen = counted(scripted_engine(ScriptedContext(TABLE), scripted_drafter(kind), length), asked)
     assert p_value(seen, exact(TABLE.after, PROMPT, asked[0].params)) > LEAST_P
 
@@ -131,14 +132,14 @@ def test_draws_follow_the_exact_distribution(name: str, kind: str, length: int) 
 @pytest.mark.parametrize("table", [TABLE, Table(n_vocab=12, seed=6, sharpness=1.5)], ids=["right head", "other head"])
 def test_draws_next_to_second_choices_follow_it_too(name: str, table: Table) -> None:
     """Every second choice is sent, and often drawn: the head knows the logits, and the draws are hot."""
-    asked = requests(1000, PROMPT, PARAMS[name] | {"max_tokens": NUM_TOKENS + 3})  # room for trees
+    asked = requests(NUM_REQUESTS, PROMPT, PARAMS[name] | {"max_tokens": NUM_TOKENS + 3})  # room for trees
     parallel = PEagle(ScriptedParallelHead(table), (0,), ScriptedParallelHead.mask, num_choices=2)
     medusa = Medusa(ScriptedMedusa(table), 0, block_size=6, num_choices=2)
     for head in (Eagle3(ScriptedHead(table), (0,), num_choices=2), parallel, medusa):
         harness = EngineHarness(TABLE, head, spec=AUTO, num_slots=2, branches=4)
         seen = counted(harness.engine, asked)
         assert p_value(seen, exact(TABLE.after, PROMPT, asked[0].params)) > LEAST_P
-        assert harness.context.tree_rows > 1000
+        assert harness.context.tree_rows > NUM_REQUESTS
 
 
 class EagerSampler(ScriptedSampler):
@@ -172,7 +173,7 @@ class EagerContext(ScriptedContext):
 
 @pytest.mark.parametrize("name", PARAMS)
 def test_a_sampler_that_favours_drafts_is_caught(name: str) -> None:
-    asked = requests(1000, PROMPT, PARAMS[name])
+    asked = requests(NUM_REQUESTS, PROMPT, PARAMS[name])
     seen = counted(scripted_engine(EagerContext(TABLE), scripted_drafter("eagle3"), 2), asked)
     assert p_value(seen, exact(TABLE.after, PROMPT, asked[0].params)) < LEAST_P / 100
 

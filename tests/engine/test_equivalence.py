@@ -72,7 +72,7 @@ def prompts(seed: int, count: int) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("kind", some_of(KINDS, 5))
 def test_greedy_text_is_the_plain_text(kind: str) -> None:
-    for num_draft_tokens in range(9):
+    for num_draft_tokens in (0, 1, 2, 4, 8):
         asked = [request(str(i), p) for i, p in enumerate(prompts(num_draft_tokens, 7))]
         plain = {one.id: plain_text(TABLE, one) for one in asked}
         for num_slots in (1, 2, 3, 4):

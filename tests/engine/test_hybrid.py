@@ -264,7 +264,7 @@ def test_mixed_traffic_gets_the_plain_texts(living: Path, num_slots: int) -> Non
     knowing = Knowing(traffic.texts, seed=num_slots)
     engine._drafters[0].draft = knowing.draft  # type: ignore[method-assign]
     engine._drafters[0].may_match = lambda root, length: True  # type: ignore[attr-defined]
-    traffic.run(40)
+    traffic.run(25)
     traffic.close()
 
 

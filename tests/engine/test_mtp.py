@@ -198,7 +198,7 @@ def test_mixed_traffic_for_several_layers(tmp_path: Path) -> None:
     engine = real_engine(target, "mtp", target, num_slots=3, n_ctx=512, cache_ram=64)
     engine._scheduler.swap.min_rows = 30
     traffic = MixedTraffic(target, engine, seed=2)
-    traffic.run(40)
+    traffic.run(25)
     assert traffic.engine.snapshot().speculation.accepted_tokens > 0
     traffic.close()
 
@@ -346,6 +346,8 @@ def test_a_layer_with_parallel_states_computes_what_plain_numpy_does(tmp_path: P
         for slot in slots:
             texts.commit(slot, rng.choices(range(20, 280), k=rng.randrange(2, 24)))
         for slot, draft in texts.draft(slots[: 1 + turn % 3], depth).items():
+            if turn % 3 != 1:  # the slow reading of numpy: once for each depth, with both texts
+                continue
             expected = texts.expect(slot, depth)
             assert list(draft.tokens) == expected.tokens
             assert draft.confidences == pytest.approx(expected.confidences, abs=1e-3)
@@ -461,13 +463,13 @@ def check_cache(path: Path, *, num_mtp: int = 1) -> None:
     model.close()
 
 
-@pytest.mark.parametrize("kind", some_of(["gemma4", *ARCHITECTURES], 3, rest=pytest.mark.slow))
+@pytest.mark.parametrize("kind", some_of(["gemma4", *ARCHITECTURES], 2, rest=pytest.mark.slow))
 def test_mixed_traffic_gets_the_plain_texts(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.gguf"
     target = write_gemma(path, gain=LIVELY) if kind == "gemma4" else write_mtp(path, kind, gain=0.03)
     draft = write_assistant(tmp_path / "assistant.gguf", target) if kind == "gemma4" else target
     traffic = MixedTraffic(target, real_engine(target, "mtp", draft, num_slots=3, n_ctx=512), seed=3)
-    traffic.run(40)
+    traffic.run(25)
     assert traffic.engine.snapshot().speculation.accepted_tokens > 0
     traffic.close()
 
@@ -489,7 +491,7 @@ def test_mixed_traffic_whose_conversations_wait_in_main_memory(tmp_path: Path, k
     engine = real_engine(target, "mtp", draft, num_slots=num_slots, n_ctx=512, cache_ram=64)
     engine._scheduler.swap.min_rows = 30
     traffic = MixedTraffic(target, engine, seed=1)
-    traffic.run(40)
+    traffic.run(25)
     assert traffic.engine.snapshot().speculation.accepted_tokens > 0
     assert engine._scheduler.swap._num_keys > 3
     traffic.close()
@@ -558,7 +560,9 @@ def test_layers_that_know_the_target_are_always_right(tmp_path: Path, swa_full: 
     engine.close()
 
 
-@pytest.mark.parametrize("spec", [fixed_spec(1), fixed_spec(4), fixed_spec(16), AUTO], ids=str)
+@pytest.mark.parametrize(
+    "spec", some_of([AUTO, fixed_spec(1), fixed_spec(4), fixed_spec(16)], 2, rest=pytest.mark.slow), ids=str
+)
 @pytest.mark.parametrize("num_slots", [1, 3])
 @pytest.mark.parametrize("swa_full", [True, False])
 def test_texts_are_the_plain_ones(tmp_path: Path, gemma: Path, num_slots: int, spec: Spec, swa_full: bool) -> None:

@@ -300,7 +300,7 @@ def test_mixed_traffic_gets_the_plain_texts(uncut: tuple[str, Path], kind: str, 
         swap_in(sequence, cells)
 
     engine._context.swap_in = counted
-    traffic.run(40)
+    traffic.run(25)
     assert swapped
     traffic.close()
 

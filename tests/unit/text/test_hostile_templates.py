@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from doubles.hostile_templates import COMPILING, HONEST, HOSTILE, LIMITS, RUNNING, limited_template, switched
 from doubles.inprocess_templates import render_in_process
+from doubles.tiers import some_of
 
 from eaglelocal.core.process_limits import ProcessLimits
 from eaglelocal.core.request import Message
@@ -50,7 +51,7 @@ def assert_is_plain(end: EagleLocalError | str) -> None:
     assert len(end.message) < 1200
 
 
-@pytest.mark.parametrize("source", RUNNING, ids=range(len(RUNNING)))
+@pytest.mark.parametrize("source", some_of(RUNNING, len(RUNNING) // 2, rest=pytest.mark.slow), ids=range(len(RUNNING)))
 def test_a_hostile_template_ends_and_an_honest_conversation_is_rendered_after_it(source: str) -> None:
     template = limited_template(switched(source))
     assert_is_plain(end_of(template))
