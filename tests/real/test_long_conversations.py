@@ -43,7 +43,7 @@ def test_a_long_prompt_is_read_whole_in_parts(smollm2: Path, n_batch: int) -> No
     texts = []
     for rows in (n_batch, 384):
         engine = real_engine(smollm2, "ngram", n_ctx=2048, n_batch=rows)
-        question = f"{read_long(28)}\n\nWhat is the code word of the lighthouse?"
+        question = f"{read_long(45)}\n\nWhat is the code word of the lighthouse?"
         prompt = render(engine, (Message("user", question),))
         assert 2 * 384 < len(prompt) < 2000
         texts.append(answer(engine, "long", prompt, 24))
