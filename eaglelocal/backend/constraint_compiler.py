@@ -26,16 +26,16 @@ from eaglelocal.backend.samplers import LlamaSamplerChain, RowReader, add_logpro
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.constraint import JSON_SPACE, MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import MAX_DEPTH, read_json, read_object
-from eaglelocal.core.limited_process import LimitedProcess
-from eaglelocal.core.process_limits import (
+from eaglelocal.core.sampling import Sampled
+from eaglelocal.errors import EagleLocalError, RequestError, ResourceError, TooComplexError
+from eaglelocal.processes.limited_process import (
+    LimitedProcess,
     LimitedProcessError,
     ProcessDied,
     ProcessLimits,
     TookTooLong,
     TookTooMuchMemory,
 )
-from eaglelocal.core.sampling import Sampled
-from eaglelocal.errors import EagleLocalError, RequestError, ResourceError, TooComplexError
 
 if TYPE_CHECKING:  # imported where it is used: a start does not wait for it
     from llguidance import LLMatcher, LLTokenizer

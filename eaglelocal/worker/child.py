@@ -20,8 +20,14 @@ from io import BufferedReader, FileIO
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TextIO, cast
 
-from eaglelocal.core.process_limits import TUNABLES, make_environment, tunables
 from eaglelocal.errors import EngineError
+from eaglelocal.processes.child_process import (
+    TUNABLES,
+    has_ended_within,
+    make_environment,
+    start_module,
+    tunables,
+)
 from eaglelocal.worker.channel import Channel
 from eaglelocal.worker.exit_reason import GROUP_SIGNALS, ExitReason
 from eaglelocal.worker.unexpected_error import LOG_VARIABLE
@@ -110,7 +116,7 @@ class EngineChild:
 
     def reap(self) -> ExitReason:
         """Reap the process after `messages` has ended, close its pipes, and return how it ended."""
-        if not self._has_ended_within(_REAP_TIMEOUT_S):
+        if not has_ended_within(self._process, _REAP_TIMEOUT_S):
             self._process.kill()
         exit_status = self._process.wait()
         self._channel.close()
@@ -124,18 +130,11 @@ class EngineChild:
         sending = threading.Thread(target=self.send, args=(Shutdown(),), name="engine-shutdown", daemon=True)
         if is_graceful:
             sending.start()
-        if not (is_graceful and self._has_ended_within(self._stop_timeout_s)):
+        if not (is_graceful and has_ended_within(self._process, self._stop_timeout_s)):
             self._process.kill()
             self._process.wait()
         if is_graceful:
             sending.join()
-
-    def _has_ended_within(self, timeout_s: float) -> bool:
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
 
 
 class _StderrTail:
@@ -167,12 +166,11 @@ class _StderrTail:
 
 
 def _spawn(builder: str) -> subprocess.Popen[bytes]:
-    # -P: a file in the user's working folder must not shadow one of our modules.
     # faulthandler: a crash in native code leaves the Python frames on stderr, for the crash report.
-    command = [sys.executable, "-P", "-X", "faulthandler", "-m", "eaglelocal.worker.process", builder]
-    pipe = subprocess.PIPE
     with _block_group_signals():
-        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=_environment())
+        return start_module(
+            "eaglelocal.worker.process", builder, options=("-X", "faulthandler"), variables=_environment()
+        )
 
 
 def _environment() -> dict[str, str]:

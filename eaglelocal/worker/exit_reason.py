@@ -11,6 +11,7 @@ import signal
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, EngineError
+from eaglelocal.processes.child_process import name_signal
 
 _FAILURE_LINE = re.compile(
     r"error|fail|assert|abort|exception|out of memory|unable|cannot|can't|could not|not enough", re.I
@@ -105,12 +106,5 @@ def _describe_exit(exit_status: int, when: str) -> str:
     if exit_status == -signal.SIGABRT:
         return f"the engine process aborted{when} (signal {-exit_status})"
     if exit_status < 0:
-        return f"the engine process crashed{when} (signal {-exit_status}, {_signal_name(-exit_status)})"
+        return f"the engine process crashed{when} (signal {-exit_status}, {name_signal(-exit_status) or 'unknown'})"
     return f"the engine process ended{when} (exit status {exit_status})"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"

@@ -54,6 +54,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
+from eaglelocal.processes.this_process import take_over_pipes
 from eaglelocal.worker.channel import Channel
 from eaglelocal.worker.exit_reason import GROUP_SIGNALS, Broken
 from eaglelocal.worker.unexpected_error import make_engine_error
@@ -267,7 +268,7 @@ def main(builder: str) -> int:
     """Take over the pipes, load, serve; return the exit status."""
     for number in GROUP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the parent lets answers finish, and then ends this process
-    channel = _take_over_pipes()
+    channel = Channel(*take_over_pipes())
     logging.getLogger("eaglelocal").addHandler(_WarningSender(channel))
     with contextlib.suppress(LibraryError):  # if the C library is missing, loading reports it
         end_with_parent(channel.fileno())  # the thread below cannot act while the main thread holds the GIL
@@ -310,16 +311,6 @@ def _receive_plan(channel: Channel) -> Plan | None:
         return cast(Plan, channel.receive())
     except EOFError:
         return None
-
-
-def _take_over_pipes() -> Channel:
-    """Move the channel off fds 0 and 1, so that native code can neither read nor write it by accident."""
-    reading, writing = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return Channel(open(reading, "rb"), open(writing, "wb", buffering=0))
 
 
 def _read_commands(channel: Channel, commands: Commands) -> None:

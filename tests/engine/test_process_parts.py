@@ -31,14 +31,13 @@ from eaglelocal.core.events import (
     TextPiece,
     Tokens,
 )
-from eaglelocal.core.limited_process import LimitedProcess
-from eaglelocal.core.process_limits import ProcessLimits
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import CallPart
 from eaglelocal.errors import EngineError, ModelFileError, RequestError
 from eaglelocal.probe.subprocess_calls import run
+from eaglelocal.processes.limited_process import LimitedProcess, ProcessLimits
 from eaglelocal.worker.channel import Channel
 from eaglelocal.worker.child import _environment
 from eaglelocal.worker.exit_reason import ExitReason

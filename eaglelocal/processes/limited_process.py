@@ -13,8 +13,6 @@ import os
 import pickle
 import select
 import signal
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -22,21 +20,80 @@ from io import FileIO
 from typing import cast
 
 import eaglelocal.errors
-from eaglelocal.core import limited_child
-from eaglelocal.core.limited_child import HEAD, MAX_ERROR_CHARS, Message, MessageKind
-from eaglelocal.core.process_limits import (
-    CallRaised,
-    CannotStart,
-    LimitedProcessError,
-    ProcessDied,
-    ProcessLimits,
-    TookTooLong,
-    TookTooMuchMemory,
-    TooLargeReply,
-    make_environment,
-    read_usage,
-)
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, RequestError
+from eaglelocal.processes import limited_child
+from eaglelocal.processes.child_process import (
+    Usage,
+    end_process,
+    has_ended_within,
+    make_environment,
+    name_signal,
+    read_usage,
+    start_module,
+)
+from eaglelocal.processes.limited_child import HEAD, MAX_ERROR_CHARS, Message, MessageKind
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """The limits of one call, and of opening the function.
+
+    cpu_s         of CPU time, so that a busy machine does not fail calls
+    memory_bytes  of all calls together, above what the process takes once it has started
+    wall_s        of real time, as the last resort against a process that hangs
+    max_reply_bytes  of what a call returns
+    max_deaths    after so many killed or dead processes in a row, calls fail at once for `rest_s`, with the last error
+    """
+
+    cpu_s: float
+    memory_bytes: int
+    wall_s: float = 120.0
+    max_reply_bytes: int = 64 * 1024 * 1024
+    max_deaths: int = 3
+    rest_s: float = 10.0
+
+
+class LimitedProcessError(Exception):
+    """The process gave no result. The text is a clause for people, such as "it ran for 2 s"."""
+
+
+class TookTooLong(LimitedProcessError):
+    pass
+
+
+class TookTooMuchMemory(LimitedProcessError):
+    """The process exceeded its memory limit. `detail` is the text of the function's MemoryError, or ""."""
+
+    def __init__(self, max_bytes: int, detail: str = "") -> None:
+        super().__init__(f"it takes more than {max_bytes // 2**20} MiB")
+        self.detail = detail
+
+
+class TooLargeReply(LimitedProcessError):
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"its result has more than {max_bytes} bytes")
+
+
+class ProcessDied(LimitedProcessError):
+    """The process ended by itself. `exit_status` is negative for a signal."""
+
+    def __init__(self, exit_status: int, last_line: str = "") -> None:
+        how = f"status {exit_status}" if exit_status >= 0 else name_signal(-exit_status) or f"signal {-exit_status}"
+        super().__init__(f"its process ended with {how}{last_line and f': {last_line}'}")
+        self.exit_status = exit_status
+
+
+class CannotStart(LimitedProcessError):
+    pass
+
+
+class CallRaised(LimitedProcessError):
+    """The function raised another error than an EagleLocalError, of the class named `kind`. The process lives on."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text or kind)
+        self.kind = kind
 
 
 class LimitedProcess:
@@ -155,6 +212,7 @@ START_CPU_S, START_WALL_S = 60.0, 600.0  # for Python and what the function impo
 SLACK_PART = 8
 CHECK_S = 0.1  # between two checks of a process that takes long
 READ_BYTES = 1024 * 1024
+NOTHING = Usage(0.0, 0)  # where the system does not report it
 
 
 class ChildProcess:
@@ -163,8 +221,13 @@ class ChildProcess:
     def __init__(self, function: str, limits: ProcessLimits) -> None:
         self._limits = limits
         numbers = map(str, (limits.cpu_s, limits.memory_bytes, limits.max_reply_bytes))
-        self._process = spawn([sys.executable, "-P", "-m", limited_child.__name__, function, *numbers])
-        self._end = weakref.finalize(self, end_process, self._process)
+        try:  # in a group of its own, so that Ctrl-C does not end it during a call
+            self._process = start_module(
+                limited_child.__name__, function, *numbers, variables=make_environment(), has_own_group=True
+            )
+        except OSError as error:
+            raise CannotStart(f"no process can be started for it: {error.strerror or error}") from error
+        self._end = weakref.finalize(self, end_process, self._process, 5.0)
         self._requests, self._replies = (cast(FileIO, p) for p in (self._process.stdin, self._process.stdout))
         for pipe in (self._requests, self._replies):
             os.set_blocking(pipe.fileno(), False)
@@ -190,7 +253,7 @@ class ChildProcess:
         """Send a request and return the value of the reply."""
         if self._first_bytes is None:
             self._receive(UsageWatch(self.pid, START_CPU_S, START_WALL_S))
-            self._first_bytes = read_usage(self.pid).resident_bytes
+            self._first_bytes = (read_usage(self.pid) or NOTHING).resident_bytes
         watch = UsageWatch(self.pid, self._limits.cpu_s, self._limits.wall_s)
         watch.limit_memory(self._first_bytes, self._limits.memory_bytes)
         with contextlib.suppress(BrokenPipeError):  # its last reply may give the reason
@@ -232,8 +295,7 @@ class ChildProcess:
 
     def _death(self) -> LimitedProcessError:
         """Reap the process; return the error that explains its end."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
+        has_ended_within(self._process, 1.0)
         self.kill()
         status = self._process.wait()
         if status == -signal.SIGXCPU:
@@ -271,7 +333,7 @@ class UsageWatch:
             self._check_usage()
 
     def _check_usage(self) -> None:
-        usage = read_usage(self._pid)
+        usage = read_usage(self._pid) or NOTHING
         if self._used_before_s is None:
             self._used_before_s = usage.cpu_s
         if usage.cpu_s - self._used_before_s > self._cpu_s:
@@ -284,28 +346,6 @@ class UsageWatch:
 
 def ran_too_long(cpu_s: float) -> TookTooLong:
     return TookTooLong(f"it ran for {cpu_s:g} s")
-
-
-def spawn(command: list[str]) -> subprocess.Popen[bytes]:
-    """Start the process in a process group of its own, so that Ctrl-C does not end it during a call."""
-    pipe = subprocess.PIPE
-    try:
-        return subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=make_environment(), process_group=0
-        )
-    except OSError as error:
-        raise CannotStart(f"no process can be started for it: {error.strerror or error}") from error
-
-
-def end_process(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(OSError):
-        process.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(5.0)
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
 
 
 # ---- requests and replies

@@ -1,6 +1,6 @@
 """The process side of a `LimitedProcess`: opens one of our functions and serves calls to it, within limits.
 
-    python -m eaglelocal.core.limited_child PACKAGE.MODULE:OPENER CPU_S MEMORY_BYTES MAX_REPLY_BYTES
+    python -m eaglelocal.processes.limited_child PACKAGE.MODULE:OPENER CPU_S MEMORY_BYTES MAX_REPLY_BYTES
 
 The operating system enforces the limits: it refuses memory, and kills the process when its CPU time is used up or its
 parent is gone, even during a native call. Imports little, because each such process holds its own copy.
@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, cast
 
 from eaglelocal.errors import EagleLocalError, RequestError
+from eaglelocal.processes.this_process import take_over_pipes
 
 MAX_ERROR_CHARS = 2000
 NICENESS = 10  # reading untrusted input must not slow down answers
@@ -162,8 +163,9 @@ def serve(server: CallServer, requests: BinaryIO, replies: BinaryIO) -> None:
 
 def send(replies: BinaryIO, message: Message) -> None:
     kind, body = message
-    replies.write(HEAD.pack(kind, len(body)) + body)
-    replies.flush()
+    rest = memoryview(HEAD.pack(kind, len(body)) + body)
+    while rest:
+        rest = rest[replies.write(rest) :]
 
 
 def main(function: str, cpu_s: float, memory_bytes: int, max_reply_bytes: int) -> None:
@@ -175,7 +177,8 @@ def main(function: str, cpu_s: float, memory_bytes: int, max_reply_bytes: int) -
     module, _, name = function.partition(":")
     opener: Function = getattr(importlib.import_module(module), name)
     send(replies, encode(None))  # started; the parent reads no stderr from now on
-    os.dup2(1, 2)
+    for fd in (1, 2):
+        os.dup2(0, fd)
     reserve = [bytearray(RESERVE_BYTES)]
     limit_memory(memory_bytes)
     try:
@@ -192,15 +195,6 @@ def _reset_signals() -> None:
     for number in ending:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)
-
-
-def take_over_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Move the pipes off fds 0 and 1, so that the called function can neither read nor write them by accident."""
-    reading, writing = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
-    return open(reading, "rb"), open(writing, "wb")
 
 
 if __name__ == "__main__":
