@@ -33,7 +33,7 @@ from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.processes.this_process import settle
 from eaglelocal.server.listening_socket import bind_socket, find_lan_address
 from eaglelocal.settings import Settings
-from eaglelocal.worker.spare_process import SpareProcess
+from eaglelocal.worker.child import SpareProcess
 
 if TYPE_CHECKING:
     from eaglelocal.cli.serve_screen import ServeScreen

@@ -29,7 +29,7 @@ from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.processes.this_process import lower_thread_priority
 from eaglelocal.scheduler.host_swap import MIN_STORED_ROWS
 from eaglelocal.scheduler.scheduler import Scheduler
-from eaglelocal.worker.unexpected_error import make_engine_error
+from eaglelocal.worker.exit_reason import make_engine_error
 
 INPUT_WAIT_S = 0.05  # a step without other work waits this long for a request; commands are handled between steps
 STACK_BYTES = 32 * 1024 * 1024  # of address space; the grammar compiler recurses

@@ -1,6 +1,6 @@
 """The end of an engine process: its own last message, or an error from exit status and last stderr lines.
 
-Pure functions on plain data. The stderr lines include llama.cpp's own messages; lines that name a failure are
+The stderr lines include llama.cpp's own messages; lines that name a failure are
 preferred to the last ones.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+import traceback
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, EngineError
@@ -43,7 +44,8 @@ _HINT_KILLED = (
     "the system kills processes that take too much memory: if nobody stopped it, use a smaller model or --ctx, "
     "then try again"
 )
-_HINT = "try again; EAGLELOCAL_ENGINE_LOG=1 shows the engine's messages"
+LOG_VARIABLE = "EAGLELOCAL_ENGINE_LOG"
+_HINT = f"try again; {LOG_VARIABLE}=1 shows the engine's messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +110,17 @@ def _describe_exit(exit_status: int, when: str) -> str:
     if exit_status < 0:
         return f"the engine process crashed{when} (signal {-exit_status}, {name_signal(-exit_status) or 'unknown'})"
     return f"the engine process ended{when} (exit status {exit_status})"
+
+
+def make_engine_error(error: BaseException, what: str) -> EagleLocalError:
+    """Return `error` itself if it is an EagleLocalError, else an EngineError that asks for a report.
+
+    The traceback of an unexpected error goes to stderr, which the parent keeps.
+    """
+    if isinstance(error, EagleLocalError):
+        return error
+    traceback.print_exception(error)
+    return EngineError(
+        f"{what}: {type(error).__name__}: {error}",
+        hint=f"this is a bug: please report it; {LOG_VARIABLE}=1 shows the traceback",
+    )

@@ -1,7 +1,7 @@
 """The engine's child process: `python -m eaglelocal.worker.process PACKAGE.MODULE:BUILDER`.
 
 Messages come on stdin and leave on stdout (channel.py); the first one is the Plan, which may come late: the builder is
-imported before (spare_process.py). One thread reads commands into a queue; only the main thread uses the engine. The
+imported before (`SpareProcess`). One thread reads commands into a queue; only the main thread uses the engine. The
 process ends when its pipe or its parent ends, even during a native call, so that a killed parent never leaves GPU
 memory occupied.
 Knows the engine only by its Protocol, and imports the builder by name.
@@ -56,8 +56,7 @@ from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
 from eaglelocal.processes.this_process import take_over_pipes
 from eaglelocal.worker.channel import Channel
-from eaglelocal.worker.exit_reason import GROUP_SIGNALS, Broken
-from eaglelocal.worker.unexpected_error import make_engine_error
+from eaglelocal.worker.exit_reason import GROUP_SIGNALS, Broken, make_engine_error
 from eaglelocal.worker.watchdog import BEAT_S, Beat
 
 _PROGRESS_INTERVAL_S = 0.05  # least time between two of them

@@ -20,7 +20,6 @@ from typing import Literal, Protocol, cast
 from eaglelocal.core.events import (
     Begun,
     EngineInfo,
-    EngineSnapshot,
     Finished,
     HeadSwapped,
     LoadFailed,
@@ -36,11 +35,10 @@ from eaglelocal.core.events import (
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, EngineError, RpcServerError
-from eaglelocal.worker.child import EngineChild
+from eaglelocal.worker.child import EngineChild, SpareProcess
 from eaglelocal.worker.crash_report import Crash, InFlight, format_log_line, write_report
 from eaglelocal.worker.exit_reason import Broken, ExitReason
-from eaglelocal.worker.spare_process import SpareProcess
-from eaglelocal.worker.watchdog import SilenceLimits, Watchdog, WatchedChild
+from eaglelocal.worker.watchdog import SilenceLimits, Watchdog
 
 EngineState = Literal["loading", "ready", "restarting", "failed", "closed"]
 
@@ -84,6 +82,9 @@ class RestartPolicy:
 DEFAULT_POLICY = RestartPolicy()
 
 
+EngineReport = LoadProgress | WorkEvent | SnapshotTaken | HeadSwapped
+
+
 class Listener(Protocol):
     """The receiver of an engine's messages and of its losses. Called from the supervisor's thread; must not raise."""
 
@@ -91,17 +92,11 @@ class Listener(Protocol):
     def awaits_answers(self) -> bool:
         """Return whether the process has unanswered requests or commands. Safe from any thread."""
 
-    def on_progress(self, progress: LoadProgress) -> None: ...
-
     def on_ready(self, child: EngineChild, info: EngineInfo) -> None: ...
 
     def on_events(self, events: list[RequestEvent]) -> None: ...
 
-    def on_work(self, event: WorkEvent) -> None: ...
-
-    def on_snapshot(self, snapshot: EngineSnapshot) -> None: ...
-
-    def on_head_swapped(self, swapped: HeadSwapped) -> None: ...
+    def on_report(self, report: EngineReport) -> None: ...
 
     @property
     def in_flight(self) -> tuple[InFlight, ...]:
@@ -145,28 +140,6 @@ class _ChildRun:
         """Return why it ended; its own last message comes first."""
         assert self.exit_reason is not None
         return self.last_message or self.exit_reason.error(" while it loaded the model" if self.is_loading else "")
-
-    def note_no_start(self, *, is_temporary: bool) -> None:
-        self.is_temporary = is_temporary
-
-    def note_ready(self) -> None:
-        self.ready_at_s = time.monotonic()
-
-    def note_failure(
-        self, error: EagleLocalError, in_flight: tuple[InFlight, ...] = (), *, is_reported: bool = False
-    ) -> None:
-        """Keep the process's own last message, before it ends."""
-        self.last_message, self.in_flight, self.is_reported = error, in_flight, is_reported
-
-    def end(self, child: EngineChild, listener: Listener) -> None:
-        """Reap the process, and keep what its crash report says."""
-        self.exit_reason = child.reap()
-        self.uptime_s, self.pid = time.monotonic() - child.started_at_s, child.pid
-        self.in_flight = self.in_flight or listener.in_flight
-
-    def note_events(self, events: list[RequestEvent]) -> None:
-        if not self.has_answered:
-            self.has_answered = any(isinstance(event, (Tokens, Finished)) for event in events)
 
     def was_stable(self, stable_s: float) -> bool:
         is_old = self.ready_at_s is not None and time.monotonic() - self.ready_at_s >= stable_s
@@ -243,15 +216,24 @@ class Supervisor:
         try:
             child = self._start_child()
         except OSError as error:
-            run.note_no_start(is_temporary=error.errno in TEMPORARY_ERRORS)
+            run.is_temporary = error.errno in TEMPORARY_ERRORS
             return EngineError(f"the engine process cannot be started: {error}", hint="free memory or processes")
         with self._lock:
             self._child = child
         if self._is_closing.is_set():
             child.stop(is_graceful=False)
-        for message in self._watchdog(child, run).watch(child.messages()):
+        watchdog = Watchdog(
+            pid=child.pid,
+            limits=self._policy.silence_limits,
+            has_work=lambda: self._state != "ready" or self._listener.awaits_answers,
+            is_loading=lambda: run.is_loading,
+            kill=child.kill,
+        )
+        for message in watchdog.watch(child.messages()):
             self._handle_message(child, message, run)
-        run.end(child, self._listener)
+        run.exit_reason, run.pid = child.reap(), child.pid
+        run.uptime_s = time.monotonic() - child.started_at_s
+        run.in_flight = run.in_flight or self._listener.in_flight
         with self._lock:
             self._child = None
         return run.error
@@ -262,48 +244,31 @@ class Supervisor:
         child.load(self._plan)
         return child
 
-    def _watchdog(self, child: EngineChild, run: _ChildRun) -> Watchdog:
-        def has_work() -> bool:
-            return self._state != "ready" or self._listener.awaits_answers
-
-        watched = WatchedChild(pid=child.pid, has_work=has_work, is_loading=lambda: run.is_loading, kill=child.kill)
-        return Watchdog(watched, self._policy.silence_limits)
-
     def _handle_message(self, child: EngineChild, message: object, run: _ChildRun) -> None:
         match message:
             case list():
                 events = cast("list[RequestEvent]", message)
-                run.note_events(events)
+                run.has_answered = run.has_answered or any(isinstance(event, (Tokens, Finished)) for event in events)
                 self._listener.on_events(events)
-            case Begun() | Rested():
-                self._listener.on_work(message)
-            case LoadProgress():
-                self._listener.on_progress(message)
+            case LoadProgress() | Begun() | Rested() | SnapshotTaken() | HeadSwapped():
+                self._listener.on_report(message)
             case Ready(info):
-                run.note_ready()
-                self._note_ready(child, info)
+                run.ready_at_s = time.monotonic()
+                self._state, self._num_starts_failed = "ready", 0
+                self._listener.on_ready(child, info)
+                if self._num_restarts:
+                    down_s = time.monotonic() - self._down_since_s
+                    _log.info("%s: the engine is back after %.1f s", self._plan.target_label, down_s)
             case LoadFailed(error):
-                run.note_failure(error)
+                run.last_message = error
             case Broken(error):
-                run.note_failure(error, self._listener.in_flight, is_reported=True)
+                run.last_message, run.in_flight, run.is_reported = error, self._listener.in_flight, True
                 self._state = "restarting"
                 self._listener.on_lost(error, is_crash=True)  # at once, so that nothing is sent to it while it ends
-            case SnapshotTaken(snapshot):
-                self._listener.on_snapshot(snapshot)
-            case HeadSwapped():
-                self._listener.on_head_swapped(message)
             case Warned(text):
                 _log.warning("%s: %s", self._plan.target_label, text)
             case _:
                 child.kill(f"it sent an unknown message, {type(message).__name__}")
-
-    def _note_ready(self, child: EngineChild, info: EngineInfo) -> None:
-        self._state = "ready"
-        self._num_starts_failed = 0
-        self._listener.on_ready(child, info)
-        if self._num_restarts:
-            down_s = time.monotonic() - self._down_since_s
-            _log.info("%s: the engine is back after %.1f s", self._plan.target_label, down_s)
 
     def _decide_restart(self, run: _ChildRun, error: EagleLocalError) -> float | None:
         """Record how a process ended, notify the listener, and return the seconds until the next start, if any."""
