@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.processes.child_process import end_process, make_environment
@@ -56,8 +57,18 @@ def ask_text(command: Sequence[str], *, timeout_s: float) -> str | None:
     return ran.stdout.decode(errors="replace").strip() or None if ran and ran.code == 0 else None
 
 
-# ---- system files: readers of the small text files in which a system states its facts, such as those below /proc and
-# /sys
+# ---- facts: whatever fails, and the small text files in which a system states its facts, such as those below /proc
+T = TypeVar("T")
+
+
+def attempt_or(ask: Callable[[], T], otherwise: T) -> T:
+    """Return the answer of a call; `otherwise` where it fails."""
+    try:
+        return ask()
+    except Exception:  # one missing fact must not prevent the others
+        return otherwise
+
+
 def read_text(path: Path) -> str:
     """Return a file's text without surrounding white space; empty where it cannot be read."""
     try:
