@@ -31,9 +31,9 @@ from eaglelocal.backend.native_step import (
     make_block_maxima,
 )
 from eaglelocal.backend.samplers import (
+    Argmax,
     ChainSampler,
     FilteredChain,
-    GreedySampler,
     LlamaSamplerChain,
     WholeChain,
     choose_filter,
@@ -260,7 +260,7 @@ class LlamaContext:
             chain = self._chain(params, is_constrained=True)
             return ConstrainedSampler(chain, matcher, self._logits, params.logprobs, end_token=end_token)
         if params.is_greedy and not params.has_penalties and not params.logit_bias:
-            return GreedySampler(self._read_best_token, self._logits, params.logprobs)
+            return ChainSampler(Argmax(self._read_best_token), self._logits, params.logprobs)
         return ChainSampler(self._chain(params), self._logits, params.logprobs)
 
     def _chain(self, params: SamplingParams, *, is_constrained: bool = False) -> LlamaSamplerChain:

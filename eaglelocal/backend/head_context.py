@@ -3,7 +3,7 @@
 Runs llama.cpp's `eagle3` graph, and adds what EAGLE-3.1 (arXiv 2605.09992; vLLM #42764) needs and the graph lacks: a
 norm of each tapped row before the encoder (its gains are folded into fc), and a norm of the state that the next row
 reads. Both happen in native code, which also works around the pitfalls of that graph. The upper layers of a head that
-has several run in a second context (head_cells.py), in the same native call.
+has several run in a second context (`UpperContext`), in the same native call.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from eaglelocal.backend.context import LlamaContext, TappedFeatures
-from eaglelocal.backend.context_params import ContextParams
-from eaglelocal.backend.head_cells import HeadCells
+from eaglelocal.backend.context_params import ContextParams, create_context
+from eaglelocal.backend.kv_cells import JointCells, KvCells
 from eaglelocal.backend.llama_library import native_error
 from eaglelocal.backend.model import LlamaModel
-from eaglelocal.backend.native_step import fill_struct
+from eaglelocal.backend.native_step import HeadStruct, fill_struct
 from eaglelocal.backend.top_tokens import TopTokens, num_ranked
+from eaglelocal.backend.weight_loading import UpperWeights
 from eaglelocal.core.batch import (
     NO_EXTRA_LEVELS,
     ExtraLevels,
@@ -36,6 +37,74 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EngineError
 
 FLOAT_BYTES = 4
+
+
+class UpperContext:
+    """The context of a head's upper layers. `fields` are those of HeadStruct that native code runs it with."""
+
+    def __init__(self, weights: UpperWeights, params: ContextParams) -> None:
+        self._library, layers, n = weights.library, weights.layers, params.n_batch
+        self.handle = create_context(weights, params)
+        self.cells = KvCells(self._library, self.handle)
+        tokens = layers.draft_tokens
+        self.fields = {
+            "upper": self.handle,
+            "upper_memory": self.cells.memory,
+            "num_ranked_tokens": layers.num_rows,
+            "draft_tokens": (C.c_int32 * len(tokens))(*tokens) if tokens else None,
+            "counts": (C.c_int32 * n)(*[1] * n),
+            "row_sequences": (C.c_void_p * n)(),
+            "row_outputs": (C.c_int8 * n)(),
+        }
+
+    def close(self) -> None:
+        self._library.api.llama_free(self.handle)
+
+
+class HeadCells:
+    """The owner of a head's llama_context. A head without embeddings or lm_head borrows them from its target's context.
+
+    The struct has the fields that every head needs; subclasses set the others.
+    """
+
+    def __init__(self, model: LlamaModel, params: ContextParams, target: LlamaContext) -> None:
+        self._library, self._native, self._target = model.library, model.library.native_step, target
+        self._api = model.library.api
+        self.n_batch = params.n_batch
+        self.handle = create_context(model, params, other=target.handle)
+        self._upper = None if model.upper is None else UpperContext(model.upper, params)
+        own = KvCells(self._library, self.handle)
+        cells = self._cells = JointCells(own, self._upper.cells) if self._upper else own
+        self.remove, self.share, self.last_position = cells.remove, cells.share, cells.last_position
+        self.swapped_bytes, self.swap_out, self.swap_in = cells.swapped_bytes, cells.swap_out, cells.swap_in
+        self._feature_batch, self._pair_batch = (self._api.llama_batch_ext_init(self.handle) for _ in range(2))
+        self._struct = fill_struct(
+            HeadStruct(),
+            api=self._native.api,
+            target=target.address,
+            context=self.handle,
+            memory=self._cells.memory,
+            features=self._feature_batch,
+            pairs=self._pair_batch,
+            n_batch=params.n_batch,
+            row=(C.c_float * (target.num_taps * target.tap_width))(),
+            **(self._upper.fields if self._upper else {}),
+        )
+        self._address = C.addressof(self._struct)
+
+    @property
+    def native_s(self) -> float:
+        return self._cells.native_s + float(self._struct.native_s)
+
+    def close(self) -> None:
+        if self.handle:
+            self._api.llama_batch_ext_free(self._feature_batch)
+            self._api.llama_batch_ext_free(self._pair_batch)
+            self._api.llama_free(self.handle)
+            if self._upper:
+                self._upper.close()
+            self.handle = self._struct.context = None
+            self._cells.close()
 
 
 @dataclass(frozen=True, slots=True)

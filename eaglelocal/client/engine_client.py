@@ -28,7 +28,6 @@ from eaglelocal.core.events import (
     HeadSwapped,
     LoadProgress,
     RequestEvent,
-    SnapshotTaken,
     SwapHead,
     TakeSnapshot,
 )
@@ -188,8 +187,8 @@ class EngineClient:
         match report:
             case LoadProgress():
                 self._pass_progress(report)
-            case SnapshotTaken(snapshot):
-                self._snapshots.receive(snapshot)
+            case EngineSnapshot():
+                self._snapshots.receive(report)
             case HeadSwapped(number, error):
                 self._heads.finish(number, error)
             case _:

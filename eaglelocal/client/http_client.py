@@ -16,9 +16,9 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
-from urllib.parse import SplitResult, urlsplit
 
 from eaglelocal.client.client import OnEvent, RequestStream, stream
+from eaglelocal.client.http_connection import make_connection, parse_url, unreachable_error
 from eaglelocal.client.http_server import choose_model, is_ours, read_info, read_snapshot
 from eaglelocal.client.http_stream import Dialect, StreamedAnswer, build_request, count, data_lines, mapping, refusal
 from eaglelocal.client.server_reading import DISCONNECTED
@@ -26,7 +26,7 @@ from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished,
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.terminal_text import join_in_json
-from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
+from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 600.0  # read timeout: long prompts take minutes on small machines
@@ -229,58 +229,3 @@ class _Exchange:
         if self._socket is not None:
             with contextlib.suppress(OSError):  # it is closed already
                 self._socket.shutdown(socket.SHUT_RDWR)
-
-
-def parse_url(url: str) -> SplitResult:
-    """Parse `http://host:port`, with or without /v1. Raises UsageError."""
-    wrong = UsageError(f"{url!r} is not the address of a server", hint="such as http://127.0.0.1:8080")
-    try:
-        parts = split_address(url)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # the port is no number, or a bracket of an IPv6 address is missing
-        raise wrong from None
-    if not is_valid or parts.query or parts.fragment or parts.username:
-        raise wrong
-    path = parts.path.rstrip("/")
-    return parts._replace(path=path if path.endswith("/v1") else f"{path}/v1")
-
-
-# ---- http connection: connections to a server by HTTP or HTTPS, not yet connected, and the error about one that
-# cannot be reached
-UNREACHABLE_HINT = "is the server running, and this its address?"
-
-
-def unreachable_error(url: str, error: Exception) -> EngineError:
-    """Return the error about a server that cannot be reached, with a way to trust it if that is what is missing."""
-    hint = UNREACHABLE_HINT
-    if isinstance(error, http.client.RemoteDisconnected):
-        hint = "it may speak https:// only"
-    if url.startswith("https:"):
-        from eaglelocal.client.trusted_certificates import explain
-
-        hint = explain(error, url) or hint
-    why = getattr(error, "verify_message", "") or getattr(error, "strerror", "") or error or type(error).__name__
-    return EngineError(f"cannot reach {url}: {why}", hint=hint)
-
-
-def make_connection(parts: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
-    """Return a connection to a server, not yet connected."""
-    host, port = parts.hostname or "", parts.port
-    if parts.scheme != "https":
-        return http.client.HTTPConnection(host, port, timeout=timeout_s)
-    from eaglelocal.client.trusted_certificates import make_context  # most servers at home need none
-
-    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=make_context(host, port or 443))
-
-
-# ---- server address: the address of a server as people type it: with or without http://, or only the port of this
-# machine
-def split_address(text: str) -> SplitResult:
-    """Split an address; a bare number is a port of this machine. Raises ValueError.
-
-    >>> split_address("8421").geturl(), split_address("box:8080").geturl()
-    ('http://127.0.0.1:8421', 'http://box:8080')
-    """
-    if text.isascii() and text.isdecimal():
-        text = f"127.0.0.1:{text}"
-    return urlsplit(text if "://" in text else f"http://{text}")

@@ -60,11 +60,6 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    info: EngineInfo
-
-
-@dataclass(frozen=True, slots=True)
 class LoadFailed:
     error: EagleLocalError
 
@@ -232,11 +227,6 @@ NOTHING_YET = EngineSnapshot(
     native_s=0.0,
     peak_rss_bytes=0,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotTaken:
-    snapshot: EngineSnapshot
 
 
 @dataclass(frozen=True, slots=True)

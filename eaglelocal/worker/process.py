@@ -37,13 +37,11 @@ from eaglelocal.core.events import (
     HeadSwapped,
     LoadFailed,
     LoadProgress,
-    Ready,
     Report,
     RequestEvent,
     SetAdapters,
     SetSpec,
     Shutdown,
-    SnapshotTaken,
     Submit,
     SwapHead,
     TakeSnapshot,
@@ -180,7 +178,7 @@ class EngineService:
             case HeadReady():
                 self._ready.append(command)
             case TakeSnapshot():
-                self._channel.send(SnapshotTaken(self._engine.snapshot()))
+                self._channel.send(self._engine.snapshot())
             case Shutdown():
                 return False
             case _:
@@ -280,7 +278,7 @@ def main(builder: str) -> int:
             return 0
         threading.Thread(target=_read_commands, args=(channel, commands), name="commands", daemon=True).start()
         engine = build(plan, _Reporter(channel).report)
-        channel.send(Ready(engine.info))
+        channel.send(engine.info)
     except Exception as error:
         channel.send(LoadFailed(make_engine_error(error, "the engine failed to load")))
         return 1

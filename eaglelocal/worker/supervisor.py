@@ -20,14 +20,13 @@ from typing import Literal, Protocol, cast
 from eaglelocal.core.events import (
     Begun,
     EngineInfo,
+    EngineSnapshot,
     Finished,
     HeadSwapped,
     LoadFailed,
     LoadProgress,
-    Ready,
     RequestEvent,
     Rested,
-    SnapshotTaken,
     Tokens,
     Warned,
     WorkEvent,
@@ -82,7 +81,7 @@ class RestartPolicy:
 DEFAULT_POLICY = RestartPolicy()
 
 
-EngineReport = LoadProgress | WorkEvent | SnapshotTaken | HeadSwapped
+EngineReport = LoadProgress | WorkEvent | EngineSnapshot | HeadSwapped
 
 
 class Listener(Protocol):
@@ -250,12 +249,12 @@ class Supervisor:
                 events = cast("list[RequestEvent]", message)
                 run.has_answered = run.has_answered or any(isinstance(event, (Tokens, Finished)) for event in events)
                 self._listener.on_events(events)
-            case LoadProgress() | Begun() | Rested() | SnapshotTaken() | HeadSwapped():
+            case LoadProgress() | Begun() | Rested() | EngineSnapshot() | HeadSwapped():
                 self._listener.on_report(message)
-            case Ready(info):
+            case EngineInfo():
                 run.ready_at_s = time.monotonic()
                 self._state, self._num_starts_failed = "ready", 0
-                self._listener.on_ready(child, info)
+                self._listener.on_ready(child, message)
                 if self._num_restarts:
                     down_s = time.monotonic() - self._down_since_s
                     _log.info("%s: the engine is back after %.1f s", self._plan.target_label, down_s)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 from urllib.parse import quote
 
+from eaglelocal.client.http_connection import KeepAliveConnection
 from eaglelocal.client.http_server import is_ours
 from eaglelocal.client.http_stream import objects, text, whole
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading, add_known
-from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer, KeepAliveConnection
+from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer
 from eaglelocal.client.servers.llama_server import LlamaServer
 from eaglelocal.client.servers.vllm_server import Samples, VllmServer
 from eaglelocal.core.request import Spec
