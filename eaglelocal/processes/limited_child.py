@@ -38,7 +38,7 @@ HEAD = struct.Struct("<BQ")  # kind of a message, length of its body
 class MessageKind:
     """The kinds of messages."""
 
-    REQUEST, NONE, TEXT, BYTES, JSON, ERROR, OTHER_ERROR, NO_MEMORY, TOO_LARGE = range(9)
+    REQUEST, TEXT, BYTES, JSON, ERROR, OTHER_ERROR, NO_MEMORY, TOO_LARGE = range(8)
 
 
 Message = tuple[int, bytes]
@@ -54,7 +54,8 @@ class CallServer:
 
     def answer(self, request: bytes) -> Message:
         """Return the reply to a request: a value or an error. Raises MemoryError."""
-        allow_cpu(self._cpu_s)
+        # The system kills the process after so many more seconds of CPU time, whatever it is doing.
+        set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + self._cpu_s) + SPARE_S)
         try:
             kind, body = self._reply(pickle.loads(request))
         except MemoryError:
@@ -74,8 +75,6 @@ class CallServer:
 
 def encode(value: object) -> Message:
     match value:
-        case None:
-            return MessageKind.NONE, b""
         case str():
             return MessageKind.TEXT, value.encode("utf-8", "surrogatepass")
         case bytes():
@@ -98,11 +97,11 @@ def _text_of(error: Exception) -> str:
         return ""
 
 
-def allow_cpu(cpu_s: float) -> None:
-    """Let the operating system kill the process after `cpu_s` more seconds of CPU time, whatever it is doing."""
-    _, maximum = resource.getrlimit(resource.RLIMIT_CPU)
-    wanted = math.ceil(time.process_time() + cpu_s) + SPARE_S
-    resource.setrlimit(resource.RLIMIT_CPU, (_cap(wanted, maximum), maximum))
+def set_limit(kind: int, wanted: int | None) -> None:
+    """Set a limit that the operating system enforces, as far as it may be raised; None: as high as that."""
+    _, most = resource.getrlimit(kind)
+    is_too_high = wanted is None or (most != resource.RLIM_INFINITY and wanted > most)
+    resource.setrlimit(kind, (most if is_too_high else cast(int, wanted), most))
 
 
 def limit_memory(num_bytes: int) -> None:
@@ -110,18 +109,7 @@ def limit_memory(num_bytes: int) -> None:
     with contextlib.suppress(OSError, ValueError):
         with open("/proc/self/statm", "rb") as file:
             now_bytes = int(file.read().split()[0]) * resource.getpagesize()
-        _, maximum = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (_cap(now_bytes + num_bytes, maximum), maximum))
-
-
-def lift_memory_limit() -> None:
-    """Remove the memory limit, so that reaching it can be reported."""
-    _, maximum = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (maximum, maximum))
-
-
-def _cap(wanted: int, maximum: int) -> int:
-    return wanted if maximum == resource.RLIM_INFINITY else min(wanted, maximum)
+        set_limit(resource.RLIMIT_AS, now_bytes + num_bytes)
 
 
 @contextlib.contextmanager
@@ -133,18 +121,14 @@ def end_with_parent(fd: int) -> Iterator[None]:
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_ASYNC)
+    poll = select.poll()
+    poll.register(fd, 0)
     try:
-        if is_broken(fd):  # already closed: no signal will come
+        if poll.poll(0):  # it is closed already: no signal will come
             os._exit(0)
         yield
     finally:
         fcntl.fcntl(fd, fcntl.F_SETFL, flags)
-
-
-def is_broken(fd: int) -> bool:
-    poll = select.poll()
-    poll.register(fd, 0)
-    return bool(poll.poll(0))
 
 
 def serve(server: CallServer, requests: BinaryIO, replies: BinaryIO) -> None:
@@ -169,10 +153,14 @@ def send(replies: BinaryIO, message: Message) -> None:
 
 
 def main(function: str, cpu_s: float, memory_bytes: int, max_reply_bytes: int) -> None:
-    _reset_signals()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    ending = {signal.SIGIO, signal.SIGXCPU, signal.SIGTERM}
+    for number in ending:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    set_limit(resource.RLIMIT_CORE, 0)
     requests, replies = take_over_pipes()
     module, _, name = function.partition(":")
     opener: Function = getattr(importlib.import_module(module), name)
@@ -185,16 +173,8 @@ def main(function: str, cpu_s: float, memory_bytes: int, max_reply_bytes: int) -
         serve(CallServer(opener, cpu_s, max_reply_bytes), requests, replies)
     except MemoryError as error:
         reserve.clear()
-        lift_memory_limit()
+        set_limit(resource.RLIMIT_AS, None)
         send(replies, (MessageKind.NO_MEMORY, _text_of(error).encode(errors="replace")))
-
-
-def _reset_signals() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    ending = {signal.SIGIO, signal.SIGXCPU, signal.SIGTERM}
-    for number in ending:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import signal
 import threading
 import time
 import weakref
+from dataclasses import replace
 from io import FileIO
 from typing import cast
 
@@ -201,8 +202,7 @@ class LimitedProcess:
             raise error.with_traceback(None)
 
 
-# ---- child process: the parent's side of one process that serves calls within limits: its pipes, and the checks of
-# its time and memory
+# ---- one process: its pipes, and the checks of its time and memory
 #
 # Requests are pickled; replies are text, bytes or JSON, so that the parent never unpickles output of a process that
 # reads untrusted input. The process runs limited_child.py.
@@ -251,11 +251,11 @@ class ChildProcess:
 
     def ask(self, request: bytes) -> object:
         """Send a request and return the value of the reply."""
+        limits = self._limits
         if self._first_bytes is None:
-            self._receive(UsageWatch(self.pid, START_CPU_S, START_WALL_S))
+            self._receive(UsageWatch(self.pid, replace(limits, cpu_s=START_CPU_S, wall_s=START_WALL_S), 0))
             self._first_bytes = (read_usage(self.pid) or NOTHING).resident_bytes
-        watch = UsageWatch(self.pid, self._limits.cpu_s, self._limits.wall_s)
-        watch.limit_memory(self._first_bytes, self._limits.memory_bytes)
+        watch = UsageWatch(self.pid, limits, self._first_bytes)
         with contextlib.suppress(BrokenPipeError):  # its last reply may give the reason
             self._send(HEAD.pack(MessageKind.REQUEST, len(request)) + request, watch)
         return self._value(*self._receive(watch))
@@ -311,19 +311,12 @@ class ChildProcess:
 
 
 class UsageWatch:
-    """Waits for a pipe of a process, and checks the process's time and memory."""
+    """Waits for a pipe of a process, and checks the process's time and memory. first_bytes: at its start; 0: unknown"""
 
-    def __init__(self, pid: int, cpu_s: float, wall_s: float) -> None:
-        self._pid, self._cpu_s, self._wall_s = pid, cpu_s, wall_s
-        self._most_bytes: int | None = None  # resident memory that ends it; None: not checked
-        self._allowed_bytes = 0  # as the error calls it
-        self._ends_at = time.monotonic() + wall_s
+    def __init__(self, pid: int, limits: ProcessLimits, first_bytes: int) -> None:
+        self._pid, self._limits, self._first_bytes = pid, limits, first_bytes
+        self._ends_at = time.monotonic() + limits.wall_s
         self._used_before_s: float | None = None  # read at the first check: most calls end before
-
-    def limit_memory(self, first_bytes: int, more_bytes: int) -> None:
-        if first_bytes:  # 0: unknown
-            self._allowed_bytes = more_bytes
-            self._most_bytes = first_bytes + more_bytes + more_bytes // SLACK_PART
 
     def wait(self, fd: int, event: int) -> None:
         """Wait until the pipe is ready or broken. Raises TookTooLong, TookTooMuchMemory."""
@@ -333,15 +326,16 @@ class UsageWatch:
             self._check_usage()
 
     def _check_usage(self) -> None:
-        usage = read_usage(self._pid) or NOTHING
+        usage, limits = read_usage(self._pid) or NOTHING, self._limits
         if self._used_before_s is None:
             self._used_before_s = usage.cpu_s
-        if usage.cpu_s - self._used_before_s > self._cpu_s:
-            raise ran_too_long(self._cpu_s)
+        if usage.cpu_s - self._used_before_s > limits.cpu_s:
+            raise ran_too_long(limits.cpu_s)
         if time.monotonic() > self._ends_at:
-            raise TookTooLong(f"it gave no answer in {self._wall_s:g} s")
-        if self._most_bytes is not None and usage.resident_bytes > self._most_bytes:
-            raise TookTooMuchMemory(self._allowed_bytes)
+            raise TookTooLong(f"it gave no answer in {limits.wall_s:g} s")
+        most_bytes = self._first_bytes + limits.memory_bytes + limits.memory_bytes // SLACK_PART
+        if self._first_bytes and usage.resident_bytes > most_bytes:
+            raise TookTooMuchMemory(limits.memory_bytes)
 
 
 def ran_too_long(cpu_s: float) -> TookTooLong:
@@ -356,8 +350,6 @@ def pack(args: tuple[object, ...]) -> bytes:
 def decode(kind: int, body: bytes) -> object:
     """Return the value of a reply, or raise the error that the function raised."""
     match kind:
-        case MessageKind.NONE:
-            return None
         case MessageKind.TEXT:
             return body.decode("utf-8", "surrogatepass")
         case MessageKind.BYTES:
