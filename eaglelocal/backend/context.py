@@ -92,11 +92,11 @@ class TappedFeatures:
 class LlamaContext:
     """A target or draft model over llama.cpp. Implements core.ports.Context.
 
-    taps              layer inputs to copy for every row; n_layer is the state after the last layer, n_layer + 1 the
-    state after the output norm, which exists only if all rows of a decode are outputs final_by_nextn   read that final
-    state as llama.cpp's "nextn" state, not as a layer input normed_by_nextn  read the one after the output norm so,
-    which all rows then have is_asynchronous  a GPU computes some layers: `submit` returns before they are done.
-    Otherwise it does all the work,
+    taps             layer inputs to copy for every row; n_layer is the state after the last layer, n_layer + 1 the
+                     state after the output norm, which exists only if all rows of a decode are outputs
+    final_by_nextn   read that final state as llama.cpp's "nextn" state, not as a layer input
+    normed_by_nextn  read the one after the output norm so, which all rows then have
+    is_asynchronous  a GPU computes some layers: `submit` returns before they are done. Otherwise it does all the work,
                      in one native call, because a second one would run with cold caches
     """
 

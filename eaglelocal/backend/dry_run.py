@@ -168,7 +168,7 @@ def read_buffers(part: DryRunPart, lines: Sequence[str], devices: Sequence[str])
         yield Buffer(layers.get(tap, RAM), MemoryKind.BUFFERS, part.tap_bytes)
 
 
-# ---- dummy buffers: dummy buffers, so that llama.cpp allocates nothing while it only plans
+# ---- dummy buffers, so that llama.cpp allocates nothing while it only plans
 #
 # With `no_alloc` it plans models, caches and graphs, but still allocates recurrent states, and writes zeros to all of
 # them (llama-memory-recurrent.cpp). Planning fewer would give other results: compute buffers grow with their number,
@@ -227,7 +227,7 @@ def dummy_functions(native: C.CDLL) -> BufferFunctions:
     return BufferFunctions(get_base=C.cast(base, C.c_void_p).value, clear=C.cast(nothing, C.c_void_p).value)
 
 
-# ---- buffer log: parse the memory use that llama.cpp logs, of a real load or of a dry run
+# ---- the memory use that llama.cpp logs, of a real load or of a dry run
 # Each pattern begins with the name of the function that logs it, so that a line that only quotes a size does not match.
 BUFFER_LINE = re.compile(r"\w+: +(\S+) +(model|KV|compute|output|RS|DSV4 \w+ state) +buffer size *= *([\d.]+) *MiB")
 COMPRESSOR_STATE = "DSV4"  # begins the kind of buffers with DeepSeek V4's recurrent state

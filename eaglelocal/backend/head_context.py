@@ -247,8 +247,7 @@ def read_states(memory: C.Array[C.c_char], rows: Iterable[int], size: int) -> li
     return [read(slice(row * size, (row + 1) * size)) for row in rows]
 
 
-# ---- block head context: the context of a head that drafts in blocks: it keeps target features, and predicts all
-# tokens of a block at once
+# ---- block heads, which keep target features, and predict all tokens of a block at once
 #
 # Runs llama.cpp's `dflash` graph. Rows of features become keys and values in its cache, at their positions in the
 # text, without outputs. A block is decoded after them, each of its rows attending to all others; the next call
@@ -321,8 +320,7 @@ class LlamaBlockContext(HeadCells):
         return top.read(depth * n, ranked, num_choices, confident=True)
 
 
-# ---- medusa context: the context of a Medusa head: it drafts several tokens from one state of the target, and keeps
-# no cells
+# ---- Medusa heads, which draft several tokens from one state of the target, and keep no cells
 #
 # Runs llama.cpp's `eagle3` graph in a way that it was not made for. A part of the head computes x + silu(W x + b) and
 # multiplies it by an lm_head. The encoder, a matrix, holds all W; native code adds the rest; the decoder, whose

@@ -221,8 +221,7 @@ def load_library() -> LlamaLibrary:
     return LlamaLibrary(load_bindings())
 
 
-# ---- missing libraries: the shared libraries that a llama.cpp built for graphics cards needs, and the places to look
-# for them
+# ---- the shared libraries that a llama.cpp built for graphics cards needs
 #
 # An installed CUDA toolkit is often not on the loader's path, and neither are the libraries that NVIDIA publishes as
 # Python packages. They are loaded before llama.cpp, as torch does; then it finds them. The driver's library comes
@@ -279,7 +278,7 @@ def explain_failure(failure: str) -> str:
     return failure
 
 
-# ---- device memory: the memory of this machine as llama.cpp sees it: RAM, and each GPU under llama.cpp's own name
+# ---- the memory of this machine as llama.cpp sees it: RAM, and each GPU under llama.cpp's own name
 #
 # NVML numbers devices in another order, ignores which of them are hidden, and sees only NVIDIA's.
 GPU, INTEGRATED_GPU = 1, 2  # ggml_backend_dev_type; CPU and BLAS compute in RAM
@@ -313,8 +312,7 @@ def free_bytes(native: C.CDLL, device: int) -> int | None:
     return free.value if total.value else None
 
 
-# ---- rpc devices: connect llama.cpp to rpc-servers, whose devices then count as GPUs, and keep the output on this
-# machine
+# ---- rpc-servers, whose devices count as GPUs
 #
 # Logits are needed here, and heads read states here: with the output on the last device, which may be a server's,
 # both would cross the link, and drafts over RPC have crashed llama.cpp.

@@ -221,7 +221,7 @@ class LlamaModel:
             self.handle = None
 
 
-# ---- lora adapters: LoRA adapters that were loaded for a model, and the mix of them that a context applies
+# ---- LoRA adapters
 #
 # llama.cpp reserves graph nodes for them when a context is created, so they are loaded before. They live as long as
 # the model. A change of the mix makes llama.cpp plan its graphs again at the next decode.

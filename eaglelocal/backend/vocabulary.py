@@ -164,7 +164,7 @@ class LlamaVocabulary:
         return buffer.raw[:n]
 
 
-# ---- long text: split texts that llama.cpp's pre-tokenizers cannot take as a whole
+# ---- texts that llama.cpp's pre-tokenizers cannot take as a whole
 #
 # Pre-tokenizers that are regular expressions recurse for every character of a match, and overflow a stack of 8 MiB
 # after some 26 000. A prompt with a longer run of letters would kill the process, so runs are cut much earlier. Each

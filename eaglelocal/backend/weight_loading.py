@@ -118,8 +118,7 @@ def find_mappings(file: Path) -> list[Range]:
     return found
 
 
-# ---- upper weights: the weights of a head's upper layers: a second model in the file of the first
-# (gguf/upper_layers.py)
+# ---- the weights of a head's upper layers: a second model in the file of the first (gguf/upper_layers.py)
 #
 # llama.cpp loads it from an open C file that stands where the model begins.
 class UpperWeights:

@@ -51,10 +51,11 @@ class Client(Protocol):
     def close(self) -> None: ...
 
 
-# ---- answer stream: the streaming answer to one request, as an iterator of events. Works with any Client
+# ---- the answer to one request, from any Client
 #
-# with stream(client, request) as answer: for event in answer: ... # Started, Tokens ..., Finished or Failed reply =
-# stream(client, request).result()
+#     with stream(client, request) as answer:
+#         for event in answer: ...  # Started, Tokens ..., Finished or Failed
+#     reply = stream(client, request).result()
 @dataclass(frozen=True, slots=True)
 class CompleteAnswer:
     """A complete answer."""

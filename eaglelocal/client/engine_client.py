@@ -244,7 +244,7 @@ class EngineClient:
                 timer.join()
 
 
-# ---- head swap: swaps of the draft head: one command at a time, whose outcome the caller waits for
+# ---- swaps of the draft head: one command at a time, whose outcome the caller waits for
 OnSuccess = Callable[[], None]
 
 
@@ -294,7 +294,7 @@ class HeadSwaps:
             outcome.set_exception(error)
 
 
-# ---- snapshots: the engine's snapshots: taken while it can answer; the last one is kept for when it cannot
+# ---- snapshots: taken while the engine can answer; the last one is kept for when it cannot
 class Snapshots:
     """The snapshots of one client. One TakeSnapshot is in flight at a time; concurrent callers share its answer."""
 

@@ -272,7 +272,7 @@ def _object(data: str) -> Mapping[str, object]:
         raise EngineError(what) from None
 
 
-# ---- json fields: read values from the JSON of a server: of the expected type, or unknown
+# ---- values in the JSON of a server: of the expected type, or unknown
 MAX_NUMBER = 1e18  # JSON as Python reads it allows NaN, Infinity and integers of any size
 
 

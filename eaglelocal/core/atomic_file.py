@@ -96,7 +96,7 @@ def _new_file(folder: Path) -> tuple[int, str]:
         os.close(handle)
 
 
-# ---- folders: creates folders with the intended permissions, whatever the umask of the process is
+# ---- folders
 #
 # A umask may be 000, as in many containers: a plain mkdir then creates folders that everybody can write. A umask that
 # is stricter than the permissions asked for stays in force.

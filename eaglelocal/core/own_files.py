@@ -135,7 +135,7 @@ def _warn_once(path: str, why: str) -> None:
     logging.getLogger(__name__).warning("%s is skipped: %s", path, why)
 
 
-# ---- file fingerprint: identifies a file of weights by samples of its content, without reading all of it
+# ---- fingerprints
 NUM_SAMPLES, SAMPLE_BYTES = 32, 4096  # of a file of weights
 
 

@@ -116,7 +116,7 @@ class SpeculationCounter:
         )
 
 
-# ---- learning status: the state of learning from answers, as screens, snapshots and metrics show it
+# ---- learning from answers, as screens, snapshots and metrics show it
 ACTIVE_STATES = ("learning", "judging")
 STATES = ("idle", *ACTIVE_STATES, "paused")
 
@@ -154,7 +154,7 @@ def describe_learning(status: LearningStatus) -> str:
     return f"{state}, {answers} kept ({format_disk(status.kept_bytes)}){version}"
 
 
-# ---- costs: measured costs of steps on this machine, as plain data; `speculation` measures them
+# ---- costs of steps on this machine; `speculation` measures them
 NOISY = 0.2  # above this the measured costs say little about single decodes
 
 

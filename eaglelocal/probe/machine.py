@@ -225,7 +225,6 @@ def to_json(machine: Machine) -> dict[str, object]:
     }
 
 
-# ---- power: asks whether this machine runs on a battery. Never raises
 def runs_on_battery() -> bool:
     """Return whether a battery feeds the machine; False where there is none, or the system does not tell."""
     try:

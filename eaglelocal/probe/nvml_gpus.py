@@ -188,7 +188,7 @@ def decode(value: str | bytes | None) -> str | None:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-# ---- visible gpus: the effect of environment variables that hide and reorder GPUs for this process
+# ---- the effect of environment variables that hide and reorder GPUs for this process
 #
 # NVML ignores these variables and numbers GPUs by their place on the bus. CUDA and ROCm obey them, and CUDA's first
 # GPU is the fastest one. Variables of Vulkan and SYCL are not read: their numbers depend on drivers that are not

@@ -177,9 +177,7 @@ def _read_count(path: Path) -> int | None:
     return parse_count(read_text(path))
 
 
-# ---- pci names: names of graphics cards, from two lists of Linux systems: libdrm's amdgpu.ids, and pci.ids
-#
-# A list is searched line by line and not kept: pci.ids is large, and one line of it is needed.
+# ---- names of graphics cards, from two lists of Linux systems: they are searched line by line and not kept
 AMDGPU_IDS = ("usr/share/libdrm/amdgpu.ids", "usr/local/share/libdrm/amdgpu.ids")
 PCI_IDS = ("usr/share/hwdata/pci.ids", "usr/share/misc/pci.ids", "usr/local/share/pci.ids")
 

@@ -148,9 +148,7 @@ def parse_marked(text: str) -> str | None:
     return found[1] if found else None
 
 
-# ---- installed library: the installed llama-cpp-python: its version and the ggml backends it was built with
-#
-# Imports nothing: loading the library takes time and memory, and a broken one can crash the process.
+# ---- llama-cpp-python, which is not imported: that takes time and memory, and a broken one can crash the process
 PACKAGE = "llama_cpp"
 _BACKEND_FILE = re.compile(r"(?:lib)?ggml-([a-z0-9]+)(?:-[\w-]+)?(?:\.\d+)*\.(?:so|dylib|dll)(?:\.\d+)*")
 _BASE_FILE = re.compile(r"libggml-base\.(?:so\.(\d+(?:\.\d+)+)|(\d+(?:\.\d+)+)\.dylib)")
@@ -192,8 +190,7 @@ def _existing(folder: Path) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-# ---- operating system: the operating system, and the WSL or the container that it runs in. Reads only small files
-# and variables
+# ---- the operating system, and the WSL or the container that it runs in, from small files and variables
 CONTAINER_FILES = {".dockerenv": "docker", "run/.containerenv": "podman"}
 CONTAINER_GROUPS = ("kubepods", "docker", "libpod", "lxc", "containerd")  # in the path of the cgroup of process 1
 

@@ -114,8 +114,7 @@ class ServerWatch:
         self._connection.close()
 
 
-# ---- ollama server: read an Ollama server for a monitor: /api/ps, with its loaded models and their memory. It
-# reports no speed
+# ---- Ollama: /api/ps, with its loaded models and their memory. It reports no speed
 KIND = "Ollama"
 
 

@@ -60,8 +60,7 @@ def parse_vllm(samples: Samples, model: Mapping[str, object]) -> ServerReading:
     )
 
 
-# ---- prometheus: read Prometheus' text format as numbers by metric name, summed over all labels unless a label is
-# requested
+# ---- Prometheus' text format
 MAX_POSITION_DIGITS = 3  # bounds the index that a foreign server's label can request
 
 
