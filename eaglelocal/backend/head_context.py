@@ -153,18 +153,6 @@ class LlamaHeadContext(HeadCells):
         self._max_encoded = target.n_batch  # as many as the target decodes at once
         self._encoded = (C.c_char * (self._max_encoded * self._state_bytes))()
         self._states = (C.c_char * (self.n_batch * self._state_bytes))()
-        self._set_norms(norms)
-        fill_struct(
-            self._struct,
-            has_encoder=has_encoder,
-            reads_cache=reads_cache,
-            num_layers=num_layers,
-            selects_outputs=selects_outputs,
-        )
-        if not target.has_head:  # otherwise it was opened as a replacement, perhaps while the target decodes
-            self.attach()
-
-    def _set_norms(self, norms: HeadNorms) -> None:
         gains = norms.output_gains
         fill_struct(
             self._struct,
@@ -174,7 +162,13 @@ class LlamaHeadContext(HeadCells):
             output_eps=norms.output_eps,
             encoded=self._encoded,
             states=self._states,
+            has_encoder=has_encoder,
+            reads_cache=reads_cache,
+            num_layers=num_layers,
+            selects_outputs=selects_outputs,
         )
+        if not target.has_head:  # otherwise it was opened as a replacement, perhaps while the target decodes
+            self.attach()
 
     def attach(self) -> None:
         """Encode the rows of every decode of the target from now on. Call it between decodes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes as C
 import functools
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from itertools import pairwise
 
 from eaglelocal.backend.llama_library import LlamaLibrary
@@ -189,11 +189,5 @@ def split_long_runs(text: str, whole_words: Collection[str] = ()) -> list[str]:
 
 def move_before(whole_words: Collection[str], text: str, at: int) -> int:
     """Return the place of a cut, moved to the beginning of a string that it would split."""
-    starts = (start for word in whole_words for start in _across(word, text, at))
-    return min(starts, default=at)
-
-
-def _across(word: str, text: str, at: int) -> Iterator[int]:
-    start = text.find(word, max(at - len(word) + 1, 0), at + len(word) - 1)
-    if 0 <= start < at:
-        yield start
+    starts = (text.find(word, max(at - len(word) + 1, 0), at + len(word) - 1) for word in whole_words)
+    return min((start for start in starts if 0 <= start < at), default=at)

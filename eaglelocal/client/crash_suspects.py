@@ -101,8 +101,7 @@ class CrashSuspects:
 
     def clear(self, digest: Digest) -> None:
         """Clear a request that has ended normally."""
-        if self._suspects:
-            self._suspects.pop(digest, None)
+        self._suspects.pop(digest, None)
 
     def _is_guilty(self, suspect: _Suspect) -> bool:
         num_without = self._num_crashes - suspect.first_crash + 1 - suspect.num_crashes

@@ -143,7 +143,7 @@ class EngineClient:
         """
 
         def keep() -> None:
-            self._supervisor.replace_plan(lambda plan: plan.with_head(path, version))
+            self._supervisor.plan = self._supervisor.plan.with_head(path, version)
 
         self._heads.swap(self._requests.process, path, version, on_success=keep, timeout_s=timeout_s)
 

@@ -163,7 +163,7 @@ class HttpClient:
         self, connection: http.client.HTTPConnection, exchange: _Exchange, dialect: Dialect
     ) -> http.client.HTTPResponse:
         path, body = build_request(exchange.request, self._model, dialect)
-        exchange.answer.begin(time.perf_counter())
+        exchange.answer.requested_at = time.perf_counter()
         headers = {"Content-Type": "application/json", **self._headers}
         connection.request("POST", self._parts.path + path, json.dumps(body), headers)
         exchange.attach(connection.sock)  # now, because the response takes it from the connection

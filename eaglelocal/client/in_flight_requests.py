@@ -192,8 +192,10 @@ class InFlightRequests:
         for event in events:
             if isinstance(event, (Finished, Failed)):
                 sent = self._sent.pop(event.request_id, None)
-                if sent is not None and not (isinstance(event, Finished) and event.reason == "cancelled"):
-                    self._clear_suspect(sent.submitted)
+                is_cancelled = isinstance(event, Finished) and event.reason == "cancelled"
+                if sent is not None and self._suspects and not is_cancelled:
+                    with self._lock:
+                        self._suspects.clear(sent.submitted.digest)
             else:
                 sent = self._sent.get(event.request_id)
                 if sent is not None and isinstance(event, (Tokens, Embeddings)):
@@ -261,11 +263,6 @@ class InFlightRequests:
 
     def _find_refusal(self, submitted: _SubmittedRequest) -> EagleLocalError | None:
         return self._suspects.find_refusal(submitted.digest) if self._suspects else None
-
-    def _clear_suspect(self, submitted: _SubmittedRequest) -> None:
-        if self._suspects:
-            with self._lock:
-                self._suspects.clear(submitted.digest)
 
     def _send_waiting(self) -> None:
         """Send the waiting requests in order, up to the first that must wait; fail requests that are

@@ -65,10 +65,6 @@ def read_gpus(nvml: Any) -> tuple[Gpu, ...]:
     return gpus
 
 
-def format_capability(capability: tuple[int, int]) -> str:
-    return f"{capability[0]}.{capability[1]}"
-
-
 def format_cuda(version: int) -> str:
     """Return a version of CUDA as text: 12.4 for 12040."""
     return f"{version // 1000}.{version % 1000 // 10}"
@@ -102,7 +98,7 @@ def _read_device(nvml: Any, gpu: Gpu) -> Gpu:
         used_bytes=max(0, memory.total - memory.free - (reserved or 0)) if memory else None,
         reserved_bytes=reserved,
         shares_memory=any(word in (name or "") for word in SHARED_MEMORY_NAMES),
-        capability=_convert(format_capability, ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)),
+        capability=_convert("{0[0]}.{0[1]}".format, ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)),
         processes=_read_processes(nvml, handle),
         bandwidth_bytes_s=_read_bandwidth(nvml, handle),
         uuid=decode(ask(nvml, "nvmlDeviceGetUUID", handle)),

@@ -262,7 +262,10 @@ class EngineService:
 
 
 def main(builder: str) -> int:
-    """Take over the pipes, load, serve; return the exit status."""
+    """Take over the pipes, load, serve; return the exit status.
+
+    A function `prepare` of the builder's module is called while the process may still wait for its plan.
+    """
     for number in GROUP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the parent lets answers finish, and then ends this process
     channel = Channel(*take_over_pipes())
@@ -272,9 +275,13 @@ def main(builder: str) -> int:
     commands: Commands = SimpleQueue()
     gc.disable()  # imports and vocabularies are kept: a collection would only walk them
     try:
-        build = _find_builder(builder)
-        plan = _receive_plan(channel)
-        if plan is None:
+        module_name, _, function = builder.partition(":")
+        module = importlib.import_module(module_name)
+        getattr(module, "prepare", lambda: None)()
+        build = cast(Builder, getattr(module, function))
+        try:
+            plan = cast(Plan, channel.receive())
+        except EOFError:  # the parent ended
             return 0
         threading.Thread(target=_read_commands, args=(channel, commands), name="commands", daemon=True).start()
         engine = build(plan, _Reporter(channel).report)
@@ -292,22 +299,6 @@ def main(builder: str) -> int:
         service.close()
         engine.close()  # after a fatal error only the operating system can free it safely
     return status
-
-
-def _find_builder(name: str) -> Builder:
-    """Import a builder by its name, and call the function `prepare` of its module, if there is one."""
-    module_name, _, function = name.partition(":")
-    module = importlib.import_module(module_name)
-    getattr(module, "prepare", lambda: None)()
-    return cast(Builder, getattr(module, function))
-
-
-def _receive_plan(channel: Channel) -> Plan | None:
-    """Wait for the plan; return None if the parent ends instead."""
-    try:
-        return cast(Plan, channel.receive())
-    except EOFError:
-        return None
 
 
 def _read_commands(channel: Channel, commands: Commands) -> None:

@@ -13,7 +13,6 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import field
 from typing import Literal, Protocol, cast
 
@@ -152,7 +151,7 @@ class Supervisor:
         self, plan: Plan, builder: str, policy: RestartPolicy, listener: Listener, spare: SpareProcess | None = None
     ) -> None:
         """`spare`: the first process, if it is still there when the supervisor starts."""
-        self._plan = plan
+        self.plan = plan  # loaded whenever the process is started
         self._spare = spare
         self._builder = builder
         self._policy = policy
@@ -184,10 +183,6 @@ class Supervisor:
     def start(self) -> None:
         self._thread.start()
 
-    def replace_plan(self, change: Callable[[Plan], Plan]) -> None:
-        """Load a changed plan whenever the process is started again."""
-        self._plan = change(self._plan)
-
     def close(self) -> None:
         """End the process and the thread. Safe from any thread, more than once, and before start()."""
         self._is_closing.set()
@@ -213,7 +208,9 @@ class Supervisor:
     def _run_child(self, run: _ChildRun) -> EagleLocalError:
         """Run one process from start to end; return why it ended."""
         try:
-            child = self._start_child()
+            spare, self._spare = self._spare, None
+            child = (spare and spare.take(self._builder)) or EngineChild(self._builder)
+            child.load(self.plan)
         except OSError as error:
             run.is_temporary = error.errno in TEMPORARY_ERRORS
             return EngineError(f"the engine process cannot be started: {error}", hint="free memory or processes")
@@ -237,12 +234,6 @@ class Supervisor:
             self._child = None
         return run.error
 
-    def _start_child(self) -> EngineChild:
-        spare, self._spare = self._spare, None
-        child = (spare and spare.take(self._builder)) or EngineChild(self._builder)
-        child.load(self._plan)
-        return child
-
     def _handle_message(self, child: EngineChild, message: object, run: _ChildRun) -> None:
         match message:
             case list():
@@ -257,7 +248,7 @@ class Supervisor:
                 self._listener.on_ready(child, message)
                 if self._num_restarts:
                     down_s = time.monotonic() - self._down_since_s
-                    _log.info("%s: the engine is back after %.1f s", self._plan.target_label, down_s)
+                    _log.info("%s: the engine is back after %.1f s", self.plan.target_label, down_s)
             case LoadFailed(error):
                 run.last_message = error
             case Broken(error):
@@ -265,7 +256,7 @@ class Supervisor:
                 self._state = "restarting"
                 self._listener.on_lost(error, is_crash=True)  # at once, so that nothing is sent to it while it ends
             case Warned(text):
-                _log.warning("%s: %s", self._plan.target_label, text)
+                _log.warning("%s: %s", self.plan.target_label, text)
             case _:
                 child.kill(f"it sent an unknown message, {type(message).__name__}")
 
@@ -296,7 +287,7 @@ class Supervisor:
         self._num_starts_failed += 1
         is_first = self._num_restarts == 0
         if self._num_starts_failed == 1:
-            _log.warning("%s: %s; trying again every %g s", self._plan.target_label, error.message, TEMPORARY_DELAY_S)
+            _log.warning("%s: %s; trying again every %g s", self.plan.target_label, error.message, TEMPORARY_DELAY_S)
         if is_first and self._num_starts_failed >= MAX_FIRST_STARTS:
             self._state = "failed"
             self._listener.on_lost(error, is_crash=False)
@@ -315,7 +306,7 @@ class Supervisor:
         if run.exit_reason is None or (has_own_message and never_ran):
             return
         crash = Crash(
-            target=self._plan.target_label,
+            target=self.plan.target_label,
             pid=run.pid,
             exit_reason=run.exit_reason,
             error=error,
