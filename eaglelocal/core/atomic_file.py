@@ -153,13 +153,9 @@ def is_gone(path: Path) -> bool:
 
 def sync_folder(folder: Path) -> None:
     """Sync the folder's entries to disk, so that they survive a power cut; ignored where a file system cannot."""
-    try:
+    with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass
-    finally:
-        os.close(handle)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

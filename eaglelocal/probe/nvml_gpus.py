@@ -1,6 +1,8 @@
-"""NVIDIA's GPUs as NVML describes them. Never raises: what a missing driver or a failing call leaves open is None.
+"""NVIDIA's GPUs as NVML describes them; what a failing call leaves open is None.
 
-Runs in a separate process (nvml_child.py), because a driver that hangs would hang its caller.
+`ask_gpus` runs in our process, `main` in a child. A driver that hangs (a GPU that fell off the bus, a reset that does
+not end) makes its process unkillable, which must not happen to ours. Callers check `has_driver` first and start no
+process without one.
 """
 
 from __future__ import annotations
@@ -8,13 +10,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import pickle
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 from eaglelocal.probe.machine import Gpu, GpuProcess, Machine, MigSlice, PcieLink
-from eaglelocal.probe.subprocess_calls import attempt_or
+from eaglelocal.probe.subprocess_calls import NoAnswer, attempt_or, run_module
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -24,6 +30,41 @@ TRANSFERS_PER_CLOCK = 2  # NVML states the clock of every memory as for double d
 SHARED_MEMORY_NAMES = ("GB10", "Orin", "Thor", "Xavier", "Tegra")  # GPUs that use main memory
 MAX_SLICES = 16  # the largest GPUs have seven; a driver may state any number
 UNKNOWN_BYTES = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
+MODULE = "eaglelocal.probe.nvml_gpus"
+TIMEOUT_S = 8.0  # a driver that is not kept loaded takes a second or two per GPU
+_POLL_S = 0.5  # between checks whether the parent has ended
+DRIVER_FILES = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg", "dev/nvgpu", "dev/nvhost-ctrl")
+
+
+def has_driver(root: Path = Path("/"), platform: str = sys.platform) -> bool:
+    """Return whether NVML may answer here; True if that cannot be checked."""
+    if platform == "darwin":
+        return False
+    return not platform.startswith("linux") or any((root / file).exists() for file in DRIVER_FILES)
+
+
+def ask_gpus(*, timeout_s: float = TIMEOUT_S) -> tuple[Gpu, ...]:
+    """Return NVML's GPUs. Raises NoAnswer if the driver hangs, or its library crashes the child process."""
+    try:
+        ran = run_module(MODULE, timeout_s=timeout_s)
+    except NoAnswer:
+        raise NoAnswer(f"NVIDIA's driver did not answer within {timeout_s:g} s") from None
+    if ran is None or ran.code:
+        raise NoAnswer("NVIDIA's library could not be used" + (f" (code {ran.code})" if ran else ""))
+    gpus: tuple[Gpu, ...] = pickle.loads(ran.stdout)  # written by our own child process
+    return gpus
+
+
+def main() -> None:
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    sys.stdout.buffer.write(pickle.dumps(read_gpus(import_nvml())))
+
+
+def _end_with_parent(parent: int) -> None:
+    """Exit when the parent has ended. NVML runs without the GIL, so this thread also runs while the driver hangs."""
+    while os.getppid() == parent:
+        time.sleep(_POLL_S)
+    os._exit(1)
 
 
 def import_nvml() -> Any:
@@ -266,3 +307,7 @@ def _find_by_uuid(prefix: str, cards: Sequence[Gpu]) -> Gpu | None:
     """Return the only GPU whose UUID begins with this; None if there is none, or several."""
     found = [gpu for gpu in cards if (gpu.uuid or "").startswith(prefix)]
     return found[0] if len(found) == 1 else None
+
+
+if __name__ == "__main__":
+    main()

@@ -34,8 +34,7 @@ from eaglelocal.probe.cpuinfo import (
     read_own_cgroups,
 )
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, System
-from eaglelocal.probe.nvml_child import ask_gpus, has_driver
-from eaglelocal.probe.nvml_gpus import apply_visibility
+from eaglelocal.probe.nvml_gpus import apply_visibility, ask_gpus, has_driver
 from eaglelocal.probe.pci_cards import merge_gpus, read_cards
 from eaglelocal.probe.subprocess_calls import NoAnswer, attempt_or, read_text
 
