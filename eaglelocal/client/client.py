@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Protocol
 
 from eaglelocal.core.events import (
@@ -118,7 +117,7 @@ class RequestStream:
     def __enter__(self) -> RequestStream:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cancel()
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from eaglelocal.client.client import OnEvent, RequestStream, stream
 from eaglelocal.client.in_flight_requests import EngineProcess, InFlightRequests
@@ -27,7 +26,8 @@ from eaglelocal.core.events import (
     EngineSnapshot,
     HeadSwapped,
     LoadProgress,
-    RequestEvent,
+    SetAdapters,
+    SetSpec,
     SwapHead,
     TakeSnapshot,
 )
@@ -72,6 +72,7 @@ class EngineClient:
         self.trouble = ""  # why there is no engine at the moment; empty while it runs or loads for the first time
         self._watch, self._on_progress, self._wait_limit_s = watch, on_progress, restart.wait_limit_s
         self._requests = InFlightRequests(EngineError("the engine has not been started"))
+        self.on_events = self._requests.deliver
         self._snapshots, self._heads = Snapshots(), HeadSwaps()
         self._supervisor = Supervisor(plan, builder, restart, self, spare)
         self._lock = threading.Lock()  # guards _is_started and _is_closed
@@ -128,11 +129,11 @@ class EngineClient:
 
     def set_spec(self, spec: Spec) -> None:
         """Set how to draft for requests that do not say it themselves, running ones included."""
-        self._requests.set_spec(spec)
+        self._requests.set_default(SetSpec(spec))
 
     def set_adapters(self, mix: AdapterMix) -> None:
         """Set the LoRA adapters of later requests that choose none, after restarts too."""
-        self._requests.set_adapters(mix)
+        self._requests.set_default(SetAdapters(mix))
 
     def swap_head(self, path: Path, version: int, *, timeout_s: float = SWAP_TIMEOUT_S) -> None:
         """Draft with the head in another file from now on, and after restarts too; return when it drafts.
@@ -171,7 +172,7 @@ class EngineClient:
     def __enter__(self) -> EngineClient:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- the supervisor's Listener, on its thread
@@ -207,9 +208,6 @@ class EngineClient:
         self.trouble = ""
         self._requests.connect(child)
         self._decide_start(info)
-
-    def on_events(self, events: list[RequestEvent]) -> None:
-        self._requests.deliver(events)
 
     def on_lost(self, error: EagleLocalError, *, is_crash: bool) -> None:
         self.trouble = error.message

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import TracebackType
 
 from eaglelocal.client.client import OnEvent, RequestStream, stream
 from eaglelocal.client.http_connection import make_connection, parse_url, unreachable_error
@@ -43,7 +42,7 @@ class HttpClient:
         self._url, self._parts, self._api_key = url, parse_url(url), api_key
         self._requested_model, self._model = model, ""
         self._dialect = Dialect(reuses_prompts=reuses_prompts)  # until the server rejects fields that are not OpenAI's
-        self._restarts = 0
+        self.restarts = 0  # of the server's engine, as of the last snapshot
         self._lock = threading.Lock()
         self._running: dict[str, _Exchange] = {}
         self._num_generated = 0
@@ -68,11 +67,6 @@ class HttpClient:
         """Return whether a request may say how to draft: only a server of ours understands it."""
         return self._dialect.is_ours
 
-    @property
-    def restarts(self) -> int:
-        """Return the restarts of the server's engine, as of the last snapshot."""
-        return self._restarts
-
     def submit(self, request: ChatRequest, on_event: OnEvent) -> None:
         exchange = _Exchange(request, on_event)
         with self._lock:
@@ -94,7 +88,7 @@ class HttpClient:
     def snapshot(self) -> EngineSnapshot:
         """Return the snapshot of a server of ours; for another one, counts of this client's own requests."""
         snapshot = self._fetch_snapshot()
-        self._restarts = count(snapshot, "restarts")
+        self.restarts = count(snapshot, "restarts")
         return read_snapshot(snapshot, running=len(self._running), num_generated=self._num_generated)
 
     def _fetch_snapshot(self) -> Mapping[str, object]:
@@ -113,7 +107,7 @@ class HttpClient:
     def __enter__(self) -> HttpClient:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- on the thread of a request

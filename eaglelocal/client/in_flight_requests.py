@@ -18,7 +18,6 @@ from typing import Protocol
 
 from eaglelocal.client.client import OnEvent
 from eaglelocal.client.crash_suspects import CrashSuspects, Digest, digest_request
-from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import (
     Begun,
     Cancel,
@@ -34,7 +33,7 @@ from eaglelocal.core.events import (
     WorkEvent,
 )
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Spec
+from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError, RequestError
 from eaglelocal.worker.crash_report import InFlight
@@ -106,19 +105,14 @@ class InFlightRequests:
 
     def __init__(self, refusal: EagleLocalError) -> None:
         self._lock = threading.Lock()
-        self._process: EngineProcess | None = None
+        self.process: EngineProcess | None = None
         self._refusal: EagleLocalError | None = refusal  # why new requests are failed at once; None: they wait
         self._waiting: dict[str, _SubmittedRequest] = {}
         self._sent: dict[str, _SentRequest] = {}
         self._reading: dict[str, _SubmittedRequest] = {}  # being read now, perhaps though they were cancelled
         self._suspects = CrashSuspects()
         self._recheck_timer: threading.Timer | None = None  # set while suspects wait for another one
-        self._spec: Spec | None = None  # for requests that set none themselves; None: the plan's
-        self._adapters: AdapterMix | None = None  # the same
-
-    @property
-    def process(self) -> EngineProcess | None:
-        return self._process
+        self._defaults: dict[type, SetSpec | SetAdapters] = {}  # sent to each process; else the plan's hold
 
     @property
     def num_waiting(self) -> int:
@@ -143,7 +137,7 @@ class InFlightRequests:
         with self._lock:
             if request.id in self._sent or request.id in self._waiting:
                 raise RequestError(f"a request with the id {request.id!r} is still running")
-            refusal = self._find_refusal(submitted) or (None if self._process is not None else self._refusal)
+            refusal = self._find_refusal(submitted) or (None if self.process is not None else self._refusal)
             if refusal is None:
                 self._waiting[request.id] = submitted
         if refusal is not None:
@@ -156,24 +150,17 @@ class InFlightRequests:
             waiting, sent = self._waiting.pop(request_id, None), self._sent.get(request_id)
             if sent is not None:
                 sent.is_cancelled = True
-                if self._process is not None:
-                    self._process.send(Cancel(request_id))
+                if self.process is not None:
+                    self.process.send(Cancel(request_id))
         if waiting is not None:
             self._notify(waiting.on_event, _make_cancelled(request_id))
 
-    def set_spec(self, spec: Spec) -> None:
-        """Set the default Spec of this engine process and of later ones."""
+    def set_default(self, command: SetSpec | SetAdapters) -> None:
+        """Set what holds for requests that choose nothing themselves, in this engine process and in later ones."""
         with self._lock:
-            self._spec = spec
-            if self._process is not None:
-                self._process.send(SetSpec(spec))
-
-    def set_adapters(self, mix: AdapterMix) -> None:
-        """Set the LoRA adapters of later requests that choose none, in this engine process and in later ones."""
-        with self._lock:
-            self._adapters = mix
-            if self._process is not None:
-                self._process.send(SetAdapters(mix))
+            self._defaults[type(command)] = command
+            if self.process is not None:
+                self.process.send(command)
 
     def note_work(self, event: WorkEvent) -> None:
         """Note what the process works on, for the case that it crashes."""
@@ -209,11 +196,9 @@ class InFlightRequests:
     def connect(self, process: EngineProcess) -> None:
         """Send the waiting requests, and later ones, to a process that is ready."""
         with self._lock:
-            self._process, self._refusal = process, None
-            if self._spec is not None:
-                process.send(SetSpec(self._spec))
-            if self._adapters is not None:
-                process.send(SetAdapters(self._adapters))
+            self.process, self._refusal = process, None
+            for command in self._defaults.values():
+                process.send(command)
         self._send_waiting()
 
     def accept(self) -> None:
@@ -228,7 +213,7 @@ class InFlightRequests:
         once: it may be why the system killed the process for want of memory.
         """
         with self._lock:
-            self._process = None
+            self.process = None
             sent, self._sent = self._sent, {}
             reading, self._reading = self._reading, {}
             begun = reading | {name: one.submitted for name, one in sent.items() if one.has_slot}
@@ -244,7 +229,7 @@ class InFlightRequests:
     def refuse(self, error: EagleLocalError) -> None:
         """Fail waiting and new requests until a process is ready. Does nothing if one is."""
         with self._lock:
-            if self._process is not None:
+            if self.process is not None:
                 return
             self._refusal = error
             waiting, self._waiting = self._waiting, {}
@@ -270,14 +255,14 @@ class InFlightRequests:
         """
         refused = []
         with self._lock:
-            while self._process is not None and self._waiting:
+            while self.process is not None and self._waiting:
                 request_id, one = next(iter(self._waiting.items()))
                 refusal = self._find_refusal(one)
                 if refusal is None and self._must_wait(one):
                     self._schedule_recheck()
                     break
                 try:
-                    if refusal is None and not self._send(self._process, one):
+                    if refusal is None and not self._send(self.process, one):
                         break  # the process is lost, which will be reported soon
                 except EagleLocalError as error:  # too large for the pipe
                     refusal = error
@@ -330,8 +315,8 @@ class InFlightRequests:
         except Exception:
             _log.exception("the listener of request %s failed; the request is cancelled", event.request_id)
             with self._lock:
-                if self._sent.pop(event.request_id, None) is not None and self._process is not None:
-                    self._process.send(Cancel(event.request_id))
+                if self._sent.pop(event.request_id, None) is not None and self.process is not None:
+                    self.process.send(Cancel(event.request_id))
 
 
 def _is_sent_again(sent: _SentRequest, has_begun: bool, is_crash: bool) -> bool:

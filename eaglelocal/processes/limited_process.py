@@ -227,7 +227,7 @@ class ChildProcess:
             )
         except OSError as error:
             raise CannotStart(f"no process can be started for it: {error.strerror or error}") from error
-        self._end = weakref.finalize(self, end_process, self._process, 5.0)
+        self.end = weakref.finalize(self, end_process, self._process, 5.0)
         self._requests, self._replies = (cast(FileIO, p) for p in (self._process.stdin, self._process.stdout))
         for pipe in (self._requests, self._replies):
             os.set_blocking(pipe.fileno(), False)
@@ -239,15 +239,12 @@ class ChildProcess:
 
     @property
     def is_running(self) -> bool:
-        return self._end.alive and self._process.poll() is None
+        return self.end.alive and self._process.poll() is None
 
     def kill(self) -> None:
         """Kill the process, from any thread; a call in progress then fails."""
         with contextlib.suppress(OSError):
             self._process.kill()
-
-    def end(self) -> None:
-        self._end()
 
     def ask(self, request: bytes) -> object:
         """Send a request and return the value of the reply."""

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from io import BufferedReader, FileIO
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TextIO, cast
 
 from eaglelocal.errors import EngineError
@@ -185,7 +185,7 @@ class SpareProcess:
     def __enter__(self) -> SpareProcess:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -130,14 +130,9 @@ class EngineService:
         self._commands = commands
         self._channel = channel
         self._in_flight: set[str] = set()
-        self._num_iterations = 0
+        self.num_iterations = 0  # of the loop; unchanged while the engine idles or hangs
         self._ready: deque[HeadReady] = deque()  # heads that wait for their exchange
         self._heads = ThreadPoolExecutor(1, thread_name_prefix="heads")  # opens and closes them, one after the other
-
-    @property
-    def num_iterations(self) -> int:
-        """Return the loop iterations so far: unchanged while the engine idles or hangs. Safe from any thread."""
-        return self._num_iterations
 
     def run(self) -> int:
         """Serve until Shutdown or a fatal error; return the exit status."""
@@ -146,7 +141,7 @@ class EngineService:
                 return 1
             if not self._exchange_heads():
                 return 1
-            self._num_iterations += 1
+            self.num_iterations += 1
         return 0
 
     def _handle_queued(self) -> bool:

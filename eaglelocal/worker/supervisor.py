@@ -159,21 +159,12 @@ class Supervisor:
         self._lock = threading.Lock()  # of _child against close()
         self._child: EngineChild | None = None
         self._is_closing = threading.Event()
-        self._state: EngineState = "loading"
+        self.state: EngineState = "loading"
         self._num_crashes = 0
         self._num_starts_failed = 0  # in a row, for temporary reasons
         self._down_since_s = 0.0
-        self._num_restarts = 0
+        self.restarts = 0
         self._thread = threading.Thread(target=self._run, name="engine-supervisor", daemon=True)
-
-    @property
-    def state(self) -> EngineState:
-        return self._state
-
-    @property
-    def restarts(self) -> int:
-        """Return the number of restarts so far."""
-        return self._num_restarts
 
     @property
     def pid(self) -> int | None:
@@ -189,7 +180,7 @@ class Supervisor:
         with self._lock:
             child = self._child
         if child is not None:
-            child.stop(is_graceful=self._state == "ready")
+            child.stop(is_graceful=self.state == "ready")
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -200,7 +191,7 @@ class Supervisor:
             error = self._run_child(run)
             delay_s = self._decide_restart(run, error)
         if self._is_closing.is_set():
-            self._state = "closed"
+            self.state = "closed"
             closed = EngineError("the engine was closed")
             self._listener.on_lost(closed, is_crash=False)
             self._listener.on_down(closed, for_good=True)
@@ -221,7 +212,7 @@ class Supervisor:
         watchdog = Watchdog(
             pid=child.pid,
             limits=self._policy.silence_limits,
-            has_work=lambda: self._state != "ready" or self._listener.awaits_answers,
+            has_work=lambda: self.state != "ready" or self._listener.awaits_answers,
             is_loading=lambda: run.is_loading,
             kill=child.kill,
         )
@@ -244,16 +235,16 @@ class Supervisor:
                 self._listener.on_report(message)
             case EngineInfo():
                 run.ready_at_s = time.monotonic()
-                self._state, self._num_starts_failed = "ready", 0
+                self.state, self._num_starts_failed = "ready", 0
                 self._listener.on_ready(child, message)
-                if self._num_restarts:
+                if self.restarts:
                     down_s = time.monotonic() - self._down_since_s
                     _log.info("%s: the engine is back after %.1f s", self.plan.target_label, down_s)
             case LoadFailed(error):
                 run.last_message = error
             case Broken(error):
                 run.last_message, run.in_flight, run.is_reported = error, self._listener.in_flight, True
-                self._state = "restarting"
+                self.state = "restarting"
                 self._listener.on_lost(error, is_crash=True)  # at once, so that nothing is sent to it while it ends
             case Warned(text):
                 _log.warning("%s: %s", self.plan.target_label, text)
@@ -267,13 +258,13 @@ class Supervisor:
         if run.is_temporary:
             return self._wait_for_system(error)
         self._num_crashes = 1 if run.was_stable(self._policy.stable_s) else self._num_crashes + 1
-        never_ran = run.is_loading and self._num_restarts == 0
+        never_ran = run.is_loading and self.restarts == 0
         delay_s = None if never_ran else self._policy.delay_s(self._num_crashes)
         self._report_crash(run, error, delay_s, never_ran=never_ran)
-        if self._state == "ready" or run.is_reported:
+        if self.state == "ready" or run.is_reported:
             self._down_since_s = time.monotonic()
-        self._state = "failed" if delay_s is None else "restarting"
-        self._num_restarts += delay_s is not None
+        self.state = "failed" if delay_s is None else "restarting"
+        self.restarts += delay_s is not None
         if not run.is_reported:
             self._listener.on_lost(error, is_crash=run.may_be_caused_by_request)
         if never_ran:
@@ -285,15 +276,14 @@ class Supervisor:
     def _wait_for_system(self, error: EagleLocalError) -> float | None:
         """Return the delay after a temporary failure to start; None if the first process failed to start too often."""
         self._num_starts_failed += 1
-        is_first = self._num_restarts == 0
+        is_first = self.restarts == 0
         if self._num_starts_failed == 1:
             _log.warning("%s: %s; trying again every %g s", self.plan.target_label, error.message, TEMPORARY_DELAY_S)
+        self._listener.on_lost(error, is_crash=False)
         if is_first and self._num_starts_failed >= MAX_FIRST_STARTS:
-            self._state = "failed"
-            self._listener.on_lost(error, is_crash=False)
+            self.state = "failed"
             self._listener.on_down(error, for_good=True)
             return None
-        self._listener.on_lost(error, is_crash=False)
         return TEMPORARY_DELAY_S
 
     def _report_crash(self, run: _ChildRun, error: EagleLocalError, delay_s: float | None, *, never_ran: bool) -> None:
