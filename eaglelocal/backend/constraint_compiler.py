@@ -164,17 +164,15 @@ class LlamaConstraints:
                 if isinstance(found, int):
                     raise ProcessDied(-found)
                 return str(found)
-            except TookTooLong as error:
-                raise too_complex(constraint, NEEDS_TIME) from error
-            except TookTooMuchMemory as error:
-                raise too_complex(constraint, NEEDS_MEMORY) from error
-            except ProcessDied as error:
-                if -error.exit_status in CRASHES:
-                    raise too_complex(constraint, CRASHES[-error.exit_status]) from error
+            except LimitedProcessError as error:
+                if reason := explain_limit(error):
+                    what = f"the {kind_name(constraint)} is too complex to compile: {reason}"
+                    raise TooComplexError(what) from error
                 last = error
-            except LimitedProcessError as error:  # a bug of ours, or of llguidance
-                raise cannot_check(constraint, error) from error
-        raise cannot_check(constraint, last)
+                if not isinstance(error, ProcessDied):  # a bug of ours, or of llguidance
+                    break
+        message = f"the {kind_name(constraint)} cannot be checked now: {last}"
+        raise ResourceError(message, hint="free memory or processes, then ask again") from last
 
     def _check_process(self) -> LimitedProcess:
         with self._creating:
@@ -199,13 +197,16 @@ class LlamaConstraints:
             return self._tokenizer
 
 
-def too_complex(constraint: Constraint, why: str) -> TooComplexError:
-    return TooComplexError(f"the {kind_name(constraint)} is too complex to compile: {why}")
-
-
-def cannot_check(constraint: Constraint, error: LimitedProcessError) -> ResourceError:
-    message = f"the {kind_name(constraint)} cannot be checked now: {error}"
-    return ResourceError(message, hint="free memory or processes, then ask again")
+def explain_limit(error: LimitedProcessError) -> str:
+    """Return which limit the grammar exceeded when the process failed; empty if something else was the cause."""
+    match error:
+        case TookTooLong():
+            return NEEDS_TIME
+        case TookTooMuchMemory():
+            return NEEDS_MEMORY
+        case ProcessDied():
+            return CRASHES.get(-error.exit_status, "")
+    return ""
 
 
 def hash_constraint(constraint: Constraint) -> bytes:

@@ -29,7 +29,6 @@ class GpuGauge:
     used_bytes: int | None = None
     total_bytes: int | None = None
     power_w: float | None = None
-    limit_w: float | None = None
     temperature_c: float | None = None
 
 
@@ -73,7 +72,6 @@ class LoadSensors:
         memory = ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
         rates = ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
         power = ask(nvml, "nvmlDeviceGetPowerUsage", handle)
-        limit = ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle)
         temperature = ask(nvml, "nvmlDeviceGetTemperature", handle, TEMPERATURE_GPU)
         return GpuGauge(
             index=index,
@@ -82,7 +80,6 @@ class LoadSensors:
             used_bytes=memory.total - memory.free if memory else None,
             total_bytes=memory.total if memory else None,
             power_w=power / 1000 if power is not None else None,
-            limit_w=limit / 1000 if limit is not None else None,
             temperature_c=None if temperature is None else float(temperature),
         )
 
