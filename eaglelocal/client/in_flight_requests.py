@@ -9,6 +9,7 @@ thread that cancels or refuses them, or by a timer. Callbacks run outside the lo
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -32,7 +33,6 @@ from eaglelocal.core.events import (
     Tokens,
     WorkEvent,
 )
-from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError, RequestError
@@ -52,49 +52,49 @@ class EngineProcess(Protocol):
         """Send a command; return False if the process is gone and never received it."""
 
 
-class _SubmittedRequest:
-    """A request and the listener for its events."""
-
-    __slots__ = ("_digest", "on_event", "request", "waits_since_s", "was_interrupted")
+class _ClientRequest:
+    """A request and the listener for its events, from its submission to its last event."""
 
     def __init__(self, request: AnyRequest, on_event: OnEvent) -> None:
         self.request, self.on_event = request, on_event
-        self._digest: Digest | None = None
         self.waits_since_s: float | None = None  # since suspects keep it waiting
         self.was_interrupted = False  # an engine was killed that had begun it, and it was sent again
+        self.sent_at_s = 0.0
+        self.has_slot = False  # the engine decodes for it
+        self.has_output = self.is_cancelled = False
 
-    @property
+    @functools.cached_property
     def digest(self) -> Digest:
         """Return the request's digest, computed at first use: before any crash only for requests with images."""
-        if self._digest is None:
-            self._digest = digest_request(self.request)
-        return self._digest
+        return digest_request(self.request)
 
     @property
     def has_images(self) -> bool:
         return isinstance(self.request, ChatRequest) and any(message.images for message in self.request.messages)
 
-    def drop_images(self) -> None:
-        """Drop the images, perhaps tens of megabytes, once it is not sent again; the digest is computed first."""
+    def note_output(self) -> None:
+        """Drop the images, perhaps tens of megabytes: it is not sent again. The digest is computed first."""
+        self.has_output = True
         if isinstance(self.request, ChatRequest) and self.has_images:
             _ = self.digest
             self.request = replace(self.request, messages=())
 
-
-@dataclass(slots=True)
-class _SentRequest:
-    """A request that was sent to a process."""
-
-    submitted: _SubmittedRequest
-    sent_at_s: float
-    has_slot: bool = False  # the engine decodes for it
-    has_output: bool = False
-    is_cancelled: bool = False
-
-    def in_flight(self, *, is_reading: bool) -> InFlight:
-        request, age_s = self.submitted.request, time.monotonic() - self.sent_at_s
-        has_begun, kind = is_reading or self.has_slot, _request_kind(request)
+    def describe(self, *, is_reading: bool) -> InFlight:
+        """Return what a crash report says of it."""
+        request, kind = self.request, "chat"
+        if isinstance(request, EmbedRequest):
+            kind = "embedding" if request.ranking is None else "ranking"
+        age_s, has_begun = time.monotonic() - self.sent_at_s, is_reading or self.has_slot
         return InFlight(id=request.id, kind=kind, age_s=age_s, has_begun=has_begun, owner=request.owner)
+
+    def is_sent_again(self, *, has_begun: bool, is_crash: bool) -> bool:
+        """Return whether it continues in the next process; record that it was interrupted."""
+        if self.is_cancelled:
+            return False
+        if not has_begun:
+            return True
+        was_interrupted, self.was_interrupted = self.was_interrupted, True
+        return not (is_crash or self.has_output or was_interrupted)
 
 
 class InFlightRequests:
@@ -107,9 +107,9 @@ class InFlightRequests:
         self._lock = threading.Lock()
         self.process: EngineProcess | None = None
         self._refusal: EagleLocalError | None = refusal  # why new requests are failed at once; None: they wait
-        self._waiting: dict[str, _SubmittedRequest] = {}
-        self._sent: dict[str, _SentRequest] = {}
-        self._reading: dict[str, _SubmittedRequest] = {}  # being read now, perhaps though they were cancelled
+        self._waiting: dict[str, _ClientRequest] = {}
+        self._sent: dict[str, _ClientRequest] = {}
+        self._reading: dict[str, _ClientRequest] = {}  # being read now, perhaps though they were cancelled
         self._suspects = CrashSuspects()
         self._recheck_timer: threading.Timer | None = None  # set while suspects wait for another one
         self._defaults: dict[type, SetSpec | SetAdapters] = {}  # sent to each process; else the plan's hold
@@ -127,11 +127,11 @@ class InFlightRequests:
     def in_flight(self) -> tuple[InFlight, ...]:
         """Return the requests that the process has not answered yet, for the crash report."""
         with self._lock:
-            return tuple(sent.in_flight(is_reading=name in self._reading) for name, sent in self._sent.items())
+            return tuple(sent.describe(is_reading=name in self._reading) for name, sent in self._sent.items())
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
         """Send a request, or let it wait for a process. Raises RequestError if its id is in use."""
-        submitted = _SubmittedRequest(request, on_event)
+        submitted = _ClientRequest(request, on_event)
         if self._suspects or submitted.has_images:
             _ = submitted.digest  # hashed before the lock is taken
         with self._lock:
@@ -169,8 +169,8 @@ class InFlightRequests:
             if not isinstance(event, Begun):
                 self._reading.pop(event.request_id, None)
             elif event.is_reading:  # perhaps of one that was cancelled just then
-                unknown = _SubmittedRequest(ChatRequest(id=event.request_id), lambda _: None)
-                self._reading[event.request_id] = unknown if sent is None else sent.submitted
+                unknown = _ClientRequest(ChatRequest(id=event.request_id), lambda _: None)
+                self._reading[event.request_id] = unknown if sent is None else sent
             elif sent is not None:
                 sent.has_slot = True
 
@@ -182,14 +182,13 @@ class InFlightRequests:
                 is_cancelled = isinstance(event, Finished) and event.reason == "cancelled"
                 if sent is not None and self._suspects and not is_cancelled:
                     with self._lock:
-                        self._suspects.clear(sent.submitted.digest)
+                        self._suspects.clear(sent.digest)
             else:
                 sent = self._sent.get(event.request_id)
                 if sent is not None and isinstance(event, (Tokens, Embeddings)):
-                    sent.has_output = True
-                    sent.submitted.drop_images()
+                    sent.note_output()
             if sent is not None:
-                self._notify(sent.submitted.on_event, event)
+                self._notify(sent.on_event, event)
         if self._waiting:
             self._send_waiting()
 
@@ -216,15 +215,17 @@ class InFlightRequests:
             self.process = None
             sent, self._sent = self._sent, {}
             reading, self._reading = self._reading, {}
-            begun = reading | {name: one.submitted for name, one in sent.items() if one.has_slot}
-            again = {name: one.submitted for name, one in sent.items() if _is_sent_again(one, name in begun, is_crash)}
+            begun = reading | {name: one for name, one in sent.items() if one.has_slot}
+            again = {
+                name: one for name, one in sent.items() if one.is_sent_again(has_begun=name in begun, is_crash=is_crash)
+            }
             self._waiting = again | self._waiting
         if is_crash:
             self._record_crash(list(begun.values()), error)
         for request_id, one in sent.items():
             if request_id not in again:
                 last = _make_cancelled(request_id) if one.is_cancelled else Failed(request_id, error)
-                self._notify(one.submitted.on_event, last)
+                self._notify(one.on_event, last)
 
     def refuse(self, error: EagleLocalError) -> None:
         """Fail waiting and new requests until a process is ready. Does nothing if one is."""
@@ -236,7 +237,7 @@ class InFlightRequests:
         for request_id, one in waiting.items():
             self._notify(one.on_event, Failed(request_id, error))
 
-    def _record_crash(self, submitted: list[_SubmittedRequest], error: EagleLocalError) -> None:
+    def _record_crash(self, submitted: list[_ClientRequest], error: EagleLocalError) -> None:
         digests = [one.digest for one in submitted]  # hashed before the lock is taken
         with self._lock:
             guilty = self._suspects.record_crash(digests, error)
@@ -246,7 +247,7 @@ class InFlightRequests:
                 "request %s was in flight at several crashes; equal requests are refused from now on", ids
             )
 
-    def _find_refusal(self, submitted: _SubmittedRequest) -> EagleLocalError | None:
+    def _find_refusal(self, submitted: _ClientRequest) -> EagleLocalError | None:
         return self._suspects.find_refusal(submitted.digest) if self._suspects else None
 
     def _send_waiting(self) -> None:
@@ -272,12 +273,12 @@ class InFlightRequests:
         for on_event, failed in refused:
             self._notify(on_event, failed)
 
-    def _must_wait(self, submitted: _SubmittedRequest) -> bool:
+    def _must_wait(self, submitted: _ClientRequest) -> bool:
         if not self._suspects:
             return False
         now = time.monotonic()
         waited_s = now - (submitted.waits_since_s or now)
-        running = [(sent.submitted.digest, sent.sent_at_s) for sent in self._sent.values()]
+        running = [(sent.digest, sent.sent_at_s) for sent in self._sent.values()]
         must_wait = self._suspects.must_wait(submitted.digest, waited_s, running)
         submitted.waits_since_s = now - waited_s if must_wait else None
         return must_wait
@@ -297,10 +298,11 @@ class InFlightRequests:
             self._recheck_timer = None
         self._send_waiting()
 
-    def _send(self, process: EngineProcess, submitted: _SubmittedRequest) -> bool:
+    def _send(self, process: EngineProcess, submitted: _ClientRequest) -> bool:
         """Send a request; return False if the process is lost. Raises EagleLocalError if it is too large."""
         request_id = submitted.request.id
-        self._sent[request_id] = _SentRequest(submitted, time.monotonic())  # the answer may come before send returns
+        submitted.sent_at_s, submitted.has_slot = time.monotonic(), False
+        self._sent[request_id] = submitted  # the answer may come before send returns
         is_sent = False
         try:
             is_sent = process.send(Submit(submitted.request))
@@ -319,21 +321,5 @@ class InFlightRequests:
                     self.process.send(Cancel(event.request_id))
 
 
-def _is_sent_again(sent: _SentRequest, has_begun: bool, is_crash: bool) -> bool:
-    """Return whether a request continues in the next process; record that it was interrupted."""
-    if sent.is_cancelled:
-        return False
-    if not has_begun:
-        return True
-    was_interrupted, sent.submitted.was_interrupted = sent.submitted.was_interrupted, True
-    return not (is_crash or sent.has_output or was_interrupted)
-
-
 def _make_cancelled(request_id: str) -> Finished:
     return Finished(request_id, "cancelled", "", 0, 0, Timings(), SpeculationStats())
-
-
-def _request_kind(request: AnyRequest) -> str:
-    if isinstance(request, EmbedRequest):
-        return "embedding" if request.ranking is None else "ranking"
-    return "chat"
