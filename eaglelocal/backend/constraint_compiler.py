@@ -22,20 +22,20 @@ from weakref import WeakValueDictionary
 
 from eaglelocal.backend.grammar_check import CPU_S, NO_ANSWER, OPENER, compile_grammar, find_start_problem
 from eaglelocal.backend.native_step import NONE_FITS
-from eaglelocal.backend.samplers import LlamaSamplerChain, RowReader, add_logprobs
+from eaglelocal.backend.samplers import ChainSampler, LlamaSamplerChain, RowReader, add_logprobs
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.constraint import JSON_SPACE, MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import MAX_DEPTH, read_json, read_object
-from eaglelocal.core.limited_process import LimitedProcess
-from eaglelocal.core.process_limits import (
+from eaglelocal.core.sampling import Sampled
+from eaglelocal.errors import RequestError, ResourceError, TooComplexError
+from eaglelocal.processes.limited_process import (
+    LimitedProcess,
     LimitedProcessError,
     ProcessDied,
     ProcessLimits,
     TookTooLong,
     TookTooMuchMemory,
 )
-from eaglelocal.core.sampling import Sampled
-from eaglelocal.errors import EagleLocalError, RequestError, ResourceError, TooComplexError
 
 if TYPE_CHECKING:  # imported where it is used: a start does not wait for it
     from llguidance import LLMatcher, LLTokenizer
@@ -164,17 +164,15 @@ class LlamaConstraints:
                 if isinstance(found, int):
                     raise ProcessDied(-found)
                 return str(found)
-            except TookTooLong as error:
-                raise too_complex(constraint, NEEDS_TIME) from error
-            except TookTooMuchMemory as error:
-                raise too_complex(constraint, NEEDS_MEMORY) from error
-            except ProcessDied as error:
-                if -error.exit_status in CRASHES:
-                    raise too_complex(constraint, CRASHES[-error.exit_status]) from error
+            except LimitedProcessError as error:
+                if reason := explain_limit(error):
+                    what = f"the {kind_name(constraint)} is too complex to compile: {reason}"
+                    raise TooComplexError(what) from error
                 last = error
-            except LimitedProcessError as error:  # a bug of ours, or of llguidance
-                raise cannot_check(constraint, error) from error
-        raise cannot_check(constraint, last)
+                if not isinstance(error, ProcessDied):  # a bug of ours, or of llguidance
+                    break
+        message = f"the {kind_name(constraint)} cannot be checked now: {last}"
+        raise ResourceError(message, hint="free memory or processes, then ask again") from last
 
     def _check_process(self) -> LimitedProcess:
         with self._creating:
@@ -199,13 +197,16 @@ class LlamaConstraints:
             return self._tokenizer
 
 
-def too_complex(constraint: Constraint, why: str) -> TooComplexError:
-    return TooComplexError(f"the {kind_name(constraint)} is too complex to compile: {why}")
-
-
-def cannot_check(constraint: Constraint, error: LimitedProcessError) -> ResourceError:
-    message = f"the {kind_name(constraint)} cannot be checked now: {error}"
-    return ResourceError(message, hint="free memory or processes, then ask again")
+def explain_limit(error: LimitedProcessError) -> str:
+    """Return which limit the grammar exceeded when the process failed; empty if something else was the cause."""
+    match error:
+        case TookTooLong():
+            return NEEDS_TIME
+        case TookTooMuchMemory():
+            return NEEDS_MEMORY
+        case ProcessDied():
+            return CRASHES.get(-error.exit_status, "")
+    return ""
 
 
 def hash_constraint(constraint: Constraint) -> bytes:
@@ -221,7 +222,7 @@ def refusal(constraint: Constraint, problem: str) -> RequestError:
     return RequestError(f"the {kind_name(constraint)} cannot be used: {extract_reason(problem)}")
 
 
-class ConstrainedSampler:
+class ConstrainedSampler(ChainSampler):
     """A sampler that draws with a chain among the tokens that a grammar admits.
 
     end_token  drawn if no token is admitted, to end the answer; then `problem` gives the reason
@@ -230,19 +231,12 @@ class ConstrainedSampler:
     def __init__(
         self, chain: LlamaSamplerChain, matcher: LLMatcher, read_row: RowReader, logprobs: int | None, *, end_token: int
     ) -> None:
-        self.problem: EagleLocalError | None = None
-        self._chain, self._read_row = chain, read_row
-        self._matcher, self._logprobs, self._end_token = matcher, logprobs, end_token
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        self._chain.accept(tokens)
+        super().__init__(chain, read_row, logprobs)
+        self._draw_masked, self._matcher, self._end_token = chain.draw, matcher, end_token
 
     def sample(self, row: int) -> Sampled:
         mask = self._matcher.compute_bitmask()  # at the end of the grammar: the end tokens
-        if self._matcher.is_error():
-            return self._give_up()
-        token = self._chain.draw(row, mask)
-        if token == NONE_FITS:
+        if self._matcher.is_error() or (token := self._draw_masked(row, mask)) == NONE_FITS:
             return self._give_up()
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token)
@@ -252,9 +246,6 @@ class ConstrainedSampler:
         reason = extract_reason(self._matcher.get_error()) or "the model has no token that fits"
         self.problem = RequestError(f"the constrained answer cannot continue: {reason}", parameter="response_format")
         return Sampled(self._end_token)
-
-    def close(self) -> None:
-        self._chain.close()
 
 
 def make_grammar(constraint: Constraint) -> str:

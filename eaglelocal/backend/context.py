@@ -31,9 +31,9 @@ from eaglelocal.backend.native_step import (
     make_block_maxima,
 )
 from eaglelocal.backend.samplers import (
+    Argmax,
     ChainSampler,
     FilteredChain,
-    GreedySampler,
     LlamaSamplerChain,
     WholeChain,
     choose_filter,
@@ -92,11 +92,11 @@ class TappedFeatures:
 class LlamaContext:
     """A target or draft model over llama.cpp. Implements core.ports.Context.
 
-    taps              layer inputs to copy for every row; n_layer is the state after the last layer, n_layer + 1 the
-    state after the output norm, which exists only if all rows of a decode are outputs final_by_nextn   read that final
-    state as llama.cpp's "nextn" state, not as a layer input normed_by_nextn  read the one after the output norm so,
-    which all rows then have is_asynchronous  a GPU computes some layers: `submit` returns before they are done.
-    Otherwise it does all the work,
+    taps             layer inputs to copy for every row; n_layer is the state after the last layer, n_layer + 1 the
+                     state after the output norm, which exists only if all rows of a decode are outputs
+    final_by_nextn   read that final state as llama.cpp's "nextn" state, not as a layer input
+    normed_by_nextn  read the one after the output norm so, which all rows then have
+    is_asynchronous  a GPU computes some layers: `submit` returns before they are done. Otherwise it does all the work,
                      in one native call, because a second one would run with cold caches
     """
 
@@ -260,7 +260,7 @@ class LlamaContext:
             chain = self._chain(params, is_constrained=True)
             return ConstrainedSampler(chain, matcher, self._logits, params.logprobs, end_token=end_token)
         if params.is_greedy and not params.has_penalties and not params.logit_bias:
-            return GreedySampler(self._read_best_token, self._logits, params.logprobs)
+            return ChainSampler(Argmax(self._read_best_token), self._logits, params.logprobs)
         return ChainSampler(self._chain(params), self._logits, params.logprobs)
 
     def _chain(self, params: SamplingParams, *, is_constrained: bool = False) -> LlamaSamplerChain:

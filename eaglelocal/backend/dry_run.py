@@ -168,7 +168,7 @@ def read_buffers(part: DryRunPart, lines: Sequence[str], devices: Sequence[str])
         yield Buffer(layers.get(tap, RAM), MemoryKind.BUFFERS, part.tap_bytes)
 
 
-# ---- dummy buffers: dummy buffers, so that llama.cpp allocates nothing while it only plans
+# ---- dummy buffers, so that llama.cpp allocates nothing while it only plans
 #
 # With `no_alloc` it plans models, caches and graphs, but still allocates recurrent states, and writes zeros to all of
 # them (llama-memory-recurrent.cpp). Planning fewer would give other results: compute buffers grow with their number,
@@ -227,7 +227,7 @@ def dummy_functions(native: C.CDLL) -> BufferFunctions:
     return BufferFunctions(get_base=C.cast(base, C.c_void_p).value, clear=C.cast(nothing, C.c_void_p).value)
 
 
-# ---- buffer log: parse the memory use that llama.cpp logs, of a real load or of a dry run
+# ---- the memory use that llama.cpp logs, of a real load or of a dry run
 # Each pattern begins with the name of the function that logs it, so that a line that only quotes a size does not match.
 BUFFER_LINE = re.compile(r"\w+: +(\S+) +(model|KV|compute|output|RS|DSV4 \w+ state) +buffer size *= *([\d.]+) *MiB")
 COMPRESSOR_STATE = "DSV4"  # begins the kind of buffers with DeepSeek V4's recurrent state
@@ -242,10 +242,9 @@ MIB = 2**20
 def sum_buffer_bytes(log: LlamaLog) -> dict[str, int]:
     """Return bytes by kind of buffer, summed over devices, from the lines that the log still holds."""
     totals: dict[str, int] = {}
-    for line in log.buffer_lines:
-        if match := BUFFER_LINE.match(line):
-            kind = "RS" if match.group(2).startswith(COMPRESSOR_STATE) else match.group(2)
-            totals[kind] = totals.get(kind, 0) + int(float(match.group(3)) * MIB)
+    for _, kind, num_bytes in _parse_buffers(log.buffer_lines):
+        name = "RS" if kind.startswith(COMPRESSOR_STATE) else kind
+        totals[name] = totals.get(name, 0) + num_bytes
     return totals
 
 
@@ -256,8 +255,15 @@ def sum_host_bytes(log: LlamaLog, devices: Sequence[str], *, lends_memory: bool)
     lends_memory  the GPUs use RAM too
     """
     gpus = () if lends_memory else devices
-    found = (match for line in log.buffer_lines if (match := BUFFER_LINE.match(line)))
-    return sum(int(float(match.group(3)) * MIB) for match in found if find_device(match.group(1), gpus) == RAM)
+    buffers = _parse_buffers(log.buffer_lines)
+    return sum(num_bytes for name, _, num_bytes in buffers if find_device(name, gpus) == RAM)
+
+
+def _parse_buffers(lines: Iterable[str]) -> Iterator[tuple[str, str, int]]:
+    """Yield the logged buffers: name, kind and bytes."""
+    for line in lines:
+        if match := BUFFER_LINE.match(line):
+            yield match[1], match[2], int(float(match[3]) * MIB)
 
 
 def find_device(name: str, devices: Sequence[str]) -> str:
@@ -306,6 +312,6 @@ def parse_cache_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterato
 
 
 def parse_compute_buffers(lines: Iterable[str], devices: Sequence[str]) -> Iterator[Buffer]:
-    for line in lines:
-        if (match := BUFFER_LINE.match(line)) and match.group(2) == "compute":
-            yield Buffer(find_device(match.group(1), devices), MemoryKind.BUFFERS, int(float(match.group(3)) * MIB))
+    for name, kind, num_bytes in _parse_buffers(lines):
+        if kind == "compute":
+            yield Buffer(find_device(name, devices), MemoryKind.BUFFERS, num_bytes)

@@ -9,7 +9,6 @@ and nothing is kept between batches. Vectors are returned as the model gives the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 
@@ -75,8 +74,10 @@ class EmbeddingContext:
             code = self._api.llama_decode(self._handle, self._batch)
             if code:
                 raise native_error(code, num_rows, self._library, n_ctx=self.n_batch)
-            vectors = [self._vector(sequence) for sequence in range(len(texts))]
-        return np.stack(vectors)
+            pointers = [self._api.llama_get_embeddings_seq(self._handle, index) for index in range(len(texts))]
+            if not all(pointers):
+                raise EngineError("llama.cpp returned no embedding")
+            return np.stack([np.ctypeslib.as_array(pointer, (self.n_embd,)) for pointer in pointers])
 
     def close(self) -> None:
         if self._handle:
@@ -100,9 +101,3 @@ class EmbeddingContext:
                 batch.logits[row] = True
                 row += 1
         return num_rows
-
-    def _vector(self, sequence: int) -> Floats:
-        pointer = self._api.llama_get_embeddings_seq(self._handle, sequence)
-        if not pointer:
-            raise EngineError("llama.cpp returned no embedding")
-        return cast(Floats, np.ctypeslib.as_array(pointer, (self.n_embd,)).copy())

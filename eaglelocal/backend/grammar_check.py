@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Never
 
 if TYPE_CHECKING:  # imported where it is used: a start does not wait for it
-    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+    from llguidance import LLMatcher, LLTokenizer
 
 OPENER = f"{__name__}:open_check"
 MIN_FORK_CHARS = 8192
@@ -26,18 +26,6 @@ NO_ANSWER = "no answer"
 NOTHING_FITS = "NoExtension"  # llguidance's words for it
 _NUM_BYTES = 256
 _RAISED, _NO_MEMORY = 1, 2  # exit statuses of a fork
-
-
-def parser_limits() -> LLParserLimits:
-    """Return limits below llguidance's own, since an untrusted grammar could take time or memory.
-
-    Errors quote no text.
-    """
-    from llguidance import LLParserLimits
-
-    return LLParserLimits(
-        step_max_items=20_000, max_lexer_states=50_000, max_grammar_size=100_000, verbose_errors=False
-    )
 
 
 def open_check(num_tokens: int, special: Mapping[int, bytes], ends: tuple[int, ...]) -> Callable[[str], str | int]:
@@ -80,10 +68,16 @@ def find_start_problem(matcher: LLMatcher) -> str:
 
 
 def compile_grammar(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
-    """Return the grammar's matcher, in the state before an answer."""
-    from llguidance import LLMatcher
+    """Return the grammar's matcher, in the state before an answer. Errors quote no text.
 
-    return LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
+    The limits are below llguidance's own, since an untrusted grammar could take time or memory.
+    """
+    from llguidance import LLMatcher, LLParserLimits
+
+    limits = LLParserLimits(
+        step_max_items=20_000, max_lexer_states=50_000, max_grammar_size=100_000, verbose_errors=False
+    )
+    return LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
 
 
 class _ByteVocabulary:

@@ -3,7 +3,7 @@
 Runs llama.cpp's `eagle3` graph, and adds what EAGLE-3.1 (arXiv 2605.09992; vLLM #42764) needs and the graph lacks: a
 norm of each tapped row before the encoder (its gains are folded into fc), and a norm of the state that the next row
 reads. Both happen in native code, which also works around the pitfalls of that graph. The upper layers of a head that
-has several run in a second context (head_cells.py), in the same native call.
+has several run in a second context (`UpperContext`), in the same native call.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from eaglelocal.backend.context import LlamaContext, TappedFeatures
-from eaglelocal.backend.context_params import ContextParams
-from eaglelocal.backend.head_cells import HeadCells
+from eaglelocal.backend.context_params import ContextParams, create_context
+from eaglelocal.backend.kv_cells import JointCells, KvCells
 from eaglelocal.backend.llama_library import native_error
 from eaglelocal.backend.model import LlamaModel
-from eaglelocal.backend.native_step import fill_struct
+from eaglelocal.backend.native_step import HeadStruct, fill_struct
 from eaglelocal.backend.top_tokens import TopTokens, num_ranked
+from eaglelocal.backend.weight_loading import UpperWeights
 from eaglelocal.core.batch import (
     NO_EXTRA_LEVELS,
     ExtraLevels,
@@ -36,6 +37,74 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EngineError
 
 FLOAT_BYTES = 4
+
+
+class UpperContext:
+    """The context of a head's upper layers. `fields` are those of HeadStruct that native code runs it with."""
+
+    def __init__(self, weights: UpperWeights, params: ContextParams) -> None:
+        self._library, layers, n = weights.library, weights.layers, params.n_batch
+        self.handle = create_context(weights, params)
+        self.cells = KvCells(self._library, self.handle)
+        tokens = layers.draft_tokens
+        self.fields = {
+            "upper": self.handle,
+            "upper_memory": self.cells.memory,
+            "num_ranked_tokens": layers.num_rows,
+            "draft_tokens": (C.c_int32 * len(tokens))(*tokens) if tokens else None,
+            "counts": (C.c_int32 * n)(*[1] * n),
+            "row_sequences": (C.c_void_p * n)(),
+            "row_outputs": (C.c_int8 * n)(),
+        }
+
+    def close(self) -> None:
+        self._library.api.llama_free(self.handle)
+
+
+class HeadCells:
+    """The owner of a head's llama_context. A head without embeddings or lm_head borrows them from its target's context.
+
+    The struct has the fields that every head needs; subclasses set the others.
+    """
+
+    def __init__(self, model: LlamaModel, params: ContextParams, target: LlamaContext) -> None:
+        self._library, self._native, self._target = model.library, model.library.native_step, target
+        self._api = model.library.api
+        self.n_batch = params.n_batch
+        self.handle = create_context(model, params, other=target.handle)
+        self._upper = None if model.upper is None else UpperContext(model.upper, params)
+        own = KvCells(self._library, self.handle)
+        cells = self._cells = JointCells(own, self._upper.cells) if self._upper else own
+        self.remove, self.share, self.last_position = cells.remove, cells.share, cells.last_position
+        self.swapped_bytes, self.swap_out, self.swap_in = cells.swapped_bytes, cells.swap_out, cells.swap_in
+        self._feature_batch, self._pair_batch = (self._api.llama_batch_ext_init(self.handle) for _ in range(2))
+        self._struct = fill_struct(
+            HeadStruct(),
+            api=self._native.api,
+            target=target.address,
+            context=self.handle,
+            memory=self._cells.memory,
+            features=self._feature_batch,
+            pairs=self._pair_batch,
+            n_batch=params.n_batch,
+            row=(C.c_float * (target.num_taps * target.tap_width))(),
+            **(self._upper.fields if self._upper else {}),
+        )
+        self._address = C.addressof(self._struct)
+
+    @property
+    def native_s(self) -> float:
+        return self._cells.native_s + float(self._struct.native_s)
+
+    def close(self) -> None:
+        if self.handle:
+            self._api.llama_batch_ext_free(self._feature_batch)
+            self._api.llama_batch_ext_free(self._pair_batch)
+            self._api.llama_free(self.handle)
+            if self._upper:
+                self._upper.close()
+            self.handle = self._struct.context = None
+            self._cells.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +153,6 @@ class LlamaHeadContext(HeadCells):
         self._max_encoded = target.n_batch  # as many as the target decodes at once
         self._encoded = (C.c_char * (self._max_encoded * self._state_bytes))()
         self._states = (C.c_char * (self.n_batch * self._state_bytes))()
-        self._set_norms(norms)
-        fill_struct(
-            self._struct,
-            has_encoder=has_encoder,
-            reads_cache=reads_cache,
-            num_layers=num_layers,
-            selects_outputs=selects_outputs,
-        )
-        if not target.has_head:  # otherwise it was opened as a replacement, perhaps while the target decodes
-            self.attach()
-
-    def _set_norms(self, norms: HeadNorms) -> None:
         gains = norms.output_gains
         fill_struct(
             self._struct,
@@ -105,7 +162,13 @@ class LlamaHeadContext(HeadCells):
             output_eps=norms.output_eps,
             encoded=self._encoded,
             states=self._states,
+            has_encoder=has_encoder,
+            reads_cache=reads_cache,
+            num_layers=num_layers,
+            selects_outputs=selects_outputs,
         )
+        if not target.has_head:  # otherwise it was opened as a replacement, perhaps while the target decodes
+            self.attach()
 
     def attach(self) -> None:
         """Encode the rows of every decode of the target from now on. Call it between decodes."""
@@ -178,8 +241,7 @@ def read_states(memory: C.Array[C.c_char], rows: Iterable[int], size: int) -> li
     return [read(slice(row * size, (row + 1) * size)) for row in rows]
 
 
-# ---- block head context: the context of a head that drafts in blocks: it keeps target features, and predicts all
-# tokens of a block at once
+# ---- block heads, which keep target features, and predict all tokens of a block at once
 #
 # Runs llama.cpp's `dflash` graph. Rows of features become keys and values in its cache, at their positions in the
 # text, without outputs. A block is decoded after them, each of its rows attending to all others; the next call
@@ -252,8 +314,7 @@ class LlamaBlockContext(HeadCells):
         return top.read(depth * n, ranked, num_choices, confident=True)
 
 
-# ---- medusa context: the context of a Medusa head: it drafts several tokens from one state of the target, and keeps
-# no cells
+# ---- Medusa heads, which draft several tokens from one state of the target, and keep no cells
 #
 # Runs llama.cpp's `eagle3` graph in a way that it was not made for. A part of the head computes x + silu(W x + b) and
 # multiplies it by an lm_head. The encoder, a matrix, holds all W; native code adds the rest; the decoder, whose

@@ -15,9 +15,8 @@ from queue import LifoQueue
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from eaglelocal.core.image import MAX_REQUEST_PIXELS, NAMES, SIZE_HINT, media_type, name_image, size_problem
-from eaglelocal.core.limited_process import LimitedProcess
-from eaglelocal.core.process_limits import CannotStart, LimitedProcessError, ProcessLimits
 from eaglelocal.errors import RequestError, ResourceError
+from eaglelocal.processes.limited_process import CannotStart, LimitedProcess, LimitedProcessError, ProcessLimits
 
 if TYPE_CHECKING:
     from PIL.Image import Image

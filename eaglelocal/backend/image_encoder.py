@@ -177,7 +177,10 @@ class LlamaImageReader:
         replace_broken_rows(np.ctypeslib.as_array(rows, (num_rows, self._width)), self._params.row_end)
         arguments = (rows, position, sequence, n_batch, C.byref(end), mtmd.mtmd_helper_post_decode_callback(), None)
         if code := mtmd.mtmd_helper_decode_image_chunk(self._handle, context, image, *arguments):
-            raise decode_error(code, num_rows, position)
+            if code != CACHE_FULL:
+                raise ResourceError(f"an image of {num_rows} rows could not be decoded: llama.cpp returned {code}")
+            message = f"the cache is full: the {num_rows} rows of an image do not fit behind {position}"
+            raise ResourceError(message, hint=suggest_ctx(position + num_rows))
 
     def close(self) -> None:
         self.stop()
@@ -227,14 +230,6 @@ def make_native_parts(mtmd: ModuleType, parts: Iterable[TextPart | Bitmap]) -> C
         natives.append(native)
     array: C.Array[Any] = (C.POINTER(mtmd.mtmd_input_part) * len(natives))(*map(C.pointer, natives))
     return array
-
-
-def decode_error(code: int, num_rows: int, position: int) -> ResourceError:
-    """Return the error for a code of llama_decode; for a full cache it names a sufficient context."""
-    if code == CACHE_FULL:
-        message = f"the cache is full: the {num_rows} rows of an image do not fit behind {position}"
-        return ResourceError(message, hint=suggest_ctx(position + num_rows))
-    return ResourceError(f"an image of {num_rows} rows could not be decoded: llama.cpp returned {code}")
 
 
 def load_mtmd(library: LlamaLibrary) -> ModuleType:

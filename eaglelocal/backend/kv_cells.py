@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes as C
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +71,7 @@ class KvCells:
         """Do the pending removals. With fixed cells, those of a whole sequence wait until `batch` has rows of it."""
         self.check_open()
         for sequence, first in self.take_removals(batch).items():
-            if not self._remove(sequence, first, -1):
+            if not self._time(self._library.remove_cells, self.memory, sequence, first, -1):
                 raise removal_error({sequence: first})
 
     def forget(self, sequence: int, end: int) -> None:
@@ -78,27 +79,27 @@ class KvCells:
         self.remove_pending()
         if sequence < 0 or end < 0:
             raise EngineError(f"cannot forget sequence {sequence} up to position {end}")
-        if not self._remove(sequence, 0, end):
+        if not self._time(self._library.remove_cells, self.memory, sequence, 0, end):
             raise EngineError(f"this model cannot forget positions before {end}")
 
-    def _remove(self, sequence: int, first: int, end: int) -> bool:
+    def _time(self, call: Callable[..., Any], *arguments: object) -> Any:
         started_at = perf_counter()
-        is_removed: bool = self._library.remove_cells(self.memory, sequence, first, end)
+        result = call(*arguments)
         self.native_s += perf_counter() - started_at
-        return is_removed
+        return result
 
     def share(self, source: int, target: int, first: int, end: int) -> None:
         self.remove_pending()
         if min(source, target, first) < 0 or end < first:  # llama.cpp takes a negative position for all of them
             raise EngineError(f"cannot share positions {first} to {end} of sequence {source} with sequence {target}")
-        self._share(source, target, first, end)
+        self._time(self._library.share_cells, self.memory, source, target, first, end)
 
     def copy(self, source: int, target: int, end: int) -> None:
         """Copy between sequences with separate caches. The next decode first copies everything; then the end is cut."""
         self.remove_pending()
         if min(source, target, end) < 0 or source == target:
             raise EngineError(f"cannot copy sequence {source} to {target} up to position {end}")
-        self._share(source, target, -1, -1)  # llama.cpp aborts for a range
+        self._time(self._library.share_cells, self.memory, source, target, -1, -1)  # llama.cpp aborts for a range
         self.copy_sources.add(source)
         self.copy_targets.add(target)
         self.remove(target, end)
@@ -151,25 +152,13 @@ class KvCells:
         return int(self._library.api.llama_state_seq_get_size_ext(self._context, sequence, flags))
 
     def _get(self, sequence: int, into: bytearray | memoryview, flags: int) -> int:
-        started_at = perf_counter()
         get_data = self._library.api.llama_state_seq_get_data_ext
-        written = get_data(self._context, native_buffer(into), len(into), sequence, flags)
-        self.native_s += perf_counter() - started_at
-        return int(written)
+        return int(self._time(get_data, self._context, native_buffer(into), len(into), sequence, flags))
 
     def _set(self, sequence: int, data: bytearray | memoryview, flags: int) -> int:
         self.remove_pending()
-        started_at = perf_counter()
-        read = self._library.api.llama_state_seq_set_data_ext(
-            self._context, native_buffer(data), len(data), sequence, flags
-        )
-        self.native_s += perf_counter() - started_at
-        return int(read)
-
-    def _share(self, source: int, target: int, first: int, end: int) -> None:
-        started_at = perf_counter()
-        self._library.share_cells(self.memory, source, target, first, end)
-        self.native_s += perf_counter() - started_at
+        set_data = self._library.api.llama_state_seq_set_data_ext
+        return int(self._time(set_data, self._context, native_buffer(data), len(data), sequence, flags))
 
     def last_position(self, sequence: int) -> int:
         self.remove_pending()

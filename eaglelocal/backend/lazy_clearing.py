@@ -14,19 +14,17 @@ import contextlib
 import ctypes as C
 import os
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from eaglelocal.backend.dry_run import ALLOCATE, BufferFunctions, BufferType
 from eaglelocal.backend.llama_library import LlamaLibrary, bind
-from eaglelocal.core.background_work import BackgroundWork
+from eaglelocal.processes.this_process import BackgroundWork, lower_thread_priority
 
 CLEAR = C.CFUNCTYPE(None, C.c_void_p, C.c_uint8)  # buffer, value
 PAGES = "/proc/self/pagemap"  # a number of 64 bits for each page; its highest two: in memory, swapped out
 MADV_POPULATE_WRITE = 23
-LOWEST_PRIORITY = 19
 PIECE_BYTES = 2**19  # while one is populated, nothing else in this process can be mapped
 # of all caches together: providing gigabytes would slow the first answers, and most conversations never use them
 MAX_POPULATED_BYTES = 512 * 2**20
@@ -139,8 +137,7 @@ def _divide(whole: Range, num_parts: int, page_bytes: int) -> Iterator[Range]:
 
 def populate_last(ranges: Iterable[Range]) -> None:
     """Populate memory on a thread of the lowest priority: the first answers may not need it."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+    lower_thread_priority()
     populate(ranges)
 
 

@@ -60,34 +60,6 @@ class NativeClock:
         self.seconds += time.perf_counter() - self._started_at
 
 
-# Calls that return at once. They keep the GIL: releasing it would cost more than the call, and would let another
-# thread run at every row. Calls that may take long (decode, process, synchronize) go through llama_cpp.
-SHORT_CALLS: dict[str, tuple[str, list[type], type | None]] = {
-    "set_layer_input": (
-        "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
-        [C.c_void_p, C.c_uint32, C.c_bool],
-        None,
-    ),
-    "set_nextn": ("_Z26llama_set_embeddings_nextnP13llama_contextbb", [C.c_void_p, C.c_bool, C.c_bool], None),
-    # public, bound again to return an address, from which a numpy view is made without a cast
-    "get_logits_row": ("llama_get_logits_ith", [C.c_void_p, C.c_int32], C.c_void_p),
-    "num_devices": ("ggml_backend_dev_count", [], C.c_size_t),
-    "device_at": ("ggml_backend_dev_get", [C.c_size_t], C.c_void_p),
-    "device_name": ("ggml_backend_dev_name", [C.c_void_p], C.c_char_p),
-    "cpu_buffer_type": ("ggml_backend_cpu_buffer_type", [], C.c_void_p),
-    "device_buffer_type": ("ggml_backend_dev_buffer_type", [C.c_void_p], C.c_void_p),
-    "remove_cells": ("llama_memory_seq_rm", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32], C.c_bool),
-    "share_cells": ("llama_memory_seq_cp", [C.c_void_p, C.c_int32, C.c_int32, C.c_int32, C.c_int32], None),
-    "last_position": ("llama_memory_seq_pos_max", [C.c_void_p, C.c_int32], C.c_int32),
-    "token_to_piece": (
-        "llama_token_to_piece",
-        [C.c_void_p, C.c_int32, C.c_void_p, C.c_int32, C.c_int32, C.c_bool],
-        C.c_int32,
-    ),
-    "is_end": ("llama_vocab_is_eog", [C.c_void_p, C.c_int32], C.c_bool),  # of generation
-}
-
-
 class LlamaLog:
     """llama.cpp's log: the buffer sizes since `forget_buffers`, and the lines since `begin`, to explain a failure."""
 
@@ -131,8 +103,7 @@ class LlamaLibrary:
         api.llama_log_set(self.log_callback, C.c_void_p(0))
         api.llama_backend_init()
         native = C.PyDLL(api._lib._name)  # a handle of our own: restypes set here do not leak into llama_cpp
-        for name, (symbol, argtypes, restype) in SHORT_CALLS.items():
-            setattr(self, name, bind(native, symbol, argtypes, restype))
+        self._bind_short_calls(native)
         self.has_cpu_attention = install_attention(native)
         self.row_products = install_products(native) if self.has_cpu_attention else ()  # types whose rows round alike
         self.layouts = find_layouts(native)  # that llama.cpp may use for quantized weights
@@ -152,20 +123,27 @@ class LlamaLibrary:
         if level >= WARNING or self._echoes_all:  # the supervisor keeps stderr, for crash reports
             sys.stderr.write(line)
 
-    # bound in __init__ from SHORT_CALLS; spelled out for the type checker
-    set_layer_input: C._NamedFuncPointer
-    set_nextn: C._NamedFuncPointer
-    get_logits_row: C._NamedFuncPointer
-    remove_cells: C._NamedFuncPointer
-    share_cells: C._NamedFuncPointer
-    last_position: C._NamedFuncPointer
-    token_to_piece: C._NamedFuncPointer
-    is_end: C._NamedFuncPointer
-    num_devices: C._NamedFuncPointer
-    device_at: C._NamedFuncPointer
-    device_buffer_type: C._NamedFuncPointer
-    device_name: C._NamedFuncPointer
-    cpu_buffer_type: C._NamedFuncPointer
+    def _bind_short_calls(self, native: C.PyDLL) -> None:
+        """Bind the calls that return at once. They keep the GIL: releasing it would cost more than the call, and would
+        let another thread run at every row. Calls that may take long (decode, process, synchronize) go through
+        llama_cpp.
+        """
+        at, i32, flag = C.c_void_p, C.c_int32, C.c_bool
+        set_layer_input = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"
+        self.set_layer_input = bind(native, set_layer_input, [at, C.c_uint32, flag], None)
+        self.set_nextn = bind(native, "_Z26llama_set_embeddings_nextnP13llama_contextbb", [at, flag, flag], None)
+        # public, bound again to return an address, from which a numpy view is made without a cast
+        self.get_logits_row = bind(native, "llama_get_logits_ith", [at, i32], at)
+        self.num_devices = bind(native, "ggml_backend_dev_count", [], C.c_size_t)
+        self.device_at = bind(native, "ggml_backend_dev_get", [C.c_size_t], at)
+        self.device_name = bind(native, "ggml_backend_dev_name", [at], C.c_char_p)
+        self.cpu_buffer_type = bind(native, "ggml_backend_cpu_buffer_type", [], at)
+        self.device_buffer_type = bind(native, "ggml_backend_dev_buffer_type", [at], at)
+        self.remove_cells = bind(native, "llama_memory_seq_rm", [at, i32, i32, i32], flag)
+        self.share_cells = bind(native, "llama_memory_seq_cp", [at, i32, i32, i32, i32], None)
+        self.last_position = bind(native, "llama_memory_seq_pos_max", [at, i32], i32)
+        self.token_to_piece = bind(native, "llama_token_to_piece", [at, i32, at, i32, i32, flag], i32)
+        self.is_end = bind(native, "llama_vocab_is_eog", [at, i32], flag)  # of generation
 
 
 def bind(native: C.CDLL, symbol: str, argtypes: list[type], restype: type | None) -> C._NamedFuncPointer:
@@ -243,8 +221,7 @@ def load_library() -> LlamaLibrary:
     return LlamaLibrary(load_bindings())
 
 
-# ---- missing libraries: the shared libraries that a llama.cpp built for graphics cards needs, and the places to look
-# for them
+# ---- the shared libraries that a llama.cpp built for graphics cards needs
 #
 # An installed CUDA toolkit is often not on the loader's path, and neither are the libraries that NVIDIA publishes as
 # Python packages. They are loaded before llama.cpp, as torch does; then it finds them. The driver's library comes
@@ -301,7 +278,7 @@ def explain_failure(failure: str) -> str:
     return failure
 
 
-# ---- device memory: the memory of this machine as llama.cpp sees it: RAM, and each GPU under llama.cpp's own name
+# ---- the memory of this machine as llama.cpp sees it: RAM, and each GPU under llama.cpp's own name
 #
 # NVML numbers devices in another order, ignores which of them are hidden, and sees only NVIDIA's.
 GPU, INTEGRATED_GPU = 1, 2  # ggml_backend_dev_type; CPU and BLAS compute in RAM
@@ -335,8 +312,7 @@ def free_bytes(native: C.CDLL, device: int) -> int | None:
     return free.value if total.value else None
 
 
-# ---- rpc devices: connect llama.cpp to rpc-servers, whose devices then count as GPUs, and keep the output on this
-# machine
+# ---- rpc-servers, whose devices count as GPUs
 #
 # Logits are needed here, and heads read states here: with the output on the last device, which may be a server's,
 # both would cross the link, and drafts over RPC have crashed llama.cpp.

@@ -187,22 +187,26 @@ class LlamaModel:
         self.is_hybrid = bool(api.llama_model_is_hybrid(self.handle) or api.llama_model_is_recurrent(self.handle))
         vocabulary = api.llama_model_get_vocab(self.handle)
         splitter = self._read_metadata("tokenizer.ggml.pre")
-        self.vocabulary = LlamaVocabulary(library, vocabulary, self._chat_template(), splitter=splitter)
+        template: bytes | None = api.llama_model_chat_template(self.handle, None)
+        chat_template = template.decode("utf-8", "replace") if template else None
+        self.vocabulary = LlamaVocabulary(library, vocabulary, chat_template, splitter=splitter)
         self.constraints = LlamaConstraints(vocabulary, self.vocabulary)
 
     def load_adapters(self, paths: Sequence[Path]) -> None:
         """Load LoRA adapters, before any context is made. Raises ModelFileError."""
-        self.adapters += [load_adapter(self.library, self.handle, path) for path in paths]
+        library = self.library
+        for path in paths:
+            library.log.begin()
+            handle = library.api.llama_adapter_lora_init(self.handle, os.fsencode(path))
+            if not handle:
+                raise ModelFileError(f"llama.cpp cannot load {path}: {library.log.reason()}")
+            self.adapters.append(handle)
 
     def _read_metadata(self, key: str) -> str:
         """Return a text of the file's metadata; empty if there is none."""
         buffer = (C.c_char * MAX_TEXT_BYTES)()
         length = self.library.api.llama_model_meta_val_str(self.handle, key.encode(), buffer, MAX_TEXT_BYTES)
         return buffer.value.decode("utf-8", "replace") if length > 0 else ""
-
-    def _chat_template(self) -> str | None:
-        raw = self.library.api.llama_model_chat_template(self.handle, None)
-        return raw.decode("utf-8", "replace") if raw else None
 
     def _load(self, params: object, layers: UpperLayers | None, gpu_layers: int | None = None) -> None:
         self.upper: UpperWeights | None = None
@@ -221,19 +225,10 @@ class LlamaModel:
             self.handle = None
 
 
-# ---- lora adapters: LoRA adapters that were loaded for a model, and the mix of them that a context applies
+# ---- LoRA adapters
 #
 # llama.cpp reserves graph nodes for them when a context is created, so they are loaded before. They live as long as
 # the model. A change of the mix makes llama.cpp plan its graphs again at the next decode.
-def load_adapter(library: LlamaLibrary, model: object, path: Path) -> object:
-    """Return llama.cpp's handle of an adapter. Raises ModelFileError with its message."""
-    library.log.begin()
-    handle = library.api.llama_adapter_lora_init(model, os.fsencode(path))
-    if not handle:
-        raise ModelFileError(f"llama.cpp cannot load {path}: {library.log.reason()}")
-    return handle
-
-
 class ContextAdapters:
     """The adapters that a context applies. handles: those of its model, by id."""
 

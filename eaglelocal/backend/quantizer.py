@@ -12,11 +12,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from eaglelocal.core.process_limits import make_environment
 from eaglelocal.errors import EagleLocalError, ResourceError
+from eaglelocal.processes.child_process import has_ended_within, start_module
 
 CHECK_S = 0.2  # between two looks at the file's size
 MAX_BUFFER_BYTES = 256 << 20
@@ -30,30 +29,21 @@ def quantize_file(source: Path, made: Path, file_type: int, *, on_bytes: Callabl
 
     Raises ResourceError with llama.cpp's reason if it fails. Ends the process if this one is interrupted.
     """
-    command = [sys.executable, "-P", "-m", __name__, str(source), str(made), str(file_type)]
+    arguments, nothing = (str(source), str(made), str(file_type)), subprocess.DEVNULL
     with tempfile.TemporaryFile() as log:
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                env=make_environment(with_settings=True),
-            )
+            process = start_module(__name__, *arguments, stdin=nothing, stdout=nothing, stderr=log)
         except OSError as error:
             raise ResourceError(f"llama.cpp's quantizer cannot be started: {error.strerror or error}") from error
         try:
-            status = None
-            while status is None:
+            while not has_ended_within(process, CHECK_S):
                 on_bytes(made.stat().st_size if made.exists() else 0)
-                with suppress(subprocess.TimeoutExpired):
-                    status = process.wait(CHECK_S)
         finally:
             process.kill()
             process.wait()
-        if status != 0:
+        if process.returncode != 0:
             log.seek(0)
-            raise _make_error(made, status, log.read().decode(errors="replace"))
+            raise _make_error(made, process.returncode, log.read().decode(errors="replace"))
 
 
 def _make_error(made: Path, status: int, log: str) -> ResourceError:

@@ -23,7 +23,7 @@ from eaglelocal.backend.llama_library import LlamaLibrary, NativeClock
 from eaglelocal.backend.native_step import NONE_FITS, UNKNOWN, DrawStruct, fill_struct
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
-from eaglelocal.errors import EngineError
+from eaglelocal.errors import EagleLocalError, EngineError
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 MAX_RANKED = 512  # with more, llama.cpp sorts the whole vocabulary equally fast
@@ -31,20 +31,14 @@ MAX_RANKED = 512  # with more, llama.cpp sorts the whole vocabulary equally fast
 RowReader = Callable[[int], Floats]  # an output row of the last decode -> its logits, a view [vocab]
 
 
-class GreedySampler:
-    """An argmax of the logits: equals the chain at temperature 0 without bias and penalties."""
+class Argmax:
+    """Stands for a chain where an argmax of the logits equals it: at temperature 0 without bias and penalties."""
 
-    problem = None
-
-    def __init__(self, best: Callable[[int], int], read_row: RowReader, logprobs: int | None) -> None:
-        self._best, self._read_row, self._logprobs = best, read_row, logprobs
+    def __init__(self, draw: Callable[[int], int]) -> None:
+        self.draw = draw
 
     def accept(self, tokens: Sequence[int]) -> None:
         pass  # no state
-
-    def sample(self, row: int) -> Sampled:
-        token = self._best(row)
-        return Sampled(token) if self._logprobs is None else add_logprobs(token, self._read_row(row), self._logprobs)
 
     def close(self) -> None:
         pass
@@ -188,22 +182,17 @@ class WholeChain(LlamaSamplerChain):
 
 
 class ChainSampler:
-    """A sampler that draws with a chain."""
+    """A sampler that draws with a chain. Implements core.ports.Sampler."""
 
-    problem = None
+    problem: EagleLocalError | None = None
 
-    def __init__(self, chain: LlamaSamplerChain, read_row: RowReader, logprobs: int | None) -> None:
-        self._chain, self._read_row, self._logprobs = chain, read_row, logprobs
-
-    def accept(self, tokens: Sequence[int]) -> None:
-        self._chain.accept(tokens)
+    def __init__(self, chain: Argmax | LlamaSamplerChain, read_row: RowReader, logprobs: int | None) -> None:
+        self._draw, self.accept, self.close = chain.draw, chain.accept, chain.close
+        self._read_row, self._logprobs = read_row, logprobs
 
     def sample(self, row: int) -> Sampled:
-        token = self._chain.draw(row)
+        token = self._draw(row)
         return Sampled(token) if self._logprobs is None else add_logprobs(token, self._read_row(row), self._logprobs)
-
-    def close(self) -> None:
-        self._chain.close()
 
 
 def build_chain(library: LlamaLibrary, params: SamplingParams, n_vocab: int, *, skips_top_p: bool = False) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes as C
 import functools
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from itertools import pairwise
 
 from eaglelocal.backend.llama_library import LlamaLibrary
@@ -34,8 +34,8 @@ class LlamaVocabulary:
         self.n_tokens: int = self._api.llama_vocab_n_tokens(handle)
         self.bos_text = self._text(self._api.llama_vocab_bos(handle))
         self.eos_text = self._text(self._api.llama_vocab_eos(handle))
-        self._pieces: dict[int, bytes] = {}
-        self._spelled: dict[int, bytes] = {}
+        self.piece = functools.cache(self._make_piece)
+        self.spelled = functools.cache(self._spell)
         self._read = library.token_to_piece
         self._made_ordinary = self._ordinary_markers() if is_bpe else {}  # files without a vocabulary load too
         self.end_tokens = [token for token in range(self.n_tokens) if library.is_end(handle, token)]
@@ -141,17 +141,11 @@ class LlamaVocabulary:
             n = self._api.llama_tokenize(self._handle, raw, len(raw), buffer, -n, add_special, parse_special)
         return list(buffer[:n])
 
-    def piece(self, token: int) -> bytes:
-        piece = self._pieces.get(token)
-        if piece is None:
-            piece = self._pieces[token] = b"" if token in self._made_ordinary else self._read_piece(token)
-        return piece
+    def _make_piece(self, token: int) -> bytes:
+        return b"" if token in self._made_ordinary else self._read_piece(token)
 
-    def spelled(self, token: int) -> bytes:
-        spelled = self._spelled.get(token)
-        if spelled is None:
-            spelled = self._spelled[token] = self.piece(token) or self._read_piece(token, special=True)
-        return spelled
+    def _spell(self, token: int) -> bytes:
+        return self.piece(token) or self._read_piece(token, special=True)
 
     def _read_piece(self, token: int, *, special: bool = False) -> bytes:
         if not 0 <= token < self.n_tokens:
@@ -164,7 +158,7 @@ class LlamaVocabulary:
         return buffer.raw[:n]
 
 
-# ---- long text: split texts that llama.cpp's pre-tokenizers cannot take as a whole
+# ---- texts that llama.cpp's pre-tokenizers cannot take as a whole
 #
 # Pre-tokenizers that are regular expressions recurse for every character of a match, and overflow a stack of 8 MiB
 # after some 26 000. A prompt with a longer run of letters would kill the process, so runs are cut much earlier. Each
@@ -189,11 +183,5 @@ def split_long_runs(text: str, whole_words: Collection[str] = ()) -> list[str]:
 
 def move_before(whole_words: Collection[str], text: str, at: int) -> int:
     """Return the place of a cut, moved to the beginning of a string that it would split."""
-    starts = (start for word in whole_words for start in _across(word, text, at))
-    return min(starts, default=at)
-
-
-def _across(word: str, text: str, at: int) -> Iterator[int]:
-    start = text.find(word, max(at - len(word) + 1, 0), at + len(word) - 1)
-    if 0 <= start < at:
-        yield start
+    starts = (text.find(word, max(at - len(word) + 1, 0), at + len(word) - 1) for word in whole_words)
+    return min((start for start in starts if 0 <= start < at), default=at)

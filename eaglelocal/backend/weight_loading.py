@@ -22,6 +22,7 @@ from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.native_step import get_function, load_native
 from eaglelocal.gguf.upper_layers import UpperLayers
 from eaglelocal.memory.budget import RAM, FreeMemory
+from eaglelocal.processes.this_process import lower_thread_priority
 
 FLOAT_TYPES = ("F32", "F16", "BF16")
 REPACKED_TYPES = ("Q4_0", "Q4_K", "IQ4_NL", "MXFP4")  # repacked for a CPU with AVX2
@@ -60,7 +61,6 @@ def has_plenty(weights_bytes: int, free_memory: Sequence[FreeMemory], gpu_layers
 # puts each copy in the place of the mapped page; beside decodes that takes 2 % of the time. The addresses stay, and
 # llama.cpp does not notice. Linux only.
 MAPPINGS = "/proc/self/maps"
-LEAST_PRIORITY = 19  # of a thread, on Linux
 
 Range = tuple[int, int]  # addresses: first, end
 
@@ -85,8 +85,7 @@ def moving_weights(ranges: Sequence[Range]) -> Iterator[None]:
 
 def _move_when_idle(ranges: Sequence[Range], stop: C.c_int32) -> None:
     """Move weights with the least priority, which this thread keeps."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
+    lower_thread_priority()
     move_weights(ranges, stop)
 
 
@@ -119,8 +118,7 @@ def find_mappings(file: Path) -> list[Range]:
     return found
 
 
-# ---- upper weights: the weights of a head's upper layers: a second model in the file of the first
-# (gguf/upper_layers.py)
+# ---- the weights of a head's upper layers: a second model in the file of the first (gguf/upper_layers.py)
 #
 # llama.cpp loads it from an open C file that stands where the model begins.
 class UpperWeights:

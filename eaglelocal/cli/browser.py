@@ -91,7 +91,7 @@ def serve_pages(url: str, api_key: str, settings: Settings, output: Output) -> N
     If that server is asked with a key and no key is configured for the page, the page gets a generated one, so that
     its visitors need a key too.
     """
-    from eaglelocal.client.servers.eaglelocal_server import KeepAliveConnection
+    from eaglelocal.client.http_connection import KeepAliveConnection
     from eaglelocal.server.access import Access, check_bind, key_warnings, parse_host_names, read_keys
     from eaglelocal.tui.display_options import make_display_options
     from eaglelocal.tui.key_bindings import check_display_options

@@ -51,7 +51,7 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.terminal_text import join_surrogates
 from eaglelocal.errors import Cancelled, EagleLocalError, EngineError, UsageError
 from eaglelocal.settings import Settings
-from eaglelocal.worker.spare_process import SpareProcess
+from eaglelocal.worker.child import SpareProcess
 
 if TYPE_CHECKING:
     from eaglelocal.learning.idle_learning import IdleLearning

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from eaglelocal.worker.spare_process import SpareProcess
+from eaglelocal.worker.child import SpareProcess
 
 ENGINE = "eaglelocal.loading.engine_builder:build"
 HELP = ("-h", "--help")

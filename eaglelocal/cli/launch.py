@@ -247,8 +247,8 @@ def find_server(agent: Agent, settings: Settings, output: Output, *, starts: boo
 
 def describe(url: str, api_key: str, agent: Agent) -> Endpoint:
     """Return a running server, with its model. Raises UsageError if its context does not suffice."""
+    from eaglelocal.client.http_connection import KeepAliveConnection
     from eaglelocal.client.http_server import choose_model, read_info
-    from eaglelocal.client.servers.eaglelocal_server import KeepAliveConnection
 
     with contextlib.closing(KeepAliveConnection(url, api_key=api_key)) as connection:
         entry = choose_model(connection.get("/v1/models").mapping(), "", connection.url)

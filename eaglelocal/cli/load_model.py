@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from eaglelocal.preparation.decision import Decision
     from eaglelocal.preparation.model_choices import ModelPreview
     from eaglelocal.tui.chat.model_picker import ModelSource
-    from eaglelocal.worker.spare_process import SpareProcess
+    from eaglelocal.worker.child import SpareProcess
 
 
 EMBEDDER = "eaglelocal.loading.embedding_builder:build"

@@ -18,8 +18,8 @@ from types import FrameType
 from eaglelocal.cli.early_engine import start_early
 from eaglelocal.cli.hint_command import MAX_COMMAND_CHARS
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
-from eaglelocal.core.background_work import postpone_collections
 from eaglelocal.errors import TRACEBACK_VARIABLE, Cancelled, EagleLocalError, UsageError, bug_error
+from eaglelocal.processes.this_process import postpone_collections
 
 INTERRUPTED = 130
 # pydantic would look for plugins in every installed package while a model waits for its plan; there are none of ours.

@@ -26,14 +26,14 @@ from eaglelocal.cli.load_model import default_sampling, keep_conversations, load
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.server_engines import ServerEngines
 from eaglelocal.conversation.session import ModelChoice
-from eaglelocal.core.background_work import settle
 from eaglelocal.core.plan import Owners
 from eaglelocal.core.terminal_text import FaultInLine, format_place, read_text_file
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+from eaglelocal.processes.this_process import settle
 from eaglelocal.server.listening_socket import bind_socket, find_lan_address
 from eaglelocal.settings import Settings
-from eaglelocal.worker.spare_process import SpareProcess
+from eaglelocal.worker.child import SpareProcess
 
 if TYPE_CHECKING:
     from eaglelocal.cli.serve_screen import ServeScreen

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from eaglelocal.preparation.coresidency import EvictionPolicy
     from eaglelocal.preparation.decision import Decision
     from eaglelocal.server.loaded_models import LoadResult
-    from eaglelocal.worker.spare_process import SpareProcess
+    from eaglelocal.worker.child import SpareProcess
 
 ENGINE_RETRIES = 12  # of an engine that keeps failing: about eleven minutes
 AHEAD_S = 2.0  # most seconds in which nothing else is imported, so that the first plan is made quickly

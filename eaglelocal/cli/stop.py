@@ -83,7 +83,8 @@ def _is_meant(server: RunningServer, which: str) -> bool:
 
 def describe_work(server: RunningServer) -> str:
     """Return what a server will finish before it ends, `finishes 2 running answers first`; "" if there is nothing."""
-    from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer, KeepAliveConnection
+    from eaglelocal.client.http_connection import KeepAliveConnection
+    from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer
     from eaglelocal.errors import EagleLocalError
 
     connection = KeepAliveConnection(server.url, api_key=server.api_key, timeout_s=SNAPSHOT_S)

@@ -26,7 +26,7 @@ def trust(
     eaglelocal trust https://192.168.1.20:8421
     """
     from eaglelocal.client import trusted_certificates
-    from eaglelocal.client.http_client import parse_url
+    from eaglelocal.client.http_connection import parse_url
 
     output = standard_output()
     parts = parse_url(url)

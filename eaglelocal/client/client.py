@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Protocol
 
 from eaglelocal.core.events import (
@@ -51,10 +50,11 @@ class Client(Protocol):
     def close(self) -> None: ...
 
 
-# ---- answer stream: the streaming answer to one request, as an iterator of events. Works with any Client
+# ---- the answer to one request, from any Client
 #
-# with stream(client, request) as answer: for event in answer: ... # Started, Tokens ..., Finished or Failed reply =
-# stream(client, request).result()
+#     with stream(client, request) as answer:
+#         for event in answer: ...  # Started, Tokens ..., Finished or Failed
+#     reply = stream(client, request).result()
 @dataclass(frozen=True, slots=True)
 class CompleteAnswer:
     """A complete answer."""
@@ -117,7 +117,7 @@ class RequestStream:
     def __enter__(self) -> RequestStream:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cancel()
 
 

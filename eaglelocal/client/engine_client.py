@@ -16,7 +16,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from eaglelocal.client.client import OnEvent, RequestStream, stream
 from eaglelocal.client.in_flight_requests import EngineProcess, InFlightRequests
@@ -27,18 +26,17 @@ from eaglelocal.core.events import (
     EngineSnapshot,
     HeadSwapped,
     LoadProgress,
-    RequestEvent,
+    SetAdapters,
+    SetSpec,
     SwapHead,
     TakeSnapshot,
-    WorkEvent,
 )
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AnyRequest, ChatRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineAwayError, EngineError
-from eaglelocal.worker.child import EngineChild
+from eaglelocal.worker.child import EngineChild, SpareProcess
 from eaglelocal.worker.crash_report import InFlight
-from eaglelocal.worker.spare_process import SpareProcess
-from eaglelocal.worker.supervisor import DEFAULT_POLICY, EngineState, RestartPolicy, Supervisor
+from eaglelocal.worker.supervisor import DEFAULT_POLICY, EngineReport, EngineState, RestartPolicy, Supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -71,17 +69,17 @@ class EngineClient:
 
         watch  called with each request and the function that submits it
         """
-        self._watch = watch
+        self.trouble = ""  # why there is no engine at the moment; empty while it runs or loads for the first time
+        self._watch, self._on_progress, self._wait_limit_s = watch, on_progress, restart.wait_limit_s
         self._requests = InFlightRequests(EngineError("the engine has not been started"))
-        self._snapshots = Snapshots()
-        self._heads = HeadSwaps()
-        self._listener = _EngineListener(
-            self._requests, self._snapshots, self._heads, on_progress, restart.wait_limit_s
-        )
-        self._supervisor = Supervisor(plan, builder, restart, self._listener, spare)
+        self.on_events = self._requests.deliver
+        self._snapshots, self._heads = Snapshots(), HeadSwaps()
+        self._supervisor = Supervisor(plan, builder, restart, self, spare)
         self._lock = threading.Lock()  # guards _is_started and _is_closed
-        self._is_started = False
-        self._is_closed = False
+        self._is_started = self._is_closed = False
+        self._wait_timer: threading.Timer | None = None
+        self._start_is_decided = threading.Event()  # set when the first load has succeeded or failed
+        self._outcome: EngineInfo | EagleLocalError = EngineError("the engine has not been started")
 
     @property
     def state(self) -> EngineState:
@@ -92,11 +90,6 @@ class EngineClient:
         return self._supervisor.restarts
 
     @property
-    def trouble(self) -> str:
-        """Return why there is no engine at the moment; empty while it runs or loads for the first time."""
-        return self._listener.trouble
-
-    @property
     def pid(self) -> int | None:
         """Return the process id of the engine; None while there is none."""
         return self._supervisor.pid
@@ -104,7 +97,10 @@ class EngineClient:
     def start(self) -> EngineInfo:
         """Load the model and wait until the engine is ready. Raises the error that prevents it."""
         self.begin()
-        return self._listener.wait_for_start()
+        self._start_is_decided.wait()
+        if isinstance(self._outcome, EagleLocalError):
+            raise self._outcome
+        return self._outcome
 
     def begin(self) -> None:
         """Begin to load the model without waiting."""
@@ -133,11 +129,11 @@ class EngineClient:
 
     def set_spec(self, spec: Spec) -> None:
         """Set how to draft for requests that do not say it themselves, running ones included."""
-        self._requests.set_spec(spec)
+        self._requests.set_default(SetSpec(spec))
 
     def set_adapters(self, mix: AdapterMix) -> None:
         """Set the LoRA adapters of later requests that choose none, after restarts too."""
-        self._requests.set_adapters(mix)
+        self._requests.set_default(SetAdapters(mix))
 
     def swap_head(self, path: Path, version: int, *, timeout_s: float = SWAP_TIMEOUT_S) -> None:
         """Draft with the head in another file from now on, and after restarts too; return when it drafts.
@@ -148,7 +144,7 @@ class EngineClient:
         """
 
         def keep() -> None:
-            self._supervisor.replace_plan(lambda plan: plan.with_head(path, version))
+            self._supervisor.plan = self._supervisor.plan.with_head(path, version)
 
         self._heads.swap(self._requests.process, path, version, on_success=keep, timeout_s=timeout_s)
 
@@ -167,59 +163,42 @@ class EngineClient:
         with self._lock:
             self._is_closed = True
         self._supervisor.close()
-        self._listener.close()
-
-    def __enter__(self) -> EngineClient:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-
-class _EngineListener:
-    """The supervisor's listener: passes its events on to requests, snapshots, swaps and the caller of `start`."""
-
-    def __init__(
-        self,
-        requests: InFlightRequests,
-        snapshots: Snapshots,
-        heads: HeadSwaps,
-        on_progress: OnProgress | None,
-        wait_limit_s: float,
-    ) -> None:
-        self._requests = requests
-        self._snapshots = snapshots
-        self._heads = heads
-        self._on_progress = on_progress
-        self._wait_limit_s = wait_limit_s
-        self.trouble = ""  # why there is no engine; empty while it runs
-        self._wait_timer: threading.Timer | None = None
-        self._start_is_decided = threading.Event()  # set when the first load has succeeded or failed
-        self._outcome: EngineInfo | EagleLocalError = EngineError("the engine has not been started")
-
-    def wait_for_start(self) -> EngineInfo:
-        """Return the engine's info once it is ready. Raises the error that prevents it."""
-        self._start_is_decided.wait()
-        if isinstance(self._outcome, EagleLocalError):
-            raise self._outcome
-        return self._outcome
-
-    def close(self) -> None:
         self._cancel_wait_timer()
         closed = EngineError("the engine is closed")
         self._requests.disconnect(closed)
         self._requests.refuse(closed)
         self._decide_start(closed)
 
+    def __enter__(self) -> EngineClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- the supervisor's Listener, on its thread
     @property
     def awaits_answers(self) -> bool:
         return self._requests.awaits_answers
 
-    def on_progress(self, progress: LoadProgress) -> None:
-        if self._on_progress is None:
-            return
+    @property
+    def in_flight(self) -> tuple[InFlight, ...]:
+        return self._requests.in_flight
+
+    def on_report(self, report: EngineReport) -> None:
+        match report:
+            case LoadProgress():
+                self._pass_progress(report)
+            case EngineSnapshot():
+                self._snapshots.receive(report)
+            case HeadSwapped(number, error):
+                self._heads.finish(number, error)
+            case _:
+                self._requests.note_work(report)
+
+    def _pass_progress(self, progress: LoadProgress) -> None:
         try:
-            self._on_progress(progress)
+            if self._on_progress is not None:
+                self._on_progress(progress)
         except Exception:
             _log.exception("the listener for load progress failed")
 
@@ -230,26 +209,10 @@ class _EngineListener:
         self._requests.connect(child)
         self._decide_start(info)
 
-    def on_events(self, events: list[RequestEvent]) -> None:
-        self._requests.deliver(events)
-
-    def on_work(self, event: WorkEvent) -> None:
-        self._requests.note_work(event)
-
-    def on_snapshot(self, snapshot: EngineSnapshot) -> None:
-        self._snapshots.receive(snapshot)
-
-    def on_head_swapped(self, swapped: HeadSwapped) -> None:
-        self._heads.receive(swapped)
-
-    @property
-    def in_flight(self) -> tuple[InFlight, ...]:
-        return self._requests.in_flight
-
     def on_lost(self, error: EagleLocalError, *, is_crash: bool) -> None:
         self.trouble = error.message
         self._requests.disconnect(error, is_crash=is_crash)
-        self._heads.fail(error)
+        self._heads.finish(self._heads.number, error)
         self._snapshots.clear_gauges()
         if self._wait_timer is None:
             what = f"the engine was not restarted within {self._wait_limit_s:g} s: {error.message}"
@@ -279,17 +242,17 @@ class _EngineListener:
                 timer.join()
 
 
-# ---- head swap: swaps of the draft head: one command at a time, whose outcome the caller waits for
+# ---- swaps of the draft head: one command at a time, whose outcome the caller waits for
 OnSuccess = Callable[[], None]
 
 
 class HeadSwaps:
-    """The swaps of one client."""
+    """The swaps of one client; `number` is that of the last one."""
 
     def __init__(self) -> None:
+        self.number = 0
         self._one_at_a_time = threading.Lock()
         self._lock = threading.Lock()  # guards those below
-        self._number = 0
         self._outcome: Future[None] | None = None
         self._on_success: OnSuccess = lambda: None
 
@@ -305,27 +268,20 @@ class HeadSwaps:
         """
         with self._one_at_a_time:
             with self._lock:
-                self._number += 1
+                self.number += 1
                 outcome, self._on_success = Future[None](), on_success
                 self._outcome = outcome
-                command = SwapHead(self._number, path, version)
-            if process is None or not process.send(command):
+            if process is None or not process.send(SwapHead(self.number, path, version)):
                 raise EngineError("the head was not exchanged: the engine is not running", hint="eaglelocal doctor")
             try:
                 outcome.result(timeout_s)
             except TimeoutError:
                 raise EngineError(f"the head was not exchanged within {timeout_s:g} s: {path}") from None
 
-    def receive(self, swapped: HeadSwapped) -> None:
-        self._finish(swapped.number, swapped.error)
-
-    def fail(self, error: EagleLocalError) -> None:
-        """Fail the swap in progress, if there is one: its process is gone."""
-        self._finish(self._number, error)
-
-    def _finish(self, number: int, error: EagleLocalError | None) -> None:
+    def finish(self, number: int, error: EagleLocalError | None) -> None:
+        """End the swap with this number, if it is in progress: it succeeded, or failed with the error."""
         with self._lock:
-            outcome = self._outcome if number == self._number else None
+            outcome = self._outcome if number == self.number else None
             self._outcome = None if outcome else self._outcome
         if outcome is None:
             return
@@ -336,46 +292,36 @@ class HeadSwaps:
             outcome.set_exception(error)
 
 
-# ---- snapshots: the engine's snapshots: taken while it can answer; the last one is kept for when it cannot
-class _PendingSnapshot:
-    """A TakeSnapshot sent to one process, and its answer to come."""
-
-    def __init__(self, process: EngineProcess) -> None:
-        self.process = process
-        self.answer: Future[EngineSnapshot] = Future()
-
-
+# ---- snapshots: taken while the engine can answer; the last one is kept for when it cannot
 class Snapshots:
     """The snapshots of one client. One TakeSnapshot is in flight at a time; concurrent callers share its answer."""
 
     def __init__(self) -> None:
+        self.last = NOTHING_YET
         self._lock = threading.Lock()
-        self._last = NOTHING_YET
-        self._pending: _PendingSnapshot | None = None
-
-    @property
-    def last(self) -> EngineSnapshot:
-        return self._last
+        self._asked: EngineProcess | None = None  # to which a TakeSnapshot was sent
+        self._answer: Future[EngineSnapshot] = Future()
 
     def take(self, process: EngineProcess, timeout_s: float) -> EngineSnapshot:
         """Return a fresh snapshot, or the last one if none arrives within `timeout_s`."""
         with self._lock:
-            pending = self._pending
-            if pending is None or pending.process is not process:  # a dead process never answers
-                pending = self._pending = _PendingSnapshot(process)
+            if self._asked is not process:  # a dead process never answers
+                self._asked, self._answer = process, Future()
                 process.send(TakeSnapshot())
+            answer = self._answer
         try:
-            return pending.answer.result(timeout_s)
+            return answer.result(timeout_s)
         except TimeoutError:
-            return self._last
+            return self.last
 
     def receive(self, snapshot: EngineSnapshot) -> None:
         with self._lock:
-            self._last = snapshot
-            pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.answer.set_result(snapshot)
+            self.last = snapshot
+            answer = None if self._asked is None else self._answer
+            self._asked = None
+        if answer is not None:
+            answer.set_result(snapshot)
 
     def clear_gauges(self) -> None:
         """Keep the totals of an engine that is gone, and set its gauges to zero."""
-        self.receive(replace(self._last, running=0, waiting=0))
+        self.receive(replace(self.last, running=0, waiting=0))

@@ -15,10 +15,9 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import TracebackType
-from urllib.parse import SplitResult, urlsplit
 
 from eaglelocal.client.client import OnEvent, RequestStream, stream
+from eaglelocal.client.http_connection import make_connection, parse_url, unreachable_error
 from eaglelocal.client.http_server import choose_model, is_ours, read_info, read_snapshot
 from eaglelocal.client.http_stream import Dialect, StreamedAnswer, build_request, count, data_lines, mapping, refusal
 from eaglelocal.client.server_reading import DISCONNECTED
@@ -26,7 +25,7 @@ from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished,
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.terminal_text import join_in_json
-from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
+from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 600.0  # read timeout: long prompts take minutes on small machines
@@ -43,7 +42,7 @@ class HttpClient:
         self._url, self._parts, self._api_key = url, parse_url(url), api_key
         self._requested_model, self._model = model, ""
         self._dialect = Dialect(reuses_prompts=reuses_prompts)  # until the server rejects fields that are not OpenAI's
-        self._restarts = 0
+        self.restarts = 0  # of the server's engine, as of the last snapshot
         self._lock = threading.Lock()
         self._running: dict[str, _Exchange] = {}
         self._num_generated = 0
@@ -68,11 +67,6 @@ class HttpClient:
         """Return whether a request may say how to draft: only a server of ours understands it."""
         return self._dialect.is_ours
 
-    @property
-    def restarts(self) -> int:
-        """Return the restarts of the server's engine, as of the last snapshot."""
-        return self._restarts
-
     def submit(self, request: ChatRequest, on_event: OnEvent) -> None:
         exchange = _Exchange(request, on_event)
         with self._lock:
@@ -94,7 +88,7 @@ class HttpClient:
     def snapshot(self) -> EngineSnapshot:
         """Return the snapshot of a server of ours; for another one, counts of this client's own requests."""
         snapshot = self._fetch_snapshot()
-        self._restarts = count(snapshot, "restarts")
+        self.restarts = count(snapshot, "restarts")
         return read_snapshot(snapshot, running=len(self._running), num_generated=self._num_generated)
 
     def _fetch_snapshot(self) -> Mapping[str, object]:
@@ -113,7 +107,7 @@ class HttpClient:
     def __enter__(self) -> HttpClient:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- on the thread of a request
@@ -163,7 +157,7 @@ class HttpClient:
         self, connection: http.client.HTTPConnection, exchange: _Exchange, dialect: Dialect
     ) -> http.client.HTTPResponse:
         path, body = build_request(exchange.request, self._model, dialect)
-        exchange.answer.begin(time.perf_counter())
+        exchange.answer.requested_at = time.perf_counter()
         headers = {"Content-Type": "application/json", **self._headers}
         connection.request("POST", self._parts.path + path, json.dumps(body), headers)
         exchange.attach(connection.sock)  # now, because the response takes it from the connection
@@ -229,58 +223,3 @@ class _Exchange:
         if self._socket is not None:
             with contextlib.suppress(OSError):  # it is closed already
                 self._socket.shutdown(socket.SHUT_RDWR)
-
-
-def parse_url(url: str) -> SplitResult:
-    """Parse `http://host:port`, with or without /v1. Raises UsageError."""
-    wrong = UsageError(f"{url!r} is not the address of a server", hint="such as http://127.0.0.1:8080")
-    try:
-        parts = split_address(url)
-        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # the port is no number, or a bracket of an IPv6 address is missing
-        raise wrong from None
-    if not is_valid or parts.query or parts.fragment or parts.username:
-        raise wrong
-    path = parts.path.rstrip("/")
-    return parts._replace(path=path if path.endswith("/v1") else f"{path}/v1")
-
-
-# ---- http connection: connections to a server by HTTP or HTTPS, not yet connected, and the error about one that
-# cannot be reached
-UNREACHABLE_HINT = "is the server running, and this its address?"
-
-
-def unreachable_error(url: str, error: Exception) -> EngineError:
-    """Return the error about a server that cannot be reached, with a way to trust it if that is what is missing."""
-    hint = UNREACHABLE_HINT
-    if isinstance(error, http.client.RemoteDisconnected):
-        hint = "it may speak https:// only"
-    if url.startswith("https:"):
-        from eaglelocal.client.trusted_certificates import explain
-
-        hint = explain(error, url) or hint
-    why = getattr(error, "verify_message", "") or getattr(error, "strerror", "") or error or type(error).__name__
-    return EngineError(f"cannot reach {url}: {why}", hint=hint)
-
-
-def make_connection(parts: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
-    """Return a connection to a server, not yet connected."""
-    host, port = parts.hostname or "", parts.port
-    if parts.scheme != "https":
-        return http.client.HTTPConnection(host, port, timeout=timeout_s)
-    from eaglelocal.client.trusted_certificates import make_context  # most servers at home need none
-
-    return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=make_context(host, port or 443))
-
-
-# ---- server address: the address of a server as people type it: with or without http://, or only the port of this
-# machine
-def split_address(text: str) -> SplitResult:
-    """Split an address; a bare number is a port of this machine. Raises ValueError.
-
-    >>> split_address("8421").geturl(), split_address("box:8080").geturl()
-    ('http://127.0.0.1:8421', 'http://box:8080')
-    """
-    if text.isascii() and text.isdecimal():
-        text = f"127.0.0.1:{text}"
-    return urlsplit(text if "://" in text else f"http://{text}")

@@ -8,14 +8,13 @@ EngineSnapshot) and `restarts`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from eaglelocal.client.http_stream import amount, count, mapping, number, objects, read_speculation, text
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.draft import NOT_REPORTED
-from eaglelocal.core.events import NOTHING_YET, EngineInfo, EngineSnapshot
+from eaglelocal.core.events import EngineInfo, EngineSnapshot
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.sampling import RECOMMENDED, is_valid_value
 from eaglelocal.core.stats import SpeculationStats
@@ -109,11 +108,10 @@ def read_snapshot(snapshot: Mapping[str, object], *, running: int, num_generated
     engine = mapping(snapshot.get("engine"))
     if not engine:
         stats = SpeculationStats(reason=NOT_REPORTED)
-        return EngineSnapshot(running, 0, 0, 0, num_generated, stats, 0.0, 0.0, 0)
+        return EngineSnapshot(running, generated_tokens=num_generated, speculation=stats)
     counts: dict[str, Any] = {name: count(engine, name) for name in ("running", "waiting", *SNAPSHOT_COUNTS)}
     seconds = {name: amount(engine, name) for name in SNAPSHOT_SECONDS}
-    return replace(
-        NOTHING_YET,
+    return EngineSnapshot(
         engine_pid=count(engine, "pid"),
         speculation=read_speculation(mapping(engine.get("speculation"))),
         spec=text(engine, "spec"),

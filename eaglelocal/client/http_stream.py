@@ -122,10 +122,6 @@ class StreamedAnswer:
     _reasoning: SurrogateJoiner = field(default_factory=SurrogateJoiner)
     _text: SurrogateJoiner = field(default_factory=SurrogateJoiner)
 
-    def begin(self, now: float) -> None:
-        """Record when the request is sent."""
-        self.requested_at = now
-
     def take(self, data: str, now: float) -> tuple[TextPiece, ...]:
         """Return the pieces of one event. Raises EngineError for an error event and for data that is no JSON object."""
         chunk = _object(data)
@@ -139,7 +135,9 @@ class StreamedAnswer:
         flags = chunk.get("drafted")
         drafted = [flag is True for flag in flags] if isinstance(flags, list) else []
         self.num_flagged_tokens += len(drafted)
-        reasoning, text = self._join_surrogates(*_read_delta(choice))
+        reasoning, text = _read_delta(choice)  # surrogate halves may come in two chunks; text releases held reasoning
+        reasoning = self._reasoning.feed(reasoning) + (self._reasoning.finish() if text else "")
+        text = self._text.feed(text)
         if not (reasoning or text):
             return ()
         self.arrivals.append(now)
@@ -153,11 +151,6 @@ class StreamedAnswer:
             return ()
         self.arrivals.append(now)
         return (self._piece(reasoning, text, drafted=False),)
-
-    def _join_surrogates(self, reasoning: str, text: str) -> tuple[str, str]:
-        """Join surrogate halves that came in two chunks. When text begins, the held reasoning is released."""
-        reasoning = self._reasoning.feed(reasoning) + (self._reasoning.finish() if text else "")
-        return reasoning, self._text.feed(text)
 
     def _piece(self, reasoning: str, text: str, *, drafted: bool) -> TextPiece:
         if self.is_split:
@@ -272,7 +265,7 @@ def _object(data: str) -> Mapping[str, object]:
         raise EngineError(what) from None
 
 
-# ---- json fields: read values from the JSON of a server: of the expected type, or unknown
+# ---- values in the JSON of a server: of the expected type, or unknown
 MAX_NUMBER = 1e18  # JSON as Python reads it allows NaN, Infinity and integers of any size
 
 

@@ -9,6 +9,7 @@ thread that cancels or refuses them, or by a timer. Callbacks run outside the lo
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -18,7 +19,6 @@ from typing import Protocol
 
 from eaglelocal.client.client import OnEvent
 from eaglelocal.client.crash_suspects import CrashSuspects, Digest, digest_request
-from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import (
     Begun,
     Cancel,
@@ -33,8 +33,7 @@ from eaglelocal.core.events import (
     Tokens,
     WorkEvent,
 )
-from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Spec
+from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError, RequestError
 from eaglelocal.worker.crash_report import InFlight
@@ -53,49 +52,49 @@ class EngineProcess(Protocol):
         """Send a command; return False if the process is gone and never received it."""
 
 
-class _SubmittedRequest:
-    """A request and the listener for its events."""
-
-    __slots__ = ("_digest", "on_event", "request", "waits_since_s", "was_interrupted")
+class _ClientRequest:
+    """A request and the listener for its events, from its submission to its last event."""
 
     def __init__(self, request: AnyRequest, on_event: OnEvent) -> None:
         self.request, self.on_event = request, on_event
-        self._digest: Digest | None = None
         self.waits_since_s: float | None = None  # since suspects keep it waiting
         self.was_interrupted = False  # an engine was killed that had begun it, and it was sent again
+        self.sent_at_s = 0.0
+        self.has_slot = False  # the engine decodes for it
+        self.has_output = self.is_cancelled = False
 
-    @property
+    @functools.cached_property
     def digest(self) -> Digest:
         """Return the request's digest, computed at first use: before any crash only for requests with images."""
-        if self._digest is None:
-            self._digest = digest_request(self.request)
-        return self._digest
+        return digest_request(self.request)
 
     @property
     def has_images(self) -> bool:
         return isinstance(self.request, ChatRequest) and any(message.images for message in self.request.messages)
 
-    def drop_images(self) -> None:
-        """Drop the images, perhaps tens of megabytes, once it is not sent again; the digest is computed first."""
+    def note_output(self) -> None:
+        """Drop the images, perhaps tens of megabytes: it is not sent again. The digest is computed first."""
+        self.has_output = True
         if isinstance(self.request, ChatRequest) and self.has_images:
             _ = self.digest
             self.request = replace(self.request, messages=())
 
-
-@dataclass(slots=True)
-class _SentRequest:
-    """A request that was sent to a process."""
-
-    submitted: _SubmittedRequest
-    sent_at_s: float
-    has_slot: bool = False  # the engine decodes for it
-    has_output: bool = False
-    is_cancelled: bool = False
-
-    def in_flight(self, *, is_reading: bool) -> InFlight:
-        request, age_s = self.submitted.request, time.monotonic() - self.sent_at_s
-        has_begun, kind = is_reading or self.has_slot, _request_kind(request)
+    def describe(self, *, is_reading: bool) -> InFlight:
+        """Return what a crash report says of it."""
+        request, kind = self.request, "chat"
+        if isinstance(request, EmbedRequest):
+            kind = "embedding" if request.ranking is None else "ranking"
+        age_s, has_begun = time.monotonic() - self.sent_at_s, is_reading or self.has_slot
         return InFlight(id=request.id, kind=kind, age_s=age_s, has_begun=has_begun, owner=request.owner)
+
+    def is_sent_again(self, *, has_begun: bool, is_crash: bool) -> bool:
+        """Return whether it continues in the next process; record that it was interrupted."""
+        if self.is_cancelled:
+            return False
+        if not has_begun:
+            return True
+        was_interrupted, self.was_interrupted = self.was_interrupted, True
+        return not (is_crash or self.has_output or was_interrupted)
 
 
 class InFlightRequests:
@@ -106,19 +105,14 @@ class InFlightRequests:
 
     def __init__(self, refusal: EagleLocalError) -> None:
         self._lock = threading.Lock()
-        self._process: EngineProcess | None = None
+        self.process: EngineProcess | None = None
         self._refusal: EagleLocalError | None = refusal  # why new requests are failed at once; None: they wait
-        self._waiting: dict[str, _SubmittedRequest] = {}
-        self._sent: dict[str, _SentRequest] = {}
-        self._reading: dict[str, _SubmittedRequest] = {}  # being read now, perhaps though they were cancelled
+        self._waiting: dict[str, _ClientRequest] = {}
+        self._sent: dict[str, _ClientRequest] = {}
+        self._reading: dict[str, _ClientRequest] = {}  # being read now, perhaps though they were cancelled
         self._suspects = CrashSuspects()
         self._recheck_timer: threading.Timer | None = None  # set while suspects wait for another one
-        self._spec: Spec | None = None  # for requests that set none themselves; None: the plan's
-        self._adapters: AdapterMix | None = None  # the same
-
-    @property
-    def process(self) -> EngineProcess | None:
-        return self._process
+        self._defaults: dict[type, SetSpec | SetAdapters] = {}  # sent to each process; else the plan's hold
 
     @property
     def num_waiting(self) -> int:
@@ -133,17 +127,17 @@ class InFlightRequests:
     def in_flight(self) -> tuple[InFlight, ...]:
         """Return the requests that the process has not answered yet, for the crash report."""
         with self._lock:
-            return tuple(sent.in_flight(is_reading=name in self._reading) for name, sent in self._sent.items())
+            return tuple(sent.describe(is_reading=name in self._reading) for name, sent in self._sent.items())
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
         """Send a request, or let it wait for a process. Raises RequestError if its id is in use."""
-        submitted = _SubmittedRequest(request, on_event)
+        submitted = _ClientRequest(request, on_event)
         if self._suspects or submitted.has_images:
             _ = submitted.digest  # hashed before the lock is taken
         with self._lock:
             if request.id in self._sent or request.id in self._waiting:
                 raise RequestError(f"a request with the id {request.id!r} is still running")
-            refusal = self._find_refusal(submitted) or (None if self._process is not None else self._refusal)
+            refusal = self._find_refusal(submitted) or (None if self.process is not None else self._refusal)
             if refusal is None:
                 self._waiting[request.id] = submitted
         if refusal is not None:
@@ -156,24 +150,17 @@ class InFlightRequests:
             waiting, sent = self._waiting.pop(request_id, None), self._sent.get(request_id)
             if sent is not None:
                 sent.is_cancelled = True
-                if self._process is not None:
-                    self._process.send(Cancel(request_id))
+                if self.process is not None:
+                    self.process.send(Cancel(request_id))
         if waiting is not None:
             self._notify(waiting.on_event, _make_cancelled(request_id))
 
-    def set_spec(self, spec: Spec) -> None:
-        """Set the default Spec of this engine process and of later ones."""
+    def set_default(self, command: SetSpec | SetAdapters) -> None:
+        """Set what holds for requests that choose nothing themselves, in this engine process and in later ones."""
         with self._lock:
-            self._spec = spec
-            if self._process is not None:
-                self._process.send(SetSpec(spec))
-
-    def set_adapters(self, mix: AdapterMix) -> None:
-        """Set the LoRA adapters of later requests that choose none, in this engine process and in later ones."""
-        with self._lock:
-            self._adapters = mix
-            if self._process is not None:
-                self._process.send(SetAdapters(mix))
+            self._defaults[type(command)] = command
+            if self.process is not None:
+                self.process.send(command)
 
     def note_work(self, event: WorkEvent) -> None:
         """Note what the process works on, for the case that it crashes."""
@@ -182,8 +169,8 @@ class InFlightRequests:
             if not isinstance(event, Begun):
                 self._reading.pop(event.request_id, None)
             elif event.is_reading:  # perhaps of one that was cancelled just then
-                unknown = _SubmittedRequest(ChatRequest(id=event.request_id), lambda _: None)
-                self._reading[event.request_id] = unknown if sent is None else sent.submitted
+                unknown = _ClientRequest(ChatRequest(id=event.request_id), lambda _: None)
+                self._reading[event.request_id] = unknown if sent is None else sent
             elif sent is not None:
                 sent.has_slot = True
 
@@ -192,26 +179,25 @@ class InFlightRequests:
         for event in events:
             if isinstance(event, (Finished, Failed)):
                 sent = self._sent.pop(event.request_id, None)
-                if sent is not None and not (isinstance(event, Finished) and event.reason == "cancelled"):
-                    self._clear_suspect(sent.submitted)
+                is_cancelled = isinstance(event, Finished) and event.reason == "cancelled"
+                if sent is not None and self._suspects and not is_cancelled:
+                    with self._lock:
+                        self._suspects.clear(sent.digest)
             else:
                 sent = self._sent.get(event.request_id)
                 if sent is not None and isinstance(event, (Tokens, Embeddings)):
-                    sent.has_output = True
-                    sent.submitted.drop_images()
+                    sent.note_output()
             if sent is not None:
-                self._notify(sent.submitted.on_event, event)
+                self._notify(sent.on_event, event)
         if self._waiting:
             self._send_waiting()
 
     def connect(self, process: EngineProcess) -> None:
         """Send the waiting requests, and later ones, to a process that is ready."""
         with self._lock:
-            self._process, self._refusal = process, None
-            if self._spec is not None:
-                process.send(SetSpec(self._spec))
-            if self._adapters is not None:
-                process.send(SetAdapters(self._adapters))
+            self.process, self._refusal = process, None
+            for command in self._defaults.values():
+                process.send(command)
         self._send_waiting()
 
     def accept(self) -> None:
@@ -226,30 +212,32 @@ class InFlightRequests:
         once: it may be why the system killed the process for want of memory.
         """
         with self._lock:
-            self._process = None
+            self.process = None
             sent, self._sent = self._sent, {}
             reading, self._reading = self._reading, {}
-            begun = reading | {name: one.submitted for name, one in sent.items() if one.has_slot}
-            again = {name: one.submitted for name, one in sent.items() if _is_sent_again(one, name in begun, is_crash)}
+            begun = reading | {name: one for name, one in sent.items() if one.has_slot}
+            again = {
+                name: one for name, one in sent.items() if one.is_sent_again(has_begun=name in begun, is_crash=is_crash)
+            }
             self._waiting = again | self._waiting
         if is_crash:
             self._record_crash(list(begun.values()), error)
         for request_id, one in sent.items():
             if request_id not in again:
                 last = _make_cancelled(request_id) if one.is_cancelled else Failed(request_id, error)
-                self._notify(one.submitted.on_event, last)
+                self._notify(one.on_event, last)
 
     def refuse(self, error: EagleLocalError) -> None:
         """Fail waiting and new requests until a process is ready. Does nothing if one is."""
         with self._lock:
-            if self._process is not None:
+            if self.process is not None:
                 return
             self._refusal = error
             waiting, self._waiting = self._waiting, {}
         for request_id, one in waiting.items():
             self._notify(one.on_event, Failed(request_id, error))
 
-    def _record_crash(self, submitted: list[_SubmittedRequest], error: EagleLocalError) -> None:
+    def _record_crash(self, submitted: list[_ClientRequest], error: EagleLocalError) -> None:
         digests = [one.digest for one in submitted]  # hashed before the lock is taken
         with self._lock:
             guilty = self._suspects.record_crash(digests, error)
@@ -259,13 +247,8 @@ class InFlightRequests:
                 "request %s was in flight at several crashes; equal requests are refused from now on", ids
             )
 
-    def _find_refusal(self, submitted: _SubmittedRequest) -> EagleLocalError | None:
+    def _find_refusal(self, submitted: _ClientRequest) -> EagleLocalError | None:
         return self._suspects.find_refusal(submitted.digest) if self._suspects else None
-
-    def _clear_suspect(self, submitted: _SubmittedRequest) -> None:
-        if self._suspects:
-            with self._lock:
-                self._suspects.clear(submitted.digest)
 
     def _send_waiting(self) -> None:
         """Send the waiting requests in order, up to the first that must wait; fail requests that are
@@ -273,14 +256,14 @@ class InFlightRequests:
         """
         refused = []
         with self._lock:
-            while self._process is not None and self._waiting:
+            while self.process is not None and self._waiting:
                 request_id, one = next(iter(self._waiting.items()))
                 refusal = self._find_refusal(one)
                 if refusal is None and self._must_wait(one):
                     self._schedule_recheck()
                     break
                 try:
-                    if refusal is None and not self._send(self._process, one):
+                    if refusal is None and not self._send(self.process, one):
                         break  # the process is lost, which will be reported soon
                 except EagleLocalError as error:  # too large for the pipe
                     refusal = error
@@ -290,12 +273,12 @@ class InFlightRequests:
         for on_event, failed in refused:
             self._notify(on_event, failed)
 
-    def _must_wait(self, submitted: _SubmittedRequest) -> bool:
+    def _must_wait(self, submitted: _ClientRequest) -> bool:
         if not self._suspects:
             return False
         now = time.monotonic()
         waited_s = now - (submitted.waits_since_s or now)
-        running = [(sent.submitted.digest, sent.sent_at_s) for sent in self._sent.values()]
+        running = [(sent.digest, sent.sent_at_s) for sent in self._sent.values()]
         must_wait = self._suspects.must_wait(submitted.digest, waited_s, running)
         submitted.waits_since_s = now - waited_s if must_wait else None
         return must_wait
@@ -315,10 +298,11 @@ class InFlightRequests:
             self._recheck_timer = None
         self._send_waiting()
 
-    def _send(self, process: EngineProcess, submitted: _SubmittedRequest) -> bool:
+    def _send(self, process: EngineProcess, submitted: _ClientRequest) -> bool:
         """Send a request; return False if the process is lost. Raises EagleLocalError if it is too large."""
         request_id = submitted.request.id
-        self._sent[request_id] = _SentRequest(submitted, time.monotonic())  # the answer may come before send returns
+        submitted.sent_at_s, submitted.has_slot = time.monotonic(), False
+        self._sent[request_id] = submitted  # the answer may come before send returns
         is_sent = False
         try:
             is_sent = process.send(Submit(submitted.request))
@@ -333,25 +317,9 @@ class InFlightRequests:
         except Exception:
             _log.exception("the listener of request %s failed; the request is cancelled", event.request_id)
             with self._lock:
-                if self._sent.pop(event.request_id, None) is not None and self._process is not None:
-                    self._process.send(Cancel(event.request_id))
-
-
-def _is_sent_again(sent: _SentRequest, has_begun: bool, is_crash: bool) -> bool:
-    """Return whether a request continues in the next process; record that it was interrupted."""
-    if sent.is_cancelled:
-        return False
-    if not has_begun:
-        return True
-    was_interrupted, sent.submitted.was_interrupted = sent.submitted.was_interrupted, True
-    return not (is_crash or sent.has_output or was_interrupted)
+                if self._sent.pop(event.request_id, None) is not None and self.process is not None:
+                    self.process.send(Cancel(event.request_id))
 
 
 def _make_cancelled(request_id: str) -> Finished:
     return Finished(request_id, "cancelled", "", 0, 0, Timings(), SpeculationStats())
-
-
-def _request_kind(request: AnyRequest) -> str:
-    if isinstance(request, EmbedRequest):
-        return "embedding" if request.ranking is None else "ranking"
-    return "chat"

@@ -8,7 +8,6 @@ Reading never raises: invalid files are skipped. Uses files and /health; starts 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import logging
 import math
@@ -22,13 +21,13 @@ from typing import get_type_hints
 from urllib.parse import urlsplit
 
 from eaglelocal import locations
-from eaglelocal.client.http_client import make_connection, split_address
+from eaglelocal.client.http_connection import KeepAliveConnection, split_address
 from eaglelocal.client.http_stream import text
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.own_files import list_own, read_own
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import EngineError
+from eaglelocal.errors import EagleLocalError
 from eaglelocal.probe.process_info import is_alive, start_mark
 
 NO_ANSWER = "no answer"
@@ -133,22 +132,13 @@ def find_stale_files() -> list[Path]:
 
 def request_state(server: RunningServer, *, timeout_s: float = 1.0) -> str:
     """Return the state from /health: ready, or another one; NO_ANSWER when no reply comes in time."""
-    parts = urlsplit(server.url)
     try:
-        with contextlib.closing(make_connection(parts, timeout_s)) as connection:
-            connection.request("GET", "/health")
-            response = connection.getresponse()
-            body = response.read(_MAX_BYTES)
-    except (OSError, http.client.HTTPException, ValueError, EngineError):
+        with contextlib.closing(KeepAliveConnection(server.url, timeout_s=timeout_s)) as connection:
+            reply = connection.get("/health")
+    except EagleLocalError:
         return NO_ANSWER
-    return "ready" if response.status == http.client.OK else _read_state(body) or f"answers {response.status}"
-
-
-def _read_state(body: bytes) -> str:
-    with contextlib.suppress(ValueError):
-        reply = read_object(body)
-        return text(reply, "state") or text(reply, "status")
-    return ""
+    health = reply.mapping()
+    return "ready" if reply.is_good else text(health, "state") or text(health, "status") or f"answers {reply.status}"
 
 
 def _file_path(server: RunningServer) -> Path:

@@ -96,7 +96,7 @@ def _new_file(folder: Path) -> tuple[int, str]:
         os.close(handle)
 
 
-# ---- folders: creates folders with the intended permissions, whatever the umask of the process is
+# ---- folders
 #
 # A umask may be 000, as in many containers: a plain mkdir then creates folders that everybody can write. A umask that
 # is stricter than the permissions asked for stays in force.
@@ -153,13 +153,9 @@ def is_gone(path: Path) -> bool:
 
 def sync_folder(folder: Path) -> None:
     """Sync the folder's entries to disk, so that they survive a power cut; ignored where a file system cannot."""
-    try:
+    with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass
-    finally:
-        os.close(handle)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

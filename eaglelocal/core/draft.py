@@ -88,10 +88,11 @@ class Verdict(NamedTuple):
         return len(self.path)
 
 
-# ---- draft sources: the values of `--draft`: a model or head, and drafters without a model beside it. Pure
+# ---- the values of `--draft`
 #
-# auto, mtp, none, REF a model, found or named, with a lookup beside it (none: nothing) ngram, lookahead drafters
-# without a model REF,lookahead several, by commas: exactly these, and at most one of them is a model
+# auto, mtp, none, REF  a model, found or named, with a lookup beside it; none: nothing
+# ngram, lookahead      drafters without a model
+# REF,lookahead         exactly these; at most one of them is a model
 LOOKUP = "lookup in the text so far"
 # drafters without a model: their names, for `--draft`, and how people call them; loading/draft_loader.py opens them
 LOOKUPS = {NGRAM: LOOKUP, "lookahead": "lookahead"}
@@ -102,8 +103,9 @@ MATCH_LENGTHS = (2, 4, 8)  # tokens that a lookup's match must have; more after 
 class DraftSources(NamedTuple):
     """The drafters of a run.
 
-    model    auto, mtp, none, or a reference; ngram: no model. with commas it names several, or is a path with commas:
-    hub/draft_resolver.py decides lookups  names of drafters without a model, of LOOKUPS
+    model    auto, mtp, none, or a reference; ngram: no model. With commas it names several, or is a path with commas:
+             hub/draft_resolver.py decides
+    lookups  names of drafters without a model, of LOOKUPS
     """
 
     model: str
@@ -125,9 +127,7 @@ def parse_draft(text: str) -> DraftSources:
     return DraftSources(",".join(models), lookups or (NGRAM,))
 
 
-# ---- drafting words: the state of drafting in words, the same on every screen and in every report. Pure
-#
-# States and reasons come from the engine or a server.
+# ---- the state of drafting in words, the same on every screen and in every report
 SWITCHED_OFF = "switched off"  # reason of the state `off` that the user chose
 MEASURING = "measuring whether drafting pays"  # reason of the state `asleep` during a probe
 NOT_REPORTED = "not reported by the server"

@@ -60,11 +60,6 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    info: EngineInfo
-
-
-@dataclass(frozen=True, slots=True)
 class LoadFailed:
     error: EagleLocalError
 
@@ -195,15 +190,15 @@ class SpeculationChanged:
 class EngineSnapshot:
     """Totals since the engine started; gauges of this moment."""
 
-    running: int
-    waiting: int
-    steps: int
-    prompt_tokens: int
-    generated_tokens: int
-    speculation: SpeculationStats
-    host_s: float  # seconds of all steps outside llama.cpp
-    native_s: float  # seconds of all steps inside llama.cpp
-    peak_rss_bytes: int
+    running: int = 0
+    waiting: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    speculation: SpeculationStats = SpeculationStats()
+    host_s: float = 0.0  # seconds of all steps outside llama.cpp
+    native_s: float = 0.0  # seconds of all steps inside llama.cpp
+    peak_rss_bytes: int = 0
     costs: MeasuredCosts = field(default_factory=MeasuredCosts)  # of decodes and draft steps, as measured so far
     draft_s: float = 0.0  # seconds of all steps spent drafting
     verify_s: float = 0.0  # seconds of all steps spent decoding and verifying
@@ -221,22 +216,7 @@ class EngineSnapshot:
     draft_version: int = 0  # the learned version of the head that drafts; 0: the base head, or none
 
 
-NOTHING_YET = EngineSnapshot(
-    running=0,
-    waiting=0,
-    steps=0,
-    prompt_tokens=0,
-    generated_tokens=0,
-    speculation=SpeculationStats(),
-    host_s=0.0,
-    native_s=0.0,
-    peak_rss_bytes=0,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotTaken:
-    snapshot: EngineSnapshot
+NOTHING_YET = EngineSnapshot()
 
 
 @dataclass(frozen=True, slots=True)

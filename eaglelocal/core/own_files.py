@@ -11,6 +11,8 @@ import errno
 import hashlib
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
@@ -24,43 +26,41 @@ USUAL_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.ENOSPC, errno.EDQUOT)  # ther
 
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file without waiting. Raises OSError, whose `strerror` says what it is instead."""
-    return os.fdopen(_open(path, os.O_RDONLY), "rb")
+    return os.fdopen(_open(path, os.O_RDONLY, is_ours=False), "rb")
 
 
 def open_own(path: Path) -> BufferedReader:
     """Open a file of a folder of ours as `open_regular` does. Raises OSError also for a file of another user."""
-    return os.fdopen(_open_checked(path, os.O_RDONLY), "rb")
+    return os.fdopen(_open(path, os.O_RDONLY), "rb")
 
 
 def append_own(path: Path) -> BufferedWriter:
     """Open a file of a folder of ours to append, as `open_own` does; only its owner may read a new one."""
-    return os.fdopen(_open_checked(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
+    return os.fdopen(_open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
 
 def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file. Raises OSError as `open_regular`, and for more than `max_bytes`."""
     with open_regular(path) as file:
-        return _read(path, file, max_bytes)
+        if os.fstat(file.fileno()).st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes", str(path))
+        return file.read()
 
 
 def read_own(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a file of a folder of ours. Raises OSError as `open_own`, and for more than `max_bytes`."""
-    with open_own(path) as file:
-        try:
-            return _read(path, file, max_bytes)
-        except OSError as problem:
-            _warn(path, problem)
-            raise
+    with _warning(path), open_own(path) as file:
+        if os.fstat(file.fileno()).st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes", str(path))
+        return file.read()
 
 
 def is_own(path: Path) -> bool:
     """Return whether a path of a folder of ours is a regular file of this user; a link to one is."""
     try:
-        status = os.stat(path)
-        _check_kind(path, status)
-        _check_owner(path, status)
-    except OSError as problem:
-        _warn(path, problem)
+        with _warning(path):
+            _check(path, os.stat(path), is_ours=True)
+    except OSError:
         return False
     return True
 
@@ -73,59 +73,45 @@ def list_own(folder: Path, pattern: str) -> list[Path]:
         return []
 
 
-def _read(path: Path, file: BufferedReader, max_bytes: int) -> bytes:
-    if os.fstat(file.fileno()).st_size > max_bytes:
-        raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes", str(path))
-    return file.read()
-
-
-def _open(path: Path, flags: int) -> int:
-    try:
-        handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, OWN_FILE)
-    except OSError as problem:
-        if problem.errno == errno.ENXIO:  # a socket, or a pipe without a reader, opened for writing
-            _check_kind(path, os.stat(path))
-        raise
-    try:
-        _check_kind(path, os.fstat(handle))
-    except OSError:
-        os.close(handle)
-        raise
-    return handle
-
-
-def _open_checked(path: Path, flags: int) -> int:
-    try:
-        handle = _open(path, flags)
+def _open(path: Path, flags: int, *, is_ours: bool = True) -> int:
+    with _warning(path) if is_ours else nullcontext():
         try:
-            _check_owner(path, os.fstat(handle))
+            handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, OWN_FILE)
+        except OSError as problem:
+            if problem.errno == errno.ENXIO:  # a socket, or a pipe without a reader, opened for writing
+                _check(path, os.stat(path), is_ours=False)
+            raise
+        try:
+            _check(path, os.fstat(handle), is_ours=is_ours)
         except OSError:
             os.close(handle)
             raise
-    except OSError as problem:
-        _warn(path, problem)
-        raise
     return handle
 
 
-def _check_kind(path: Path, status: os.stat_result) -> None:
+def _check(path: Path, status: os.stat_result, *, is_ours: bool) -> None:
+    """Raise OSError for what is no regular file.
+
+    Of our folders also for a file of a user who is neither this one nor, as in some containers, the folder's owner:
+    otherwise a head that another user puts into a world-writable folder would be loaded.
+    """
     kind = stat.S_IFMT(status.st_mode)
     if kind != stat.S_IFREG:
         raise OSError(errno.EINVAL, f"it is {KINDS.get(kind, 'a device')}, not a file", str(path))
+    owner = status.st_uid
+    if is_ours and owner not in (0, os.geteuid()) and owner != os.stat(path.parent).st_uid:
+        raise OSError(errno.EPERM, f"it belongs to another user ({owner})", str(path))
 
 
-def _check_owner(path: Path, status: os.stat_result) -> None:
-    """Raise OSError for a file of a user who is neither this one nor, as in some containers, the folder's owner.
-
-    Otherwise a head that another user puts into a world-writable folder would be loaded.
-    """
-    if status.st_uid not in (0, os.geteuid()) and status.st_uid != os.stat(path.parent).st_uid:
-        raise OSError(errno.EPERM, f"it belongs to another user ({status.st_uid})", str(path))
-
-
-def _warn(path: Path, problem: OSError) -> None:
-    if problem.errno not in USUAL_ERRORS:
-        _warn_once(str(path), problem.strerror or str(problem))
+@contextmanager
+def _warning(path: Path) -> Iterator[None]:
+    """Warn once of an error of the block that is not usual."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno not in USUAL_ERRORS:
+            _warn_once(str(path), problem.strerror or str(problem))
+        raise
 
 
 @lru_cache(maxsize=256)
@@ -135,7 +121,7 @@ def _warn_once(path: str, why: str) -> None:
     logging.getLogger(__name__).warning("%s is skipped: %s", path, why)
 
 
-# ---- file fingerprint: identifies a file of weights by samples of its content, without reading all of it
+# ---- fingerprints
 NUM_SAMPLES, SAMPLE_BYTES = 32, 4096  # of a file of weights
 
 

@@ -25,8 +25,8 @@ class Owners:
     """The marks that keep the holders of keys apart, and the texts that they share.
 
     names            (owner, digest of the key): the names of owners on disk. Files outlive the key file, in which
-    another key may get the same owner's name later shared_prefixes  beginnings of system prompts, whose cells all of
-    them reuse
+                     another key may get the same owner's name later
+    shared_prefixes  beginnings of system prompts, whose cells all of them reuse
     """
 
     names: tuple[tuple[str, str], ...] = ()

@@ -180,10 +180,11 @@ class HeadContext(NativeContext, Swappable, Cache, Protocol):
     ) -> Proposals:
         """Write the pairs, replacing each sequence's cells from its first pair on, and propose at the output rows.
 
-        confident  return confidences too, see backend/top_tokens.py depth      number of levels: after each output row
-        the best token is followed, depth - 1 rows more extra_levels  optional levels after those; only with `confident`
+        confident     return confidences too, see backend/top_tokens.py
+        depth         number of levels: after each output row the best token is followed, depth - 1 rows more
+        extra_levels  optional levels after those; only with `confident`
         layer         first layer to draft, of MTP layers that draft one token each. At 0 all layers keep the pairs.
-        Then the states after every level are returned, level by level; otherwise only those after the last level
+                      Then the states after every level are returned, level by level; else only those after the last
         """
 
     def forget(self, sequence: int, end: int) -> None:

@@ -259,7 +259,7 @@ class Request(AnswerOptions):
         return self.params.ignore_eos and self.constraint is None
 
 
-# ---- common prefix: compare token sequences, in blocks: a cache may hold tens of thousands of tokens. Pure
+# ---- common prefix
 BLOCK = 256  # tokens compared at a time, as tuples in C
 
 

@@ -116,8 +116,7 @@ class RunOptions:
             raise UsageError(f"--split must be {error}, not {self.split}") from None
 
 
-# ---- gpu split: the setting that divides a model among GPUs: `layer`, `tensor`, `row`, `none`, or each GPU's share,
-# as `3,1`
+# ---- `--split`, which divides a model among GPUs: `layer`, `tensor`, `row`, `none`, or each GPU's share, as `3,1`
 TENSOR = "tensor"  # each layer is divided evenly, and all GPUs compute at once
 MODES = ("layer", TENSOR, "row", "none")
 MAX_SHARES = 16  # llama.cpp's limit of devices
@@ -147,7 +146,7 @@ def parse_split(text: str) -> tuple[str, tuple[float, ...]]:
     return "layer", shares
 
 
-# ---- rpc hosts: the setting that names llama.cpp's rpc-servers: `HOST:PORT,HOST:PORT`
+# ---- `--rpc`, which names llama.cpp's rpc-servers: `HOST:PORT,HOST:PORT`
 MAX_HOSTS, MAX_PORT = 16, 65_535  # llama.cpp's limit of servers
 RPC_DEVICE = "RPC"  # llama.cpp numbers their devices over all servers: RPC0, RPC1 ...
 WARNING = "RPC is neither encrypted nor authenticated: use it only in a network that you trust, or through a tunnel"
@@ -177,8 +176,7 @@ def is_rpc_device(name: str) -> bool:
     return name.startswith(RPC_DEVICE)
 
 
-# ---- context hint: hints with a sufficient --ctx: larger for a prompt that is too long, smaller for little memory.
-# Pure
+# ---- hints with a sufficient `--ctx`: larger for a prompt that is too long, smaller for little memory
 CTX_STEP = 256  # a --ctx in a hint is a multiple of this
 ANSWER_TOKENS = 1024  # room for an answer
 

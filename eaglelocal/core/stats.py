@@ -17,6 +17,11 @@ from eaglelocal.core.byte_sizes import count_noun, format_disk
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 
+FIGURES = (
+    *("state", "reason", "drafts", "draft_tokens", "accepted_tokens", "acceptance_rate", "acceptance_length"),
+    *("accepted_per_position", "speedup_estimate"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SpeculationStats:
@@ -54,17 +59,8 @@ def sum_stats(every: Sequence[SpeculationStats]) -> SpeculationStats:
 
 def encode_stats(stats: SpeculationStats) -> dict[str, object]:
     """Return the statistics as the JSON object `speculation` of `chat --json` and of the server's replies."""
-    return {
-        "state": stats.state,
-        "reason": stats.reason,
-        "drafts": stats.drafts,
-        "draft_tokens": stats.draft_tokens,
-        "accepted_tokens": stats.accepted_tokens,
-        "acceptance_rate": stats.acceptance_rate,
-        "acceptance_length": stats.acceptance_length,
-        "accepted_per_position": list(stats.accepted_per_position),
-        "speedup_estimate": stats.speedup_estimate,
-    }
+    figures = {name: getattr(stats, name) for name in FIGURES}
+    return {**figures, "accepted_per_position": list(stats.accepted_per_position)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +112,7 @@ class SpeculationCounter:
         )
 
 
-# ---- learning status: the state of learning from answers, as screens, snapshots and metrics show it
+# ---- learning from answers, as screens, snapshots and metrics show it
 ACTIVE_STATES = ("learning", "judging")
 STATES = ("idle", *ACTIVE_STATES, "paused")
 
@@ -154,7 +150,7 @@ def describe_learning(status: LearningStatus) -> str:
     return f"{state}, {answers} kept ({format_disk(status.kept_bytes)}){version}"
 
 
-# ---- costs: measured costs of steps on this machine, as plain data; `speculation` measures them
+# ---- costs of steps on this machine; `speculation` measures them
 NOISY = 0.2  # above this the measured costs say little about single decodes
 
 

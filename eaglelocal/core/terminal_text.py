@@ -14,13 +14,9 @@ from pathlib import Path
 
 from eaglelocal.core.records import dataclass
 
-# ---- surrogates: joins halves of UTF-16 surrogate pairs in outside text: JSON can spell them, and Python reads file
-# names with them
+# ---- halves of UTF-16 surrogate pairs: JSON can spell them, and Python reads file names with them
 #
-# Two halves form one character; a single half does not, and cannot be encoded. `make_printable` cleans names for one
-# line of a list, a comment or a heading. Pure.
-#
-# >>> join_surrogates("\ud83e\udd85 \ud83e") '🦅 �'
+# Two halves form one character; a single half does not, and cannot be encoded.
 HALVES = re.compile("[\ud800-\udfff]")
 REPLACED = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")  # for str.translate
 FIRST_HALF = re.compile("[\ud800-\udbff]$")
@@ -107,7 +103,7 @@ def can_move_cursor(environ: Mapping[str, str]) -> bool:
     return os.name == "nt" or environ.get("TERM", "") not in ("", "dumb")
 
 
-# ---- utf8 text: reads text files from untrusted sources; an error about a byte that is not UTF-8 names its line
+# ---- text files from untrusted sources
 class FaultInLine(ValueError):
     """An error in a text, with its line; 0 if unknown."""
 

@@ -35,8 +35,9 @@ def read_toml(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError("a number has too many digits" if "digits" in str(error) else str(error)) from None
     if is_nested_deeper(content, MAX_DEPTH):
-        line = _deep_line(text)
-        raise FaultInLine(TOO_DEEP if line else f"{_deep_key(content)} is {TOO_DEEP}", line)
+        line = _deep_line(text)  # 0: dotted keys or tables nest too deep
+        key = next(key for key, value in content.items() if is_nested_deeper(value, MAX_DEPTH - 1))
+        raise FaultInLine(TOO_DEEP if line else f"{key} is {TOO_DEEP}", line)
     return content
 
 
@@ -86,8 +87,3 @@ def _deep_line(text: str) -> int:
         if level >= MAX_DEPTH:  # the file itself counts as a level
             return text.count("\n", 0, token.start()) + 1
     return 0
-
-
-def _deep_key(content: dict[str, Any]) -> str:
-    """Return the first name of the dotted keys or tables that nest too deep."""
-    return next(key for key, value in content.items() if is_nested_deeper(value, MAX_DEPTH - 1))

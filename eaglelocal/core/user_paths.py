@@ -68,8 +68,7 @@ def _describe_length(path: str) -> str:
     return f"{len(os.fsencode(path))} bytes"
 
 
-# ---- package file: an installed package, found and read without importing it: importing may load a library that
-# crashes the process
+# ---- installed packages, read without importing them: importing may load a library that crashes the process
 _VERSION_LINE = re.compile(r"""^__version__ *= *["']([^"']+)["']""", re.MULTILINE)
 
 

@@ -29,8 +29,9 @@ from eaglelocal.hub.client_settings import check_settings
 from eaglelocal.learning.drift import read_reports
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe.machine import Machine
-from eaglelocal.probe.probe import attempt_or, free_bytes
+from eaglelocal.probe.probe import free_bytes
 from eaglelocal.probe.process_info import find_port_listener, is_port_taken
+from eaglelocal.probe.subprocess_calls import attempt_or
 from eaglelocal.settings import Settings
 
 NAME = "eaglelocal"

@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import Generic, TypeVar
 
 from eaglelocal.core.events import Begun, Failed, ReportWork, RequestEvent, Rested
@@ -27,9 +26,10 @@ from eaglelocal.engine.prompt_tokens import IMAGE_EXECUTOR, ExecutorChooser, cou
 from eaglelocal.engine.running_answer import make_count_events, make_prompted
 from eaglelocal.engine.step_times import Clock
 from eaglelocal.errors import EagleLocalError, ResourceError
+from eaglelocal.processes.this_process import lower_thread_priority
 from eaglelocal.scheduler.host_swap import MIN_STORED_ROWS
 from eaglelocal.scheduler.scheduler import Scheduler
-from eaglelocal.worker.unexpected_error import make_engine_error
+from eaglelocal.worker.exit_reason import make_engine_error
 
 INPUT_WAIT_S = 0.05  # a step without other work waits this long for a request; commands are handled between steps
 STACK_BYTES = 32 * 1024 * 1024  # of address space; the grammar compiler recurses
@@ -95,8 +95,7 @@ def start_executors(num_low: int = 4, *, report: ReportWork = INLINE.report) -> 
 
 def _lower_priority() -> None:
     if sys.platform == "linux":  # elsewhere niceness applies to the whole process
-        with suppress(OSError):  # optional: it may be forbidden
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
+        lower_thread_priority(os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
 
 
 class InputQueue(Generic[RequestT, ResultT]):

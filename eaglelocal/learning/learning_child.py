@@ -11,17 +11,16 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from io import FileIO
+from io import BufferedReader, FileIO
 from typing import IO, cast
 
 from eaglelocal.core.json_text import read_object
-from eaglelocal.core.process_limits import make_environment
 from eaglelocal.learning.learner import LearningJob, SessionReport
 from eaglelocal.learning.learning_process import FAILED
+from eaglelocal.processes.child_process import start_module
 
 MODULE = "eaglelocal.learning.learning_process"
 STOP_S = 0.2  # between SIGTERM and SIGKILL
@@ -48,14 +47,7 @@ class LearningChild:
     """A process that learns. Raises OSError where it cannot be started."""
 
     def __init__(self, job: LearningJob) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", MODULE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=make_environment(with_settings=True),
-            process_group=0,
-        )
+        self._process = start_module(MODULE, stderr=subprocess.DEVNULL, has_own_group=True)
         self.was_stopped = False
         with contextlib.suppress(OSError), cast(IO[bytes], self._process.stdin) as stdin:
             stdin.write(pickle.dumps(job))
@@ -70,7 +62,7 @@ class LearningChild:
 
     def reports(self) -> Iterator[SessionReport]:
         """Yield the reports until the process has ended; a failed one if it died without being stopped."""
-        with cast(FileIO, self._process.stdout) as stdout:
+        with BufferedReader(cast(FileIO, self._process.stdout)) as stdout:
             for line in stdout:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     yield read_report(line)

@@ -12,7 +12,6 @@ from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.model import D2T, Placement
 from eaglelocal.backend.weight_loading import has_plenty, is_moved, is_read
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.process_limits import glibc_version, has_huge_pages
 from eaglelocal.core.run_options import TENSOR, is_rpc_device
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import DraftInfo
@@ -29,6 +28,7 @@ from eaglelocal.memory.budget import (
 from eaglelocal.memory.contexts import PlannedContext, plan_contexts
 from eaglelocal.memory.placement import choose_gpus, place_layers, single_device_shares
 from eaglelocal.probe.machine import Machine
+from eaglelocal.processes.child_process import glibc_version, has_huge_pages
 
 PROCESSOR = "CPU"  # as llama.cpp names it
 

@@ -18,7 +18,6 @@ from eaglelocal.backend.llama_library import LlamaLibrary, connect_rpc_servers, 
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.weight_loading import Range, moving_weights
 from eaglelocal.core.adapters import usual_mix
-from eaglelocal.core.background_work import BackgroundWork
 from eaglelocal.core.events import EngineInfo, LoadProgress, Report
 from eaglelocal.core.plan import Owners, Plan
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
@@ -43,6 +42,7 @@ from eaglelocal.probe.cpuinfo import count_usable_threads
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.rpc_servers import find_rpc_servers
+from eaglelocal.processes.this_process import BackgroundWork
 from eaglelocal.scheduler.host_swap import MIN_SWAP_ROWS, MIN_SWAP_ROWS_WITH_STATES, HostSwap
 from eaglelocal.scheduler.prefix_cache import PrefixCache
 from eaglelocal.scheduler.scheduler import Scheduler, check_batch

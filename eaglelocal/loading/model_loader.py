@@ -10,7 +10,6 @@ from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.image_encoder import LlamaImageReader, ReaderParams
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.model import LlamaModel
-from eaglelocal.core.background_work import BackgroundWork
 from eaglelocal.core.events import LoadProgress, Report
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
@@ -22,6 +21,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.gguf.upper_layers import find_upper_layers
 from eaglelocal.loading.fit import FittedPlan
+from eaglelocal.processes.this_process import BackgroundWork
 
 TARGET_SHARE = 0.9  # of the progress that is reported; the draft has the rest
 ROW_END = "v.token_embd.img_break"  # tensor of projectors like Pixtral's

@@ -23,14 +23,11 @@ SYSCTL_S, METAL_S, PROFILER_S = 2.0, 2.0, 3.0
 SMALL_BYTES, SMALL_SHARE, LARGE_SHARE = 32 << 30, 2 / 3, 3 / 4
 
 
-def read_sysctl(key: str) -> str | None:
-    """Return the value of one key; None if there is none."""
-    return _run_sysctl("-n", key)
-
-
-def read_sysctl_tree(key: str) -> str | None:
-    """Return all keys below `key`, as lines "key: value"; None if there are none."""
-    return _run_sysctl(key)
+def read_sysctl(key: str, *, is_tree: bool = False) -> str | None:
+    """Return the value of one key, or all keys below it, as lines "key: value"; None if there are none."""
+    if sys.platform != "darwin":
+        return None
+    return ask_text((SYSCTL, key) if is_tree else (SYSCTL, "-n", key), timeout_s=SYSCTL_S)
 
 
 def read_unified() -> Unified | None:
@@ -90,9 +87,3 @@ def parse_displays(text: str) -> tuple[int | None, str | None]:
 
 def _check_working_set(working_set: int | None, total: int | None) -> int | None:
     return working_set if working_set and total and total // 4 <= working_set <= total else None
-
-
-def _run_sysctl(*arguments: str) -> str | None:
-    if sys.platform != "darwin":
-        return None
-    return ask_text((SYSCTL, *arguments), timeout_s=SYSCTL_S)

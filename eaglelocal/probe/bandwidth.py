@@ -165,54 +165,46 @@ def _interpolate_bytes(progress: Progress, moment: float) -> float:
 
 
 def _read_in_threads(num_threads: int, size: int, seconds: float) -> list[Progress]:
-    readers = [_MemoryReader(size, seconds) for _ in range(num_threads)]
+    from concurrent.futures import ThreadPoolExecutor  # takes time of every start
+
     gate = threading.Barrier(num_threads)
-    threads = [threading.Thread(target=reader.run, args=(gate,), daemon=True) for reader in readers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    failure = next((reader.failure for reader in readers if reader.failure), None)
-    if failure is not None:
-        raise failure
-    return [reader.progress for reader in readers]
-
-
-class _MemoryReader:
-    """The work of one thread: it fills its buffer itself, so that the memory is near its core, and reads it."""
-
-    def __init__(self, size: int, seconds: float) -> None:
-        self.progress: list[tuple[float, float]] = []
-        self.failure: Exception | None = None
-        self._size, self._seconds = size, seconds
-
-    def run(self, gate: threading.Barrier) -> None:
+    with ThreadPoolExecutor(num_threads) as pool:
         try:
-            self._read(self._fill_buffer(), gate)
-        except Exception as failure:
-            self.failure = failure
-            gate.abort()  # the others must not wait for this one
+            readers = [pool.submit(_read_buffer, size, seconds, gate) for _ in range(num_threads)]
+        except RuntimeError:  # no thread can be started: the others must not wait for it
+            gate.abort()
+            raise
+        return [reader.result() for reader in readers]
 
-    def _fill_buffer(self) -> np.ndarray:
-        """Return a buffer of what can be filled in time: a virtual machine may get its memory slowly."""
-        import numpy as np
 
-        buffer = np.empty(self._size // 4, dtype=np.int32)
-        until, num_filled = time.perf_counter() + FILL_S, 0
-        while num_filled < buffer.size and (num_filled == 0 or time.perf_counter() < until):
-            buffer[num_filled : num_filled + FILL_STEP] = 1
-            num_filled += FILL_STEP
-        return buffer[:num_filled]
+def _read_buffer(size: int, seconds: float, gate: threading.Barrier) -> Progress:
+    """Fill a buffer on this thread, so that the memory is near its core, and read it once all threads have theirs."""
+    try:
+        buffer = _fill_buffer(size)
+    except Exception:
+        gate.abort()  # the others must not wait for this one
+        raise
+    gate.wait()
+    now = time.perf_counter()
+    until, read = now + seconds, 0.0
+    progress = [(now, read)]
+    while now < until:
+        buffer.max()
+        now, read = time.perf_counter(), read + buffer.nbytes
+        progress.append((now, read))
+    return progress
 
-    def _read(self, buffer: np.ndarray, gate: threading.Barrier) -> None:
-        gate.wait()
-        now = time.perf_counter()
-        until, read = now + self._seconds, 0.0
-        self.progress.append((now, read))
-        while now < until:
-            buffer.max()
-            now, read = time.perf_counter(), read + buffer.nbytes
-            self.progress.append((now, read))
+
+def _fill_buffer(size: int) -> np.ndarray:
+    """Return a buffer of what can be filled in time: a virtual machine may get its memory slowly."""
+    import numpy as np
+
+    buffer = np.empty(size // 4, dtype=np.int32)
+    until, num_filled = time.perf_counter() + FILL_S, 0
+    while num_filled < buffer.size and (num_filled == 0 or time.perf_counter() < until):
+        buffer[num_filled : num_filled + FILL_STEP] = 1
+        num_filled += FILL_STEP
+    return buffer[:num_filled]
 
 
 # ---- storing

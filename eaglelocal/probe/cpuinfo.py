@@ -98,8 +98,7 @@ def find_apple_extensions(sysctl: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(name for key, name in APPLE.items() if sysctl.get(key) == "1")
 
 
-# ---- cgroup: the limits of CPU time and memory that a container or a service sets for this process, in cgroups v1
-# and v2
+# ---- cgroups v1 and v2: the limits of CPU time and memory that a container or a service sets for this process
 #
 # A limit may be set on the process's own group or on any group above it; the tightest counts. In a container the path
 # in /proc/self/cgroup may not exist below the mount, so the mount's root is always read too.
@@ -213,7 +212,7 @@ def _list_groups_above(base: Path, path: str) -> Iterator[Path]:
         yield base.joinpath(*names[:depth])
 
 
-# ---- thread count: the number of threads for llama.cpp: the physical cores that this process may use
+# ---- the number of threads for llama.cpp: the physical cores that this process may use
 #
 # Respects affinity (taskset, a container's cpuset) and the cgroup's CPU time. Hyperthreads of a core count once,
 # because they share its arithmetic units. Efficiency cores are left out, because the others would wait for them at

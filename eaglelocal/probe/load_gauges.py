@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.probe.nvml_gpus import attempt, decode
+from eaglelocal.probe.nvml_gpus import ask, begin_nvml, decode, import_nvml
+from eaglelocal.probe.subprocess_calls import attempt_or
 
 CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal")  # as Linux names them
 INTERVAL_S, FIRST_S = 2.0, 0.3
@@ -28,7 +29,6 @@ class GpuGauge:
     used_bytes: int | None = None
     total_bytes: int | None = None
     power_w: float | None = None
-    limit_w: float | None = None
     temperature_c: float | None = None
 
 
@@ -43,77 +43,44 @@ class MachineGauge:
     gpus: tuple[GpuGauge, ...] = ()
 
 
-class DeviceMemory(Protocol):
-    @property
-    def total(self) -> int: ...
-    @property
-    def free(self) -> int: ...
-
-
-class Utilization(Protocol):
-    @property
-    def gpu(self) -> int: ...
-
-
-class LiveNvml(Protocol):
-    """The part of pynvml that is used; any call may raise."""
-
-    def nvmlInit(self) -> object: ...
-    def nvmlShutdown(self) -> object: ...
-    def nvmlDeviceGetCount(self) -> int: ...
-    def nvmlDeviceGetHandleByIndex(self, index: int, /) -> object: ...
-    def nvmlDeviceGetName(self, handle: object, /) -> str | bytes: ...
-    def nvmlDeviceGetMemoryInfo(self, handle: object, /) -> DeviceMemory: ...
-    def nvmlDeviceGetUtilizationRates(self, handle: object, /) -> Utilization: ...
-    def nvmlDeviceGetPowerUsage(self, handle: object, /) -> int: ...
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: object, /) -> int: ...
-    def nvmlDeviceGetTemperature(self, handle: object, sensor: int, /) -> int: ...
-
-
 class LoadSensors:
-    """Open sensors, which must be closed after use."""
+    """Open sensors, which must be closed after use. `nvml`: as imported, or None."""
 
-    def __init__(self, nvml: LiveNvml | None) -> None:
-        self._nvml = nvml if nvml is not None and _init_nvml(nvml) else None
-        count = attempt(self._nvml.nvmlDeviceGetCount) if self._nvml is not None else 0
-        self._gpus = [(index, self._handle(index)) for index in range(count or 0)]
-        attempt(_read_cpu_load)  # the first call only starts the interval
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml = begin_nvml(nvml)
+        num_gpus = ask(nvml, "nvmlDeviceGetCount") or 0
+        self._handles = [ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(num_gpus)]
+        attempt_or(_read_cpu_load, None)  # the first call only starts the interval
 
     def read(self) -> MachineGauge:
-        memory = attempt(_read_memory)
+        memory = attempt_or(_read_memory, None)
         return MachineGauge(
-            cpu_load=attempt(_read_cpu_load),
+            cpu_load=attempt_or(_read_cpu_load, None),
             used_bytes=memory[0] if memory else None,
             total_bytes=memory[1] if memory else None,
-            temperature_c=attempt(_read_cpu_temperature),
-            gpus=tuple(self._gpu(index, handle) for index, handle in self._gpus),
+            temperature_c=attempt_or(_read_cpu_temperature, None),
+            gpus=tuple(self._read_gpu(index, handle) for index, handle in enumerate(self._handles)),
         )
 
     def close(self) -> None:
-        if self._nvml is not None:
-            attempt(self._nvml.nvmlShutdown)
+        ask(self._nvml, "nvmlShutdown")
 
-    def _handle(self, index: int) -> object | None:
-        nvml = self._nvml
-        return None if nvml is None else attempt(lambda: nvml.nvmlDeviceGetHandleByIndex(index))
-
-    def _gpu(self, index: int, handle: object | None) -> GpuGauge:
-        nvml = self._nvml
-        if nvml is None or handle is None:
+    def _read_gpu(self, index: int, handle: object) -> GpuGauge:
+        if handle is None:
             return GpuGauge(index=index)
-        memory = attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        rates = attempt(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
-        power = attempt(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        limit = attempt(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        nvml = self._nvml
+        memory = ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
+        rates = ask(nvml, "nvmlDeviceGetUtilizationRates", handle)
+        power = ask(nvml, "nvmlDeviceGetPowerUsage", handle)
+        temperature = ask(nvml, "nvmlDeviceGetTemperature", handle, TEMPERATURE_GPU)
         return GpuGauge(
             index=index,
-            name=decode(attempt(lambda: nvml.nvmlDeviceGetName(handle))),
+            name=decode(ask(nvml, "nvmlDeviceGetName", handle)),
             load=rates.gpu / 100 if rates else None,
             used_bytes=memory.total - memory.free if memory else None,
             total_bytes=memory.total if memory else None,
             power_w=power / 1000 if power is not None else None,
-            limit_w=limit / 1000 if limit is not None else None,
-            temperature_c=attempt(lambda: float(nvml.nvmlDeviceGetTemperature(handle, TEMPERATURE_GPU))),
+            temperature_c=None if temperature is None else float(temperature),
         )
 
 
@@ -146,19 +113,7 @@ class GaugeWatch:
 
 
 def open_gauges() -> LoadSensors:
-    try:
-        import pynvml
-    except Exception:  # not installed, or broken
-        return LoadSensors(None)
-    return LoadSensors(pynvml)
-
-
-def _init_nvml(nvml: LiveNvml) -> bool:
-    try:
-        nvml.nvmlInit()
-    except Exception:  # no driver, or one that does not fit
-        return False
-    return True
+    return LoadSensors(import_nvml())
 
 
 def _read_cpu_load() -> float:

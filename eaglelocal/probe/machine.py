@@ -210,6 +210,7 @@ class Machine:
 
 def to_json(machine: Machine) -> dict[str, object]:
     """Return the object that `eaglelocal probe --json` prints; what is not known is null."""
+    library, folder = machine.llama_cpp, machine.llama_cpp.folder
     return {
         "gpus": [
             {**asdict(gpu), "backend": machine.backend_of(gpu), "room_bytes": gpu.usable_bytes} for gpu in machine.gpus
@@ -218,18 +219,12 @@ def to_json(machine: Machine) -> dict[str, object]:
         "cpu": asdict(machine.cpu),
         "memory": asdict(machine.memory),
         "disk": {"cache_free_bytes": machine.cache_free_bytes, "hub_free_bytes": machine.hub_free_bytes},
-        "llama_cpp": {
-            "version": machine.llama_cpp.version,
-            "backends": list(machine.llama_cpp.backends),
-            "folder": str(machine.llama_cpp.folder) if machine.llama_cpp.folder else None,
-            "ggml_version": machine.llama_cpp.ggml_version,
-        },
+        "llama_cpp": {**asdict(library), "backends": list(library.backends), "folder": folder and str(folder)},
         "system": asdict(machine.system),
         "unanswered": list(machine.unanswered),
     }
 
 
-# ---- power: asks whether this machine runs on a battery. Never raises
 def runs_on_battery() -> bool:
     """Return whether a battery feeds the machine; False where there is none, or the system does not tell."""
     try:

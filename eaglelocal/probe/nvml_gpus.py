@@ -1,6 +1,8 @@
-"""NVIDIA's GPUs as NVML describes them. Never raises: what a missing driver or a failing call leaves open is None.
+"""NVIDIA's GPUs as NVML describes them; what a failing call leaves open is None.
 
-Runs in a separate process (nvml_child.py), because a driver that hangs would hang its caller.
+`ask_gpus` runs in our process, `main` in a child. A driver that hangs (a GPU that fell off the bus, a reset that does
+not end) makes its process unkillable, which must not happen to ours. Callers check `has_driver` first and start no
+process without one.
 """
 
 from __future__ import annotations
@@ -8,98 +10,100 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import pickle
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import PurePath
-from typing import Protocol, TypeVar
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
 
 from eaglelocal.probe.machine import Gpu, GpuProcess, Machine, MigSlice, PcieLink
+from eaglelocal.probe.subprocess_calls import NoAnswer, attempt_or, run_module
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 CLOCK_MEM = 2  # NVML_CLOCK_MEM
 TRANSFERS_PER_CLOCK = 2  # NVML states the clock of every memory as for double data rate
 SHARED_MEMORY_NAMES = ("GB10", "Orin", "Thor", "Xavier", "Tegra")  # GPUs that use main memory
 MAX_SLICES = 16  # the largest GPUs have seven; a driver may state any number
 UNKNOWN_BYTES = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
+MODULE = "eaglelocal.probe.nvml_gpus"
+TIMEOUT_S = 8.0  # a driver that is not kept loaded takes a second or two per GPU
+_POLL_S = 0.5  # between checks whether the parent has ended
+DRIVER_FILES = ("proc/driver/nvidia/version", "dev/nvidiactl", "dev/dxg", "dev/nvgpu", "dev/nvhost-ctrl")
 
 
-class MemoryInfo(Protocol):
-    @property
-    def total(self) -> int: ...
-    @property
-    def free(self) -> int: ...
-    @property
-    def used(self) -> int: ...
+def has_driver(root: Path = Path("/"), platform: str = sys.platform) -> bool:
+    """Return whether NVML may answer here; True if that cannot be checked."""
+    if platform == "darwin":
+        return False
+    return not platform.startswith("linux") or any((root / file).exists() for file in DRIVER_FILES)
 
 
-class PciInfo(Protocol):
-    @property
-    def busId(self) -> str | bytes: ...
+def ask_gpus(*, timeout_s: float = TIMEOUT_S) -> tuple[Gpu, ...]:
+    """Return NVML's GPUs. Raises NoAnswer if the driver hangs, or its library crashes the child process."""
+    try:
+        ran = run_module(MODULE, timeout_s=timeout_s)
+    except NoAnswer:
+        raise NoAnswer(f"NVIDIA's driver did not answer within {timeout_s:g} s") from None
+    if ran is None or ran.code:
+        raise NoAnswer("NVIDIA's library could not be used" + (f" (code {ran.code})" if ran else ""))
+    gpus: tuple[Gpu, ...] = pickle.loads(ran.stdout)  # written by our own child process
+    return gpus
 
 
-class ProcessInfo(Protocol):
-    @property
-    def pid(self) -> int: ...
-    @property
-    def usedGpuMemory(self) -> int | None: ...
+def main() -> None:
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    sys.stdout.buffer.write(pickle.dumps(read_gpus(import_nvml())))
 
 
-class Nvml(Protocol):
-    """The part of pynvml that is used. Any call may raise, and an old pynvml may lack some of them."""
-
-    @property
-    def nvmlMemory_v2(self) -> int: ...
-    def nvmlInit(self) -> object: ...
-    def nvmlShutdown(self) -> object: ...
-    def nvmlSystemGetDriverVersion(self) -> str | bytes: ...
-    def nvmlSystemGetCudaDriverVersion(self) -> int: ...
-    def nvmlSystemGetProcessName(self, pid: int, /) -> str | bytes: ...
-    def nvmlDeviceGetCount(self) -> int: ...
-    def nvmlDeviceGetHandleByIndex(self, index: int, /) -> object: ...
-    def nvmlDeviceGetName(self, handle: object, /) -> str | bytes: ...
-    def nvmlDeviceGetUUID(self, handle: object, /) -> str | bytes: ...
-    def nvmlDeviceGetPciInfo(self, handle: object, /) -> PciInfo: ...
-    def nvmlDeviceGetMemoryInfo(self, handle: object, version: int | None = None, /) -> MemoryInfo: ...
-    def nvmlDeviceGetCudaComputeCapability(self, handle: object, /) -> tuple[int, int]: ...
-    def nvmlDeviceGetMemoryBusWidth(self, handle: object, /) -> int: ...
-    def nvmlDeviceGetMaxClockInfo(self, handle: object, clock: int, /) -> int: ...
-    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: object, /) -> int: ...
-    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: object, /) -> int: ...
-    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: object, /) -> int: ...
-    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: object, /) -> int: ...
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: object, /) -> int: ...
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: object, /) -> Iterable[ProcessInfo]: ...
-    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: object, /) -> Iterable[ProcessInfo]: ...
-    def nvmlDeviceGetMigMode(self, handle: object, /) -> Iterable[int]: ...
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: object, /) -> int: ...
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: object, index: int, /) -> object: ...
+def _end_with_parent(parent: int) -> None:
+    """Exit when the parent has ended. NVML runs without the GIL, so this thread also runs while the driver hangs."""
+    while os.getppid() == parent:
+        time.sleep(_POLL_S)
+    os._exit(1)
 
 
-def import_nvml() -> Nvml | None:
+def import_nvml() -> Any:
+    """Return pynvml; None if it is not installed, or broken."""
     try:
         import pynvml
-    except Exception:  # not installed, or broken
+    except Exception:
         return None
     return pynvml
 
 
-def read_gpus(nvml: Nvml | None) -> tuple[Gpu, ...]:
-    """Return NVIDIA's GPUs; empty without a driver."""
-    if nvml is None:
-        return ()
+def begin_nvml(nvml: Any) -> Any:
+    """Return the module after its start; None without one, or without a driver that fits."""
     try:
         nvml.nvmlInit()
     except Exception:  # NVML's own errors share no base class that is safe to import here
-        return ()
+        return None
+    return nvml
+
+
+def ask(nvml: Any, call: str, *arguments: object) -> Any:
+    """Return the answer of a call of pynvml; None where it fails, or is missing in an old pynvml."""
     try:
-        return _read_devices(nvml)
-    finally:
-        attempt(lambda: nvml.nvmlShutdown())
+        return getattr(nvml, call)(*arguments)
+    except Exception:  # one missing figure must not prevent the others
+        return None
 
 
-def format_capability(capability: tuple[int, int]) -> str:
-    return f"{capability[0]}.{capability[1]}"
+def read_gpus(nvml: Any) -> tuple[Gpu, ...]:
+    """Return NVIDIA's GPUs; empty without a driver. `nvml`: as imported, or None."""
+    if begin_nvml(nvml) is None:
+        return ()
+    driver = decode(ask(nvml, "nvmlSystemGetDriverVersion"))
+    max_cuda = _convert(format_cuda, ask(nvml, "nvmlSystemGetCudaDriverVersion"))
+    num_devices = ask(nvml, "nvmlDeviceGetCount") or 0
+    unknown = [Gpu(index=index, driver=driver, max_cuda=max_cuda) for index in range(num_devices)]
+    gpus = tuple(attempt_or(partial(_read_device, nvml, gpu), gpu) for gpu in unknown)
+    ask(nvml, "nvmlShutdown")
+    return gpus
 
 
 def format_cuda(version: int) -> str:
@@ -118,23 +122,15 @@ def compute_bandwidth(bus_bits: int, clock_mhz: int) -> int:
     return bus_bits * clock_mhz * 1_000_000 * TRANSFERS_PER_CLOCK // 8
 
 
-def _read_devices(nvml: Nvml) -> tuple[Gpu, ...]:
-    driver = decode(attempt(lambda: nvml.nvmlSystemGetDriverVersion()))
-    max_cuda = _convert(format_cuda, attempt(lambda: nvml.nvmlSystemGetCudaDriverVersion()))
-    num_devices = attempt(lambda: nvml.nvmlDeviceGetCount()) or 0
-    unknown = (Gpu(index=index, driver=driver, max_cuda=max_cuda) for index in range(num_devices))
-    return tuple(attempt(partial(_read_device, nvml, gpu)) or gpu for gpu in unknown)
-
-
-def _read_device(nvml: Nvml, gpu: Gpu) -> Gpu:
+def _read_device(nvml: Any, gpu: Gpu) -> Gpu:
     """Return the GPU with everything that its driver states."""
-    handle = attempt(lambda: nvml.nvmlDeviceGetHandleByIndex(gpu.index))
+    handle = ask(nvml, "nvmlDeviceGetHandleByIndex", gpu.index)
     if handle is None:  # it fell off the bus, or access is forbidden
         return gpu
-    name = decode(attempt(lambda: nvml.nvmlDeviceGetName(handle)))
+    name = decode(ask(nvml, "nvmlDeviceGetName", handle))
     memory, reserved = _read_memory(nvml, handle)
-    limit_mw = attempt(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
-    mig = attempt(lambda: bool(next(iter(nvml.nvmlDeviceGetMigMode(handle)))))
+    limit_mw = ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle)
+    mig = attempt_or(lambda: bool(next(iter(ask(nvml, "nvmlDeviceGetMigMode", handle)))), None)
     return dataclasses.replace(
         gpu,
         name=name,
@@ -143,11 +139,11 @@ def _read_device(nvml: Nvml, gpu: Gpu) -> Gpu:
         used_bytes=max(0, memory.total - memory.free - (reserved or 0)) if memory else None,
         reserved_bytes=reserved,
         shares_memory=any(word in (name or "") for word in SHARED_MEMORY_NAMES),
-        capability=_convert(format_capability, attempt(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))),
+        capability=_convert("{0[0]}.{0[1]}".format, ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)),
         processes=_read_processes(nvml, handle),
         bandwidth_bytes_s=_read_bandwidth(nvml, handle),
-        uuid=decode(attempt(lambda: nvml.nvmlDeviceGetUUID(handle))),
-        pci=_convert(format_pci_address, decode(attempt(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId))),
+        uuid=decode(ask(nvml, "nvmlDeviceGetUUID", handle)),
+        pci=_convert(format_pci_address, decode(getattr(ask(nvml, "nvmlDeviceGetPciInfo", handle), "busId", None))),
         pcie=_read_link(nvml, handle),
         power_limit_w=None if limit_mw is None else limit_mw / 1000,
         mig=mig,
@@ -155,38 +151,36 @@ def _read_device(nvml: Nvml, gpu: Gpu) -> Gpu:
     )
 
 
-def _read_memory(nvml: Nvml, handle: object) -> tuple[MemoryInfo | None, int | None]:
+def _read_memory(nvml: Any, handle: object) -> tuple[Any, int | None]:
     """Return the GPU's memory and the driver's reserve; None for older drivers, which count the reserve as used."""
-    memory = attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2))
+    memory = ask(nvml, "nvmlDeviceGetMemoryInfo", handle, getattr(nvml, "nvmlMemory_v2", None))
     if memory is not None and memory.total:
         return memory, max(0, memory.total - memory.free - memory.used)
-    memory = attempt(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    memory = ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
     return (memory, None) if memory is not None and memory.total else (None, None)
 
 
-def _read_bandwidth(nvml: Nvml, handle: object) -> int | None:
-    width = attempt(lambda: nvml.nvmlDeviceGetMemoryBusWidth(handle))
-    clock = attempt(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, CLOCK_MEM))
+def _read_bandwidth(nvml: Any, handle: object) -> int | None:
+    width = ask(nvml, "nvmlDeviceGetMemoryBusWidth", handle)
+    clock = ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, CLOCK_MEM)
     return compute_bandwidth(width, clock) if width and clock else None
 
 
-def _read_link(nvml: Nvml, handle: object) -> PcieLink | None:
+def _read_link(nvml: Any, handle: object) -> PcieLink | None:
     link = PcieLink(
-        generation=attempt(lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
-        width=attempt(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
-        max_generation=attempt(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
-        max_width=attempt(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
+        generation=ask(nvml, "nvmlDeviceGetCurrPcieLinkGeneration", handle),
+        width=ask(nvml, "nvmlDeviceGetCurrPcieLinkWidth", handle),
+        max_generation=ask(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
+        max_width=ask(nvml, "nvmlDeviceGetMaxPcieLinkWidth", handle),
     )
     return None if link == PcieLink() else link
 
 
-def _read_processes(nvml: Nvml, handle: object) -> tuple[GpuProcess, ...] | None:
+def _read_processes(nvml: Any, handle: object) -> tuple[GpuProcess, ...] | None:
     """Return the other processes that compute or draw, each once; None if the driver does not state them."""
-    answers = (
-        attempt(lambda: list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
-        attempt(lambda: list(nvml.nvmlDeviceGetGraphicsRunningProcesses(handle))),
-    )
-    lists = [processes for processes in answers if processes is not None]
+    calls = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
+    answers = [attempt_or(partial(list[Any], ask(nvml, call, handle)), None) for call in calls]
+    lists = [answer for answer in answers if answer is not None]
     if not lists:
         return None
     used: dict[int, int | None] = {}
@@ -198,51 +192,40 @@ def _read_processes(nvml: Nvml, handle: object) -> tuple[GpuProcess, ...] | None
     return tuple(sorted(found, key=lambda process: (-(process.used_bytes or 0), process.pid)))
 
 
-def _read_process_name(nvml: Nvml, pid: int) -> str | None:
+def _read_process_name(nvml: Any, pid: int) -> str | None:
     """Return a process's name without folders and arguments, which may be private."""
-    name = decode(attempt(lambda: nvml.nvmlSystemGetProcessName(pid)))
+    name = decode(ask(nvml, "nvmlSystemGetProcessName", pid))
     words = (name or "").split()
     return PurePath(words[0].replace("\\", "/")).name or None if words else None
 
 
-def _read_slices(nvml: Nvml, handle: object) -> tuple[MigSlice, ...]:
-    num_slices = attempt(lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(handle)) or 0
+def _read_slices(nvml: Any, handle: object) -> tuple[MigSlice, ...]:
+    num_slices = ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
     indices = range(min(num_slices, MAX_SLICES))
-    handles = ((index, attempt(partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index))) for index in indices)
+    handles = ((index, ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", handle, index)) for index in indices)
     return tuple(_read_slice(nvml, index, part) for index, part in handles if part is not None)
 
 
-def _read_slice(nvml: Nvml, index: int, handle: object) -> MigSlice:
+def _read_slice(nvml: Any, index: int, handle: object) -> MigSlice:
     memory, _ = _read_memory(nvml, handle)
     return MigSlice(
         index=index,
-        name=decode(attempt(lambda: nvml.nvmlDeviceGetName(handle))),
-        uuid=decode(attempt(lambda: nvml.nvmlDeviceGetUUID(handle))),
+        name=decode(ask(nvml, "nvmlDeviceGetName", handle)),
+        uuid=decode(ask(nvml, "nvmlDeviceGetUUID", handle)),
         total_bytes=memory.total if memory else None,
         free_bytes=memory.free if memory else None,
     )
 
 
-def attempt(ask: Callable[[], T]) -> T | None:
-    """Return the answer of a call; None where it fails."""
-    try:
-        return ask()
-    except Exception:  # one missing figure must not prevent the others
-        return None
-
-
-U = TypeVar("U")
-
-
 def _convert(change: Callable[[T], U], value: T | None) -> U | None:
-    return None if value is None else attempt(lambda: change(value))
+    return None if value is None else attempt_or(lambda: change(value), None)
 
 
 def decode(value: str | bytes | None) -> str | None:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
-# ---- visible gpus: the effect of environment variables that hide and reorder GPUs for this process
+# ---- the effect of environment variables that hide and reorder GPUs for this process
 #
 # NVML ignores these variables and numbers GPUs by their place on the bus. CUDA and ROCm obey them, and CUDA's first
 # GPU is the fastest one. Variables of Vulkan and SYCL are not read: their numbers depend on drivers that are not
@@ -324,3 +307,7 @@ def _find_by_uuid(prefix: str, cards: Sequence[Gpu]) -> Gpu | None:
     """Return the only GPU whose UUID begins with this; None if there is none, or several."""
     found = [gpu for gpu in cards if (gpu.uuid or "").startswith(prefix)]
     return found[0] if len(found) == 1 else None
+
+
+if __name__ == "__main__":
+    main()

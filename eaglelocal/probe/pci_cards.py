@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from eaglelocal.probe.machine import Gpu, PcieLink
-from eaglelocal.probe.subprocess_calls import parse_count, read_text
+from eaglelocal.probe.subprocess_calls import attempt_or, parse_count, read_text
 
 VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
 BACKENDS = {"nvidia": ("cuda", "vulkan"), "amd": ("hip", "vulkan"), "intel": ("sycl", "vulkan")}
@@ -74,11 +74,12 @@ def _read_card(root: Path, device: Path) -> Gpu | None:
     name = read_text(device / "product_name") or find_card_name(
         root, vendor=vendor_id, device=device_id, revision=revision
     )
+    maker, shown = MAKERS[vendor], name or f"GPU {vendor_id}:{device_id}"
     shares = _is_integrated(device, vendor, device_id, name or "")
     total, used = _read_shared_memory(device) if vendor == "amd" and shares else _read_memory(device, vendor, device_id)
     return Gpu(
         index=0,
-        name=_add_maker(vendor, name or f"GPU {vendor_id}:{device_id}"),
+        name=shown if shown.startswith(maker) else f"{maker} {shown}",
         vendor=vendor,
         backends=BACKENDS[vendor],
         shares_memory=shares,
@@ -86,7 +87,7 @@ def _read_card(root: Path, device: Path) -> Gpu | None:
         free_bytes=None if total is None or used is None else max(0, total - used),
         used_bytes=used,
         bandwidth_bytes_s=STRIX_HALO_BYTES_S if (vendor, device_id) == ("amd", STRIX_HALO) else None,
-        driver=_read_driver(device),
+        driver=attempt_or(lambda: (device / "driver").readlink().name, None),
         pci=device.name,
         pcie=_read_link(_find_slot_end(device, vendor)),
         power_limit_w=_read_power_limit(device),
@@ -125,21 +126,7 @@ def _is_integrated(device: Path, vendor: str, device_id: str, name: str) -> bool
 
 
 def _read_largest_window(device: Path) -> int:
-    try:
-        return find_largest_window(read_text(device / "resource"))
-    except ValueError:
-        return 0
-
-
-def _read_driver(device: Path) -> str | None:
-    try:
-        return (device / "driver").readlink().name
-    except OSError:
-        return None
-
-
-def _add_maker(vendor: str, name: str) -> str:
-    return name if name.startswith(MAKERS[vendor]) else f"{MAKERS[vendor]} {name}"
+    return attempt_or(lambda: find_largest_window(read_text(device / "resource")), 0)
 
 
 def _find_slot_end(device: Path, vendor: str) -> Path:
@@ -177,9 +164,7 @@ def _read_count(path: Path) -> int | None:
     return parse_count(read_text(path))
 
 
-# ---- pci names: names of graphics cards, from two lists of Linux systems: libdrm's amdgpu.ids, and pci.ids
-#
-# A list is searched line by line and not kept: pci.ids is large, and one line of it is needed.
+# ---- names of graphics cards, from two lists of Linux systems: they are searched line by line and not kept
 AMDGPU_IDS = ("usr/share/libdrm/amdgpu.ids", "usr/local/share/libdrm/amdgpu.ids")
 PCI_IDS = ("usr/share/hwdata/pci.ids", "usr/share/misc/pci.ids", "usr/local/share/pci.ids")
 

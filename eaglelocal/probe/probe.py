@@ -11,15 +11,14 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import psutil
 
 from eaglelocal import locations
 from eaglelocal.core.user_paths import find_package_file, read_package_version
-from eaglelocal.probe.apple import read_sysctl, read_sysctl_tree, read_unified
+from eaglelocal.probe.apple import read_sysctl, read_unified
 from eaglelocal.probe.bandwidth import load_bandwidth
 from eaglelocal.probe.cpuinfo import (
     CPUINFO,
@@ -35,15 +34,12 @@ from eaglelocal.probe.cpuinfo import (
     read_own_cgroups,
 )
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, System
-from eaglelocal.probe.nvml_child import ask_gpus, has_driver
-from eaglelocal.probe.nvml_gpus import apply_visibility
+from eaglelocal.probe.nvml_gpus import apply_visibility, ask_gpus, has_driver
 from eaglelocal.probe.pci_cards import merge_gpus, read_cards
-from eaglelocal.probe.subprocess_calls import NoAnswer, read_text
+from eaglelocal.probe.subprocess_calls import NoAnswer, attempt_or, read_text
 
 MIN_CLOCK_MHZ = 100.0
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-
-T = TypeVar("T")
 
 
 def probe() -> Machine:
@@ -119,9 +115,8 @@ def _read_clock_mhz() -> float | None:
 
 def _read_name_and_extensions() -> tuple[str | None, tuple[str, ...] | None]:
     if sys.platform == "darwin":
-        return read_sysctl("machdep.cpu.brand_string"), find_apple_extensions(
-            parse_sysctl(read_sysctl_tree("hw.optional") or "")
-        )
+        tree = parse_sysctl(read_sysctl("hw.optional", is_tree=True) or "")
+        return read_sysctl("machdep.cpu.brand_string"), find_apple_extensions(tree)
     if not CPUINFO.exists():
         return None, None
     blocks = parse_cpuinfo(CPUINFO.read_text(errors="replace"))
@@ -136,8 +131,13 @@ def read_memory() -> MainMemory:
         available_bytes=memory.available,
         limit=attempt_or(lambda: read_own_cgroups().read_memory_limit(), None),
     )
+    huge_pages = attempt_or(lambda: parse_marked(HUGE_PAGES.read_text()), None)
+    swap = attempt_or(psutil.swap_memory, None)
     return dataclasses.replace(
-        _add_swap(found), huge_pages=attempt_or(lambda: parse_marked(HUGE_PAGES.read_text()), None)
+        found,
+        swap_total_bytes=swap and swap.total,
+        swap_free_bytes=swap and swap.free,
+        huge_pages=huge_pages,
     )
 
 
@@ -147,24 +147,7 @@ def parse_marked(text: str) -> str | None:
     return found[1] if found else None
 
 
-def _add_swap(memory: MainMemory) -> MainMemory:
-    swap = attempt_or(psutil.swap_memory, None)
-    if swap is None:
-        return memory
-    return dataclasses.replace(memory, swap_total_bytes=swap.total, swap_free_bytes=swap.free)
-
-
-def attempt_or(ask: Callable[[], T], otherwise: T) -> T:
-    """Return the answer of a call; `otherwise` where it fails."""
-    try:
-        return ask()
-    except Exception:  # one missing fact must not prevent the others
-        return otherwise
-
-
-# ---- installed library: the installed llama-cpp-python: its version and the ggml backends it was built with
-#
-# Imports nothing: loading the library takes time and memory, and a broken one can crash the process.
+# ---- llama-cpp-python, which is not imported: that takes time and memory, and a broken one can crash the process
 PACKAGE = "llama_cpp"
 _BACKEND_FILE = re.compile(r"(?:lib)?ggml-([a-z0-9]+)(?:-[\w-]+)?(?:\.\d+)*\.(?:so|dylib|dll)(?:\.\d+)*")
 _BASE_FILE = re.compile(r"libggml-base\.(?:so\.(\d+(?:\.\d+)+)|(\d+(?:\.\d+)+)\.dylib)")
@@ -206,8 +189,7 @@ def _existing(folder: Path) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-# ---- operating system: the operating system, and the WSL or the container that it runs in. Reads only small files
-# and variables
+# ---- the operating system, and the WSL or the container that it runs in, from small files and variables
 CONTAINER_FILES = {".dockerenv": "docker", "run/.containerenv": "podman"}
 CONTAINER_GROUPS = ("kubepods", "docker", "libpod", "lxc", "containerd")  # in the path of the cgroup of process 1
 

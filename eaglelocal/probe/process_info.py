@@ -1,4 +1,4 @@
-"""Facts about processes: identity, CPU time, and which one listens on a port.
+"""Facts about processes: their identity, and which one listens on a port.
 
 Never raises; None if the process has ended or the system does not tell. Systems reuse pids, so a process is identified
 by its pid together with a mark of its start.
@@ -25,17 +25,6 @@ def start_mark(pid: int) -> str | None:
 def is_alive(pid: int, birth: str) -> bool:
     """Return whether the process with this mark is still running."""
     return start_mark(pid) == birth
-
-
-def cpu_s(pid: int) -> float | None:
-    """Return the seconds of CPU time that a process has used, to about 10 ms; None if it has ended."""
-    import psutil
-
-    try:
-        times = psutil.Process(pid).cpu_times()
-    except (psutil.Error, OSError, ValueError):
-        return None
-    return float(times.user + times.system)
 
 
 def is_port_taken(host: str, port: int) -> bool:

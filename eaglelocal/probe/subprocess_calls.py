@@ -5,14 +5,14 @@ A driver that hangs can make a process unkillable, so a program that is out of t
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-from eaglelocal.core.process_limits import make_environment
 from eaglelocal.core.records import dataclass
+from eaglelocal.processes.child_process import end_process, make_environment
 
 
 class NoAnswer(Exception):
@@ -43,7 +43,7 @@ def run(command: Sequence[str], *, timeout_s: float) -> ProcessResult | None:
     try:
         stdout, stderr = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        _abandon(process)
+        end_process(process, 0.1)  # most end at once, and then leave no zombie
         raise NoAnswer(f"{command[0]} did not answer within {timeout_s:g} s") from None
     return ProcessResult(process.returncode, stdout, stderr)
 
@@ -57,18 +57,18 @@ def ask_text(command: Sequence[str], *, timeout_s: float) -> str | None:
     return ran.stdout.decode(errors="replace").strip() or None if ran and ran.code == 0 else None
 
 
-def _abandon(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(OSError):
-        process.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=0.1)  # most end at once, and then leave no zombie
-    for pipe in (process.stdout, process.stderr):
-        if pipe:
-            pipe.close()
+# ---- facts: whatever fails, and the small text files in which a system states its facts, such as those below /proc
+T = TypeVar("T")
 
 
-# ---- system files: readers of the small text files in which a system states its facts, such as those below /proc and
-# /sys
+def attempt_or(ask: Callable[[], T], otherwise: T) -> T:
+    """Return the answer of a call; `otherwise` where it fails."""
+    try:
+        return ask()
+    except Exception:  # one missing fact must not prevent the others
+        return otherwise
+
+
 def read_text(path: Path) -> str:
     """Return a file's text without surrounding white space; empty where it cannot be read."""
     try:

@@ -22,9 +22,9 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from textual_serve.app_service import AppService
 from textual_serve.server import Server, to_int
 
-from eaglelocal.core.process_limits import make_environment
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import SurrogateJoiner
+from eaglelocal.processes.child_process import make_environment
 from eaglelocal.server.access import Access
 from eaglelocal.server.connections import (
     MAX_HANDSHAKES,

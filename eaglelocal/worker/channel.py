@@ -30,11 +30,15 @@ class Channel:
 
     def send(self, message: object) -> None:
         """Write one message. Raises OSError when the other end is gone, EngineError when it is too large."""
-        frame = _encode_frame(message)
+        payload = pickle.dumps(_pack(message), pickle.HIGHEST_PROTOCOL)
+        if len(payload) > MAX_FRAME_BYTES:
+            raise EngineError(f"a message of {len(payload)} bytes is over the engine's limit of {MAX_FRAME_BYTES}")
+        rest = memoryview(_LENGTH.pack(len(payload)) + payload)
         with self._send_lock:
             if self._output.closed:
                 raise BrokenPipeError("the channel is closed")
-            _write_all(self._output, frame)
+            while rest:
+                rest = rest[self._output.write(rest) :]
 
     def receive(self) -> object:
         """Wait for one message. Raises EOFError at the end of the pipe, EngineError on garbage."""
@@ -62,19 +66,6 @@ class Channel:
         if len(data) < size:
             raise EOFError
         return data
-
-
-def _encode_frame(message: object) -> bytes:
-    payload = pickle.dumps(_pack(message), pickle.HIGHEST_PROTOCOL)
-    if len(payload) > MAX_FRAME_BYTES:
-        raise EngineError(f"a message of {len(payload)} bytes is over the engine's limit of {MAX_FRAME_BYTES}")
-    return _LENGTH.pack(len(payload)) + payload
-
-
-def _write_all(output: BinaryIO, frame: bytes) -> None:
-    sent = output.write(frame)
-    while sent < len(frame):
-        sent += output.write(memoryview(frame)[sent:])
 
 
 # Nearly every message is a list of Tokens. Plain tuples are cheaper: pickle looks up each class by its name.

@@ -20,11 +20,16 @@ from io import BufferedReader, FileIO
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TextIO, cast
 
-from eaglelocal.core.process_limits import TUNABLES, make_environment, tunables
 from eaglelocal.errors import EngineError
+from eaglelocal.processes.child_process import (
+    TUNABLES,
+    has_ended_within,
+    make_environment,
+    start_module,
+    tunables,
+)
 from eaglelocal.worker.channel import Channel
-from eaglelocal.worker.exit_reason import GROUP_SIGNALS, ExitReason
-from eaglelocal.worker.unexpected_error import LOG_VARIABLE
+from eaglelocal.worker.exit_reason import GROUP_SIGNALS, LOG_VARIABLE, ExitReason
 
 if TYPE_CHECKING:  # a process is started before these are imported
     from eaglelocal.core.events import Command
@@ -110,7 +115,7 @@ class EngineChild:
 
     def reap(self) -> ExitReason:
         """Reap the process after `messages` has ended, close its pipes, and return how it ended."""
-        if not self._has_ended_within(_REAP_TIMEOUT_S):
+        if not has_ended_within(self._process, _REAP_TIMEOUT_S):
             self._process.kill()
         exit_status = self._process.wait()
         self._channel.close()
@@ -124,18 +129,64 @@ class EngineChild:
         sending = threading.Thread(target=self.send, args=(Shutdown(),), name="engine-shutdown", daemon=True)
         if is_graceful:
             sending.start()
-        if not (is_graceful and self._has_ended_within(self._stop_timeout_s)):
+        if not (is_graceful and has_ended_within(self._process, self._stop_timeout_s)):
             self._process.kill()
             self._process.wait()
         if is_graceful:
             sending.join()
 
-    def _has_ended_within(self, timeout_s: float) -> bool:
+
+class SpareProcess:
+    """A process that is started before there is a plan, until one engine takes it: it imports while its parent plans.
+
+    Nothing depends on it: without one, or if it ended too early, the supervisor starts a process as usual.
+    Close it: one that was not taken is ended.
+
+    with SpareProcess(builder) as spare:
+        client = EngineClient(make_plan(), builder=builder, spare=spare)
+    """
+
+    def __init__(self, builder: str) -> None:
+        self._builder = builder
+        self._lock = threading.Lock()  # an engine may take it from another thread than the one that closes
+        self._child: EngineChild | None = None
         try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+            self._child = EngineChild(builder)
+        except OSError:
+            return  # the supervisor tries again, and reports it
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process id; None if there is no process, or it was taken."""
+        child = self._child
+        return child.pid if child else None
+
+    def take(self, builder: str) -> EngineChild | None:
+        """Return the process, which the caller then owns; None if there is none for this builder. It can be taken once.
+
+        A process that cannot be used is ended.
+        """
+        with self._lock:
+            child = self._child
+            if child is not None and builder == self._builder and child.is_running:
+                self._child = None
+                return child
+        self.close()
+        return None
+
+    def close(self) -> None:
+        """End the process unless it was taken. Safe from any thread, and more than once."""
+        with self._lock:
+            child, self._child = self._child, None
+        if child is not None:
+            child.stop(is_graceful=False)
+            child.reap()
+
+    def __enter__(self) -> SpareProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class _StderrTail:
@@ -167,12 +218,11 @@ class _StderrTail:
 
 
 def _spawn(builder: str) -> subprocess.Popen[bytes]:
-    # -P: a file in the user's working folder must not shadow one of our modules.
     # faulthandler: a crash in native code leaves the Python frames on stderr, for the crash report.
-    command = [sys.executable, "-P", "-X", "faulthandler", "-m", "eaglelocal.worker.process", builder]
-    pipe = subprocess.PIPE
     with _block_group_signals():
-        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=_environment())
+        return start_module(
+            "eaglelocal.worker.process", builder, options=("-X", "faulthandler"), variables=_environment()
+        )
 
 
 def _environment() -> dict[str, str]:

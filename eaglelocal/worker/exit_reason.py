@@ -1,6 +1,6 @@
 """The end of an engine process: its own last message, or an error from exit status and last stderr lines.
 
-Pure functions on plain data. The stderr lines include llama.cpp's own messages; lines that name a failure are
+The stderr lines include llama.cpp's own messages; lines that name a failure are
 preferred to the last ones.
 """
 
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import signal
+import traceback
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, EngineError
+from eaglelocal.processes.child_process import name_signal
 
 _FAILURE_LINE = re.compile(
     r"error|fail|assert|abort|exception|out of memory|unable|cannot|can't|could not|not enough", re.I
@@ -42,7 +44,8 @@ _HINT_KILLED = (
     "the system kills processes that take too much memory: if nobody stopped it, use a smaller model or --ctx, "
     "then try again"
 )
-_HINT = "try again; EAGLELOCAL_ENGINE_LOG=1 shows the engine's messages"
+LOG_VARIABLE = "EAGLELOCAL_ENGINE_LOG"
+_HINT = f"try again; {LOG_VARIABLE}=1 shows the engine's messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +108,19 @@ def _describe_exit(exit_status: int, when: str) -> str:
     if exit_status == -signal.SIGABRT:
         return f"the engine process aborted{when} (signal {-exit_status})"
     if exit_status < 0:
-        return f"the engine process crashed{when} (signal {-exit_status}, {_signal_name(-exit_status)})"
+        return f"the engine process crashed{when} (signal {-exit_status}, {name_signal(-exit_status) or 'unknown'})"
     return f"the engine process ended{when} (exit status {exit_status})"
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
+def make_engine_error(error: BaseException, what: str) -> EagleLocalError:
+    """Return `error` itself if it is an EagleLocalError, else an EngineError that asks for a report.
+
+    The traceback of an unexpected error goes to stderr, which the parent keeps.
+    """
+    if isinstance(error, EagleLocalError):
+        return error
+    traceback.print_exception(error)
+    return EngineError(
+        f"{what}: {type(error).__name__}: {error}",
+        hint=f"this is a bug: please report it; {LOG_VARIABLE}=1 shows the traceback",
+    )

@@ -1,7 +1,7 @@
 """The engine's child process: `python -m eaglelocal.worker.process PACKAGE.MODULE:BUILDER`.
 
 Messages come on stdin and leave on stdout (channel.py); the first one is the Plan, which may come late: the builder is
-imported before (spare_process.py). One thread reads commands into a queue; only the main thread uses the engine. The
+imported before (`SpareProcess`). One thread reads commands into a queue; only the main thread uses the engine. The
 process ends when its pipe or its parent ends, even during a native call, so that a killed parent never leaves GPU
 memory occupied.
 Knows the engine only by its Protocol, and imports the builder by name.
@@ -37,13 +37,11 @@ from eaglelocal.core.events import (
     HeadSwapped,
     LoadFailed,
     LoadProgress,
-    Ready,
     Report,
     RequestEvent,
     SetAdapters,
     SetSpec,
     Shutdown,
-    SnapshotTaken,
     Submit,
     SwapHead,
     TakeSnapshot,
@@ -54,9 +52,9 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineError, LibraryError, ResourceError
+from eaglelocal.processes.this_process import take_over_pipes
 from eaglelocal.worker.channel import Channel
-from eaglelocal.worker.exit_reason import GROUP_SIGNALS, Broken
-from eaglelocal.worker.unexpected_error import make_engine_error
+from eaglelocal.worker.exit_reason import GROUP_SIGNALS, Broken, make_engine_error
 from eaglelocal.worker.watchdog import BEAT_S, Beat
 
 _PROGRESS_INTERVAL_S = 0.05  # least time between two of them
@@ -132,14 +130,9 @@ class EngineService:
         self._commands = commands
         self._channel = channel
         self._in_flight: set[str] = set()
-        self._num_iterations = 0
+        self.num_iterations = 0  # of the loop; unchanged while the engine idles or hangs
         self._ready: deque[HeadReady] = deque()  # heads that wait for their exchange
         self._heads = ThreadPoolExecutor(1, thread_name_prefix="heads")  # opens and closes them, one after the other
-
-    @property
-    def num_iterations(self) -> int:
-        """Return the loop iterations so far: unchanged while the engine idles or hangs. Safe from any thread."""
-        return self._num_iterations
 
     def run(self) -> int:
         """Serve until Shutdown or a fatal error; return the exit status."""
@@ -148,7 +141,7 @@ class EngineService:
                 return 1
             if not self._exchange_heads():
                 return 1
-            self._num_iterations += 1
+            self.num_iterations += 1
         return 0
 
     def _handle_queued(self) -> bool:
@@ -180,7 +173,7 @@ class EngineService:
             case HeadReady():
                 self._ready.append(command)
             case TakeSnapshot():
-                self._channel.send(SnapshotTaken(self._engine.snapshot()))
+                self._channel.send(self._engine.snapshot())
             case Shutdown():
                 return False
             case _:
@@ -264,23 +257,30 @@ class EngineService:
 
 
 def main(builder: str) -> int:
-    """Take over the pipes, load, serve; return the exit status."""
+    """Take over the pipes, load, serve; return the exit status.
+
+    A function `prepare` of the builder's module is called while the process may still wait for its plan.
+    """
     for number in GROUP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # the parent lets answers finish, and then ends this process
-    channel = _take_over_pipes()
+    channel = Channel(*take_over_pipes())
     logging.getLogger("eaglelocal").addHandler(_WarningSender(channel))
     with contextlib.suppress(LibraryError):  # if the C library is missing, loading reports it
         end_with_parent(channel.fileno())  # the thread below cannot act while the main thread holds the GIL
     commands: Commands = SimpleQueue()
     gc.disable()  # imports and vocabularies are kept: a collection would only walk them
     try:
-        build = _find_builder(builder)
-        plan = _receive_plan(channel)
-        if plan is None:
+        module_name, _, function = builder.partition(":")
+        module = importlib.import_module(module_name)
+        getattr(module, "prepare", lambda: None)()
+        build = cast(Builder, getattr(module, function))
+        try:
+            plan = cast(Plan, channel.receive())
+        except EOFError:  # the parent ended
             return 0
         threading.Thread(target=_read_commands, args=(channel, commands), name="commands", daemon=True).start()
         engine = build(plan, _Reporter(channel).report)
-        channel.send(Ready(engine.info))
+        channel.send(engine.info)
     except Exception as error:
         channel.send(LoadFailed(make_engine_error(error, "the engine failed to load")))
         return 1
@@ -294,32 +294,6 @@ def main(builder: str) -> int:
         service.close()
         engine.close()  # after a fatal error only the operating system can free it safely
     return status
-
-
-def _find_builder(name: str) -> Builder:
-    """Import a builder by its name, and call the function `prepare` of its module, if there is one."""
-    module_name, _, function = name.partition(":")
-    module = importlib.import_module(module_name)
-    getattr(module, "prepare", lambda: None)()
-    return cast(Builder, getattr(module, function))
-
-
-def _receive_plan(channel: Channel) -> Plan | None:
-    """Wait for the plan; return None if the parent ends instead."""
-    try:
-        return cast(Plan, channel.receive())
-    except EOFError:
-        return None
-
-
-def _take_over_pipes() -> Channel:
-    """Move the channel off fds 0 and 1, so that native code can neither read nor write it by accident."""
-    reading, writing = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return Channel(open(reading, "rb"), open(writing, "wb", buffering=0))
 
 
 def _read_commands(channel: Channel, commands: Commands) -> None:

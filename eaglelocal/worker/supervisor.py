@@ -13,7 +13,6 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import field
 from typing import Literal, Protocol, cast
 
@@ -25,10 +24,8 @@ from eaglelocal.core.events import (
     HeadSwapped,
     LoadFailed,
     LoadProgress,
-    Ready,
     RequestEvent,
     Rested,
-    SnapshotTaken,
     Tokens,
     Warned,
     WorkEvent,
@@ -36,11 +33,10 @@ from eaglelocal.core.events import (
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, EngineError, RpcServerError
-from eaglelocal.worker.child import EngineChild
+from eaglelocal.worker.child import EngineChild, SpareProcess
 from eaglelocal.worker.crash_report import Crash, InFlight, format_log_line, write_report
 from eaglelocal.worker.exit_reason import Broken, ExitReason
-from eaglelocal.worker.spare_process import SpareProcess
-from eaglelocal.worker.watchdog import SilenceLimits, Watchdog, WatchedChild
+from eaglelocal.worker.watchdog import SilenceLimits, Watchdog
 
 EngineState = Literal["loading", "ready", "restarting", "failed", "closed"]
 
@@ -84,6 +80,9 @@ class RestartPolicy:
 DEFAULT_POLICY = RestartPolicy()
 
 
+EngineReport = LoadProgress | WorkEvent | EngineSnapshot | HeadSwapped
+
+
 class Listener(Protocol):
     """The receiver of an engine's messages and of its losses. Called from the supervisor's thread; must not raise."""
 
@@ -91,17 +90,11 @@ class Listener(Protocol):
     def awaits_answers(self) -> bool:
         """Return whether the process has unanswered requests or commands. Safe from any thread."""
 
-    def on_progress(self, progress: LoadProgress) -> None: ...
-
     def on_ready(self, child: EngineChild, info: EngineInfo) -> None: ...
 
     def on_events(self, events: list[RequestEvent]) -> None: ...
 
-    def on_work(self, event: WorkEvent) -> None: ...
-
-    def on_snapshot(self, snapshot: EngineSnapshot) -> None: ...
-
-    def on_head_swapped(self, swapped: HeadSwapped) -> None: ...
+    def on_report(self, report: EngineReport) -> None: ...
 
     @property
     def in_flight(self) -> tuple[InFlight, ...]:
@@ -146,28 +139,6 @@ class _ChildRun:
         assert self.exit_reason is not None
         return self.last_message or self.exit_reason.error(" while it loaded the model" if self.is_loading else "")
 
-    def note_no_start(self, *, is_temporary: bool) -> None:
-        self.is_temporary = is_temporary
-
-    def note_ready(self) -> None:
-        self.ready_at_s = time.monotonic()
-
-    def note_failure(
-        self, error: EagleLocalError, in_flight: tuple[InFlight, ...] = (), *, is_reported: bool = False
-    ) -> None:
-        """Keep the process's own last message, before it ends."""
-        self.last_message, self.in_flight, self.is_reported = error, in_flight, is_reported
-
-    def end(self, child: EngineChild, listener: Listener) -> None:
-        """Reap the process, and keep what its crash report says."""
-        self.exit_reason = child.reap()
-        self.uptime_s, self.pid = time.monotonic() - child.started_at_s, child.pid
-        self.in_flight = self.in_flight or listener.in_flight
-
-    def note_events(self, events: list[RequestEvent]) -> None:
-        if not self.has_answered:
-            self.has_answered = any(isinstance(event, (Tokens, Finished)) for event in events)
-
     def was_stable(self, stable_s: float) -> bool:
         is_old = self.ready_at_s is not None and time.monotonic() - self.ready_at_s >= stable_s
         return self.has_answered or is_old
@@ -180,7 +151,7 @@ class Supervisor:
         self, plan: Plan, builder: str, policy: RestartPolicy, listener: Listener, spare: SpareProcess | None = None
     ) -> None:
         """`spare`: the first process, if it is still there when the supervisor starts."""
-        self._plan = plan
+        self.plan = plan  # loaded whenever the process is started
         self._spare = spare
         self._builder = builder
         self._policy = policy
@@ -188,21 +159,12 @@ class Supervisor:
         self._lock = threading.Lock()  # of _child against close()
         self._child: EngineChild | None = None
         self._is_closing = threading.Event()
-        self._state: EngineState = "loading"
+        self.state: EngineState = "loading"
         self._num_crashes = 0
         self._num_starts_failed = 0  # in a row, for temporary reasons
         self._down_since_s = 0.0
-        self._num_restarts = 0
+        self.restarts = 0
         self._thread = threading.Thread(target=self._run, name="engine-supervisor", daemon=True)
-
-    @property
-    def state(self) -> EngineState:
-        return self._state
-
-    @property
-    def restarts(self) -> int:
-        """Return the number of restarts so far."""
-        return self._num_restarts
 
     @property
     def pid(self) -> int | None:
@@ -212,17 +174,13 @@ class Supervisor:
     def start(self) -> None:
         self._thread.start()
 
-    def replace_plan(self, change: Callable[[Plan], Plan]) -> None:
-        """Load a changed plan whenever the process is started again."""
-        self._plan = change(self._plan)
-
     def close(self) -> None:
         """End the process and the thread. Safe from any thread, more than once, and before start()."""
         self._is_closing.set()
         with self._lock:
             child = self._child
         if child is not None:
-            child.stop(is_graceful=self._state == "ready")
+            child.stop(is_graceful=self.state == "ready")
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
@@ -233,7 +191,7 @@ class Supervisor:
             error = self._run_child(run)
             delay_s = self._decide_restart(run, error)
         if self._is_closing.is_set():
-            self._state = "closed"
+            self.state = "closed"
             closed = EngineError("the engine was closed")
             self._listener.on_lost(closed, is_crash=False)
             self._listener.on_down(closed, for_good=True)
@@ -241,69 +199,57 @@ class Supervisor:
     def _run_child(self, run: _ChildRun) -> EagleLocalError:
         """Run one process from start to end; return why it ended."""
         try:
-            child = self._start_child()
+            spare, self._spare = self._spare, None
+            child = (spare and spare.take(self._builder)) or EngineChild(self._builder)
+            child.load(self.plan)
         except OSError as error:
-            run.note_no_start(is_temporary=error.errno in TEMPORARY_ERRORS)
+            run.is_temporary = error.errno in TEMPORARY_ERRORS
             return EngineError(f"the engine process cannot be started: {error}", hint="free memory or processes")
         with self._lock:
             self._child = child
         if self._is_closing.is_set():
             child.stop(is_graceful=False)
-        for message in self._watchdog(child, run).watch(child.messages()):
+        watchdog = Watchdog(
+            pid=child.pid,
+            limits=self._policy.silence_limits,
+            has_work=lambda: self.state != "ready" or self._listener.awaits_answers,
+            is_loading=lambda: run.is_loading,
+            kill=child.kill,
+        )
+        for message in watchdog.watch(child.messages()):
             self._handle_message(child, message, run)
-        run.end(child, self._listener)
+        run.exit_reason, run.pid = child.reap(), child.pid
+        run.uptime_s = time.monotonic() - child.started_at_s
+        run.in_flight = run.in_flight or self._listener.in_flight
         with self._lock:
             self._child = None
         return run.error
-
-    def _start_child(self) -> EngineChild:
-        spare, self._spare = self._spare, None
-        child = (spare and spare.take(self._builder)) or EngineChild(self._builder)
-        child.load(self._plan)
-        return child
-
-    def _watchdog(self, child: EngineChild, run: _ChildRun) -> Watchdog:
-        def has_work() -> bool:
-            return self._state != "ready" or self._listener.awaits_answers
-
-        watched = WatchedChild(pid=child.pid, has_work=has_work, is_loading=lambda: run.is_loading, kill=child.kill)
-        return Watchdog(watched, self._policy.silence_limits)
 
     def _handle_message(self, child: EngineChild, message: object, run: _ChildRun) -> None:
         match message:
             case list():
                 events = cast("list[RequestEvent]", message)
-                run.note_events(events)
+                run.has_answered = run.has_answered or any(isinstance(event, (Tokens, Finished)) for event in events)
                 self._listener.on_events(events)
-            case Begun() | Rested():
-                self._listener.on_work(message)
-            case LoadProgress():
-                self._listener.on_progress(message)
-            case Ready(info):
-                run.note_ready()
-                self._note_ready(child, info)
+            case LoadProgress() | Begun() | Rested() | EngineSnapshot() | HeadSwapped():
+                self._listener.on_report(message)
+            case EngineInfo():
+                run.ready_at_s = time.monotonic()
+                self.state, self._num_starts_failed = "ready", 0
+                self._listener.on_ready(child, message)
+                if self.restarts:
+                    down_s = time.monotonic() - self._down_since_s
+                    _log.info("%s: the engine is back after %.1f s", self.plan.target_label, down_s)
             case LoadFailed(error):
-                run.note_failure(error)
+                run.last_message = error
             case Broken(error):
-                run.note_failure(error, self._listener.in_flight, is_reported=True)
-                self._state = "restarting"
+                run.last_message, run.in_flight, run.is_reported = error, self._listener.in_flight, True
+                self.state = "restarting"
                 self._listener.on_lost(error, is_crash=True)  # at once, so that nothing is sent to it while it ends
-            case SnapshotTaken(snapshot):
-                self._listener.on_snapshot(snapshot)
-            case HeadSwapped():
-                self._listener.on_head_swapped(message)
             case Warned(text):
-                _log.warning("%s: %s", self._plan.target_label, text)
+                _log.warning("%s: %s", self.plan.target_label, text)
             case _:
                 child.kill(f"it sent an unknown message, {type(message).__name__}")
-
-    def _note_ready(self, child: EngineChild, info: EngineInfo) -> None:
-        self._state = "ready"
-        self._num_starts_failed = 0
-        self._listener.on_ready(child, info)
-        if self._num_restarts:
-            down_s = time.monotonic() - self._down_since_s
-            _log.info("%s: the engine is back after %.1f s", self._plan.target_label, down_s)
 
     def _decide_restart(self, run: _ChildRun, error: EagleLocalError) -> float | None:
         """Record how a process ended, notify the listener, and return the seconds until the next start, if any."""
@@ -312,13 +258,13 @@ class Supervisor:
         if run.is_temporary:
             return self._wait_for_system(error)
         self._num_crashes = 1 if run.was_stable(self._policy.stable_s) else self._num_crashes + 1
-        never_ran = run.is_loading and self._num_restarts == 0
+        never_ran = run.is_loading and self.restarts == 0
         delay_s = None if never_ran else self._policy.delay_s(self._num_crashes)
         self._report_crash(run, error, delay_s, never_ran=never_ran)
-        if self._state == "ready" or run.is_reported:
+        if self.state == "ready" or run.is_reported:
             self._down_since_s = time.monotonic()
-        self._state = "failed" if delay_s is None else "restarting"
-        self._num_restarts += delay_s is not None
+        self.state = "failed" if delay_s is None else "restarting"
+        self.restarts += delay_s is not None
         if not run.is_reported:
             self._listener.on_lost(error, is_crash=run.may_be_caused_by_request)
         if never_ran:
@@ -330,15 +276,14 @@ class Supervisor:
     def _wait_for_system(self, error: EagleLocalError) -> float | None:
         """Return the delay after a temporary failure to start; None if the first process failed to start too often."""
         self._num_starts_failed += 1
-        is_first = self._num_restarts == 0
+        is_first = self.restarts == 0
         if self._num_starts_failed == 1:
-            _log.warning("%s: %s; trying again every %g s", self._plan.target_label, error.message, TEMPORARY_DELAY_S)
+            _log.warning("%s: %s; trying again every %g s", self.plan.target_label, error.message, TEMPORARY_DELAY_S)
+        self._listener.on_lost(error, is_crash=False)
         if is_first and self._num_starts_failed >= MAX_FIRST_STARTS:
-            self._state = "failed"
-            self._listener.on_lost(error, is_crash=False)
+            self.state = "failed"
             self._listener.on_down(error, for_good=True)
             return None
-        self._listener.on_lost(error, is_crash=False)
         return TEMPORARY_DELAY_S
 
     def _report_crash(self, run: _ChildRun, error: EagleLocalError, delay_s: float | None, *, never_ran: bool) -> None:
@@ -351,7 +296,7 @@ class Supervisor:
         if run.exit_reason is None or (has_own_message and never_ran):
             return
         crash = Crash(
-            target=self._plan.target_label,
+            target=self.plan.target_label,
             pid=run.pid,
             exit_reason=run.exit_reason,
             error=error,

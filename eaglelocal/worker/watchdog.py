@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.probe.process_info import cpu_s
+from eaglelocal.processes.child_process import Usage, read_usage
 
 BEAT_S = 1.0  # between the child's Beats
 
@@ -80,22 +80,15 @@ class Silence:
         return still_s, max(limits.computing_s, normal_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedChild:
-    """The watchdog's access to a child."""
-
-    pid: int
-    has_work: Callable[[], bool]  # loading counts
-    is_loading: Callable[[], bool]
-    kill: Callable[[str], None]  # with the reason
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Watchdog:
     """Watches one child, from a thread of its own, while `watch` iterates over its messages."""
 
-    watched: WatchedChild
+    pid: int
     limits: SilenceLimits
+    has_work: Callable[[], bool]  # loading counts
+    is_loading: Callable[[], bool]
+    kill: Callable[[str], None]  # with the reason
     _num_messages: int = 0
     _is_receiving: bool = True  # False while our listener handles a message: the child may be waiting for us
     _has_ended: threading.Event = field(default_factory=threading.Event)
@@ -118,20 +111,20 @@ class Watchdog:
     def _watch(self) -> None:
         silence = Silence(self.limits)
         tick_s = min(_MAX_TICK_S, min(self.limits.still_s, self.limits.loading_still_s) / _TICKS_OF_LIMIT)
-        num_messages, used_s, at_s = -1, cpu_s(self.watched.pid), time.monotonic()
+        num_messages, usage, at_s = -1, read_usage(self.pid), time.monotonic()
         while not self._has_ended.wait(tick_s):
             passed_s, at_s = time.monotonic() - at_s, time.monotonic()
             counted_s = limit_tick(passed_s, tick_s)
             if num_messages != self._num_messages:
                 num_messages = self._num_messages
-                silence.end(is_loading=self.watched.is_loading())
-            elif not (self._is_receiving and self.watched.has_work()):
+                silence.end(is_loading=self.is_loading())
+            elif not (self._is_receiving and self.has_work()):
                 silence.reset()
             else:
-                before_s, used_s = used_s, cpu_s(self.watched.pid)
-                silence.add(counted_s, is_computing=_has_computed(before_s, used_s, counted_s))
-                if reason := silence.verdict(is_loading=self.watched.is_loading()):
-                    self.watched.kill(reason)
+                before, usage = usage, read_usage(self.pid)
+                silence.add(counted_s, is_computing=_has_computed(before, usage, counted_s))
+                if reason := silence.verdict(is_loading=self.is_loading()):
+                    self.kill(reason)
                     return
 
 
@@ -140,6 +133,6 @@ def limit_tick(passed_s: float, tick_s: float) -> float:
     return min(passed_s, 2 * tick_s)
 
 
-def _has_computed(before_s: float | None, after_s: float | None, counted_s: float) -> bool:
+def _has_computed(before: Usage | None, after: Usage | None, counted_s: float) -> bool:
     """Return whether the process used CPU; True if that is unknown, so that the longer limit holds."""
-    return before_s is None or after_s is None or after_s - before_s >= _MIN_CPU_SHARE * counted_s
+    return before is None or after is None or after.cpu_s - before.cpu_s >= _MIN_CPU_SHARE * counted_s

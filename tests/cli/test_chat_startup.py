@@ -17,7 +17,7 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.preparation.decision import Decision
 from eaglelocal.settings import Settings
-from eaglelocal.worker.spare_process import SpareProcess
+from eaglelocal.worker.child import SpareProcess
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from eaglelocal.bench import bench_prompts
 from eaglelocal.catalog.toml_table import TomlTable
 from eaglelocal.cli import bench
 from eaglelocal.client import running_servers
+from eaglelocal.client.http_connection import HttpReply
 from eaglelocal.client.http_stream import StreamedAnswer, refusal
-from eaglelocal.client.servers.eaglelocal_server import HttpReply
 from eaglelocal.conversation import conversation_file, question_history
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import Split, Tool, join_calls
@@ -89,7 +89,6 @@ PASSED_OVER: dict[str, Callable[[str, Path], object]] = {
     "calibration": lambda text, at: calibration_store._read_content(write(at, text)),
     "pulled drafts": lambda text, at: pull_plan._read(write(at, text)),
     "running server": lambda text, at: running_servers._read(write(at, text)),
-    "running server's word": lambda text, at: running_servers._read_state(text.encode()),
     "watched server": lambda text, at: HttpReply(200, {}, text.encode()).mapping(),
     "questions": lambda text, at: question_history._read(write(at, text)),
     "schema of a tool": lambda text, at: Shape.of_tool(Tool("t", "", text)).child("a").types,

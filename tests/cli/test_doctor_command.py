@@ -19,7 +19,7 @@ from eaglelocal import locations
 from eaglelocal.cli import main
 from eaglelocal.doctor.installation import try_library
 from eaglelocal.loading import calibration_store
-from eaglelocal.probe import nvml_child
+from eaglelocal.probe import nvml_gpus
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.process_info import find_port_listener, is_port_taken
 
@@ -107,7 +107,7 @@ def test_a_gpu_without_a_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     compiler = os.environ.get("CC") or "cc"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=60)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    monkeypatch.setattr(nvml_child, "DRIVER_FILES", (str(library),))
+    monkeypatch.setattr(nvml_gpus, "DRIVER_FILES", (str(library),))
     if "cuda" in probe().llama_cpp.backends:
         pytest.skip("this build has the backend")
     finding = next(iter(examined().values()))

@@ -15,7 +15,7 @@ from eaglelocal.cli.output import standard_output
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.settings import Settings
-from eaglelocal.worker.spare_process import SpareProcess
+from eaglelocal.worker.child import SpareProcess
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import resource
 import sys
 import time
 
-from eaglelocal.core.process_limits import ProcessLimits
 from eaglelocal.core.request import Message
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.processes.limited_process import ProcessLimits
 from eaglelocal.text.templates.chat_template import ChatTemplate
 from eaglelocal.text.templates.render_process import RenderProcess
 

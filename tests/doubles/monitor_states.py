@@ -20,7 +20,7 @@ MACHINE = MachineGauge(
     gpus=(
         GpuGauge(
             index=0, name="RTX 4090", load=0.87, used_bytes=18 * GIB, total_bytes=24 * GIB, power_w=312.0,
-            limit_w=450.0, temperature_c=66.0,
+            temperature_c=66.0,
         ),
     ),
 )  # fmt: skip

@@ -17,10 +17,10 @@ from eaglelocal.backend.constraint_compiler import MAX_CACHED, MAX_REFUSED, Llam
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.constraint import Constraint, Syntax
-from eaglelocal.core.process_limits import CallRaised
 from eaglelocal.core.tools import Split, Tool, ToolChoice, ToolUse
 from eaglelocal.engine.answer_constraint import MAX_COSTLY, AnswerConstraint, ConstraintSpec
 from eaglelocal.errors import RequestError, ResourceError, TooComplexError
+from eaglelocal.processes.limited_process import CallRaised
 from eaglelocal.text.tool_calls import call_forms as forms
 
 pytestmark = pytest.mark.full

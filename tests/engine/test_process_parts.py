@@ -31,19 +31,17 @@ from eaglelocal.core.events import (
     TextPiece,
     Tokens,
 )
-from eaglelocal.core.limited_process import LimitedProcess
-from eaglelocal.core.process_limits import ProcessLimits
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import CallPart
 from eaglelocal.errors import EngineError, ModelFileError, RequestError
 from eaglelocal.probe.subprocess_calls import run
+from eaglelocal.processes.limited_process import LimitedProcess, ProcessLimits
 from eaglelocal.worker.channel import Channel
-from eaglelocal.worker.child import _environment
+from eaglelocal.worker.child import SpareProcess, _environment
 from eaglelocal.worker.exit_reason import ExitReason
 from eaglelocal.worker.process import _Reporter
-from eaglelocal.worker.spare_process import SpareProcess
 
 SAMPLED = Sampled(5, -0.5, top=(TokenLogprob(5, -0.5), TokenLogprob(6, -1.5)))
 FINISHED = Finished("r", "stop", "", 1, 2, Timings(ttft_s=0.5), SpeculationStats(accepted_per_position=(3, 1)))

@@ -12,7 +12,7 @@ from doubles.scripted_engine import BUILDER, ask, plan
 from doubles.timeouts import PATIENCE_S, wait_until
 
 from eaglelocal.client.engine_client import EngineClient
-from eaglelocal.worker.spare_process import SpareProcess
+from eaglelocal.worker.child import SpareProcess
 
 
 def has_ended(pid: int) -> bool:
@@ -81,7 +81,7 @@ def test_one_that_has_ended_is_replaced() -> None:
 def test_it_ends_with_its_parent() -> None:
     code = (
         "import os, sys\n"
-        "from eaglelocal.worker.spare_process import SpareProcess\n"
+        "from eaglelocal.worker.child import SpareProcess\n"
         f"spare = SpareProcess({BUILDER!r})\n"
         "sys.stdout.write(str(spare.pid))\n"
         "sys.stdout.flush()\n"

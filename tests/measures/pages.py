@@ -25,10 +25,10 @@ from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.backend.weight_loading import find_mappings, move_weights
 from eaglelocal.core.batch import Batch
-from eaglelocal.core.process_limits import TUNABLES, tunables
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.preparation.decision import resolve
 from eaglelocal.probe.cpuinfo import count_usable_threads
+from eaglelocal.processes.child_process import TUNABLES, tunables
 
 SIZES = (1, 4, 8)
 WAYS = {

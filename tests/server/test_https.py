@@ -22,8 +22,8 @@ from starlette.responses import JSONResponse
 
 from eaglelocal import locations
 from eaglelocal.client import trusted_certificates
+from eaglelocal.client.http_connection import KeepAliveConnection
 from eaglelocal.client.running_servers import describe_this_server, request_state
-from eaglelocal.client.servers.eaglelocal_server import KeepAliveConnection
 from eaglelocal.errors import EngineError, ResourceError, UsageError
 from eaglelocal.server import connections, server_certificate
 from eaglelocal.server.listening_socket import bind_socket

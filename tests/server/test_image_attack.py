@@ -25,7 +25,7 @@ from doubles.vision_models import write_vision_pair
 from PIL import Image
 
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.process_limits import read_usage
+from eaglelocal.processes.child_process import read_usage
 from eaglelocal.server.access import Access, ApiKeys
 
 KEYS = {"eve": "key-of-eve-0000000", "bob": "key-of-bob-0000000"}
@@ -92,7 +92,7 @@ def processes_of(pid: int) -> list[int]:
 
 def resident_bytes(server: Server) -> int:
     pid = server.clients[-1].snapshot().engine_pid
-    return sum(read_usage(each).resident_bytes for each in processes_of(pid))
+    return sum(usage.resident_bytes for each in processes_of(pid) if (usage := read_usage(each)))
 
 
 def is_idle(server: Server) -> bool:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from eaglelocal.client.http_connection import HttpReply, KeepAliveConnection
 from eaglelocal.client.http_stream import mapping, number, objects, text, whole
 from eaglelocal.client.server_reading import RequestRow, ServerReading, add_known
-from eaglelocal.client.servers.eaglelocal_server import HttpReply, KeepAliveConnection
 from eaglelocal.client.servers.vllm_server import Samples
 from eaglelocal.core.adapters import AdapterFile, describe_adapters
 

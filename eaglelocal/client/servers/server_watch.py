@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 from urllib.parse import quote
 
+from eaglelocal.client.http_connection import KeepAliveConnection
 from eaglelocal.client.http_server import is_ours
 from eaglelocal.client.http_stream import objects, text, whole
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading, add_known
-from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer, KeepAliveConnection
+from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer
 from eaglelocal.client.servers.llama_server import LlamaServer
 from eaglelocal.client.servers.vllm_server import Samples, VllmServer
 from eaglelocal.core.request import Spec
@@ -54,7 +55,8 @@ def detect_server(connection: KeepAliveConnection) -> ServerReader:
         return VllmServer(connection)
     if "llamacpp:" in samples or reply.status == 503:  # it is loading
         return LlamaServer(connection)
-    if is_ollama(connection):
+    loaded = connection.get("/api/ps")
+    if loaded.is_good and isinstance(loaded.mapping().get("models"), list):
         return OllamaServer(connection)
     what = f"{connection.url} is neither eaglelocal nor llama-server, vLLM or Ollama"
     raise EngineError(what, hint="its /v1/models, /props, /metrics and /api/ps are those of no known server")
@@ -113,8 +115,7 @@ class ServerWatch:
         self._connection.close()
 
 
-# ---- ollama server: read an Ollama server for a monitor: /api/ps, with its loaded models and their memory. It
-# reports no speed
+# ---- Ollama: /api/ps, with its loaded models and their memory. It reports no speed
 KIND = "Ollama"
 
 
@@ -145,9 +146,3 @@ def parse_ollama(models: Sequence[Mapping[str, object]]) -> ServerReading:
         n_ctx=whole(models[0], "context_length") if models else None,
         memory_bytes=None if sizes is None else int(sizes),
     )
-
-
-def is_ollama(connection: KeepAliveConnection) -> bool:
-    """Return True if /api/ps lists models as Ollama does."""
-    reply = connection.get("/api/ps")
-    return reply.is_good and isinstance(reply.mapping().get("models"), list)

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from eaglelocal.client.http_connection import KeepAliveConnection
 from eaglelocal.client.http_stream import objects, text, to_int, whole
 from eaglelocal.client.server_reading import ServerReading, ServerTotals
-from eaglelocal.client.servers.eaglelocal_server import KeepAliveConnection
 from eaglelocal.errors import EngineError
 
 KIND = "vLLM"
@@ -60,8 +60,7 @@ def parse_vllm(samples: Samples, model: Mapping[str, object]) -> ServerReading:
     )
 
 
-# ---- prometheus: read Prometheus' text format as numbers by metric name, summed over all labels unless a label is
-# requested
+# ---- Prometheus' text format
 MAX_POSITION_DIGITS = 3  # bounds the index that a foreign server's label can request
 
 

@@ -5,15 +5,15 @@ It turns exceeded limits into errors. The process runs rendering.py.
 
 from __future__ import annotations
 
-from eaglelocal.core.limited_process import LimitedProcess
-from eaglelocal.core.process_limits import (
+from eaglelocal.errors import EagleLocalError, ModelFileError, ResourceError
+from eaglelocal.processes.limited_process import (
     CannotStart,
+    LimitedProcess,
     LimitedProcessError,
     ProcessLimits,
     TookTooLong,
     TookTooMuchMemory,
 )
-from eaglelocal.errors import EagleLocalError, ModelFileError, ResourceError
 from eaglelocal.text.templates.render_inputs import RenderInputs, TemplateSource
 
 OPENER = "eaglelocal.text.templates.rendering:open_renderings"

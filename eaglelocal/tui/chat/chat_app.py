@@ -24,9 +24,9 @@ from textual.widgets import Footer
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help
-from eaglelocal.core.background_work import settle
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.processes.this_process import settle
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_dialogs import FULL_ACCESS, ChatAccess, ChatKeys

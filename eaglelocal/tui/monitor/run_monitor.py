@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from eaglelocal.client.http_client import parse_url
+from eaglelocal.client.http_connection import parse_url
 from eaglelocal.client.servers.server_watch import ServerWatch
 from eaglelocal.probe.load_gauges import GaugeWatch
 from eaglelocal.settings import Settings

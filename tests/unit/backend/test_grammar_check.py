@@ -10,8 +10,7 @@ import pytest
 from llguidance import LLMatcher
 
 from eaglelocal.backend.grammar_check import MIN_FORK_CHARS, NO_ANSWER, OPENER
-from eaglelocal.core.limited_process import LimitedProcess
-from eaglelocal.core.process_limits import ProcessLimits
+from eaglelocal.processes.limited_process import LimitedProcess, ProcessLimits
 
 LIMITS = ProcessLimits(cpu_s=5.0, memory_bytes=512 * 1024 * 1024)
 FILLER = {f"name_{i}": {"type": "integer"} for i in range(MIN_FORK_CHARS // 30)}

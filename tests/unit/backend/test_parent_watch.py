@@ -25,9 +25,9 @@ CHILDREN = {
     "asleep": WATCHES.format("") + "print(os.getpid(), flush=True); time.sleep(600)",
     "asks NVML": """
 import os, time
-from eaglelocal.probe import nvml_child, nvml_gpus
+from eaglelocal.probe import nvml_gpus
 nvml_gpus.import_nvml = lambda: print(os.getpid(), flush=True) or time.sleep(600)
-nvml_child.main()
+nvml_gpus.main()
 """,
     "tries llama.cpp": f"""
 import os, re

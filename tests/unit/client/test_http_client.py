@@ -11,7 +11,8 @@ import pytest
 from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, serving, words
 
 from eaglelocal.client.client import CompleteAnswer, stream
-from eaglelocal.client.http_client import HttpClient, parse_url
+from eaglelocal.client.http_client import HttpClient
+from eaglelocal.client.http_connection import parse_url
 from eaglelocal.client.http_server import choose_model, read_info
 from eaglelocal.client.http_stream import NO_ID, Dialect, StreamedAnswer, build_request, data_lines, refusal
 from eaglelocal.core.events import Tokens

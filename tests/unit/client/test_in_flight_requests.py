@@ -238,7 +238,7 @@ def test_images_are_kept_until_there_is_no_going_back() -> None:
     in_flight.connect(second)
     assert second.requests == [photo]
     in_flight.deliver([Tokens("p", ())])
-    assert in_flight._sent["p"].submitted.request == dataclasses.replace(photo, messages=())
+    assert in_flight._sent["p"].request == dataclasses.replace(photo, messages=())
 
 
 def test_a_long_request_is_hashed_fast() -> None:

@@ -11,8 +11,9 @@ from doubles.timeouts import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eaglelocal.client.http_connection import KeepAliveConnection
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading, ServerTotals
-from eaglelocal.client.servers.eaglelocal_server import KeepAliveConnection, parse_snapshot
+from eaglelocal.client.servers.eaglelocal_server import parse_snapshot
 from eaglelocal.client.servers.llama_server import TokenCount, parse_llama_server
 from eaglelocal.client.servers.server_watch import ServerWatch
 from eaglelocal.client.servers.vllm_server import Samples, parse_vllm

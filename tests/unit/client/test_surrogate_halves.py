@@ -12,8 +12,8 @@ from doubles.pages_server import Page, llama_pages, serving
 
 from eaglelocal.client.client import stream
 from eaglelocal.client.http_client import HttpClient
+from eaglelocal.client.http_connection import HttpReply
 from eaglelocal.client.http_stream import StreamedAnswer, read_error_message, read_speculation
-from eaglelocal.client.servers.eaglelocal_server import HttpReply
 from eaglelocal.core.events import Tokens
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.errors import EngineError

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from eaglelocal.core.process_limits import make_environment
+from eaglelocal.processes.child_process import make_environment
 
 BASIC = {"PATH", "HOME", "LANG", "LC_CTYPE", "TMPDIR", "LD_LIBRARY_PATH"}
 SETTINGS = {

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from eaglelocal.core.process_limits import TUNABLES, glibc_version, has_huge_pages, tunables
+from eaglelocal.processes.child_process import TUNABLES, glibc_version, has_huge_pages, tunables
 
 
 @pytest.mark.parametrize(

@@ -61,17 +61,13 @@ class FakeNvml:
         self._call("power")
         return 312_000
 
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: object, /) -> int:
-        self._call("limit")
-        return 450_000
-
     def nvmlDeviceGetTemperature(self, handle: object, sensor: int, /) -> int:
         self._call("temperature")
         return 66
 
 
 WHOLE = GpuGauge(
-    index=0, name="RTX 4090", load=0.87, used_bytes=18 * 2**30, total_bytes=24 * 2**30, power_w=312.0, limit_w=450.0,
+    index=0, name="RTX 4090", load=0.87, used_bytes=18 * 2**30, total_bytes=24 * 2**30, power_w=312.0,
     temperature_c=66.0,
 )  # fmt: skip
 
@@ -93,7 +89,6 @@ def test_everything_that_is_reported() -> None:
         ("load", ("load",)),
         ("memory", ("used_bytes", "total_bytes")),
         ("power", ("power_w",)),
-        ("limit", ("limit_w",)),
         ("temperature", ("temperature_c",)),
     ],
 )

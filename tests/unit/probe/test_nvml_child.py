@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.probe import nvml_child
+from eaglelocal.probe import nvml_gpus
 from eaglelocal.probe.machine import Gpu
-from eaglelocal.probe.nvml_child import ask_gpus, has_driver
+from eaglelocal.probe.nvml_gpus import ask_gpus, has_driver
 from eaglelocal.probe.probe import probe
 from eaglelocal.probe.subprocess_calls import NoAnswer, ask_text
 
@@ -59,7 +59,7 @@ def test_a_driver_that_hangs_is_left_after(driver: pytest.MonkeyPatch) -> None:
 
 def test_a_driver_that_dies_costs_only_its_cards(driver: pytest.MonkeyPatch, library: Path) -> None:
     driver.setenv("NVIDIA_DOUBLE", "die")
-    driver.setattr(nvml_child, "DRIVER_FILES", (str(library / "libnvidia-ml.so.1"),))
+    driver.setattr(nvml_gpus, "DRIVER_FILES", (str(library / "libnvidia-ml.so.1"),))
     machine = probe()
     assert machine.unanswered == ("NVIDIA's library could not be used (code -6)",)
     assert machine.cpu.usable_threads >= 1

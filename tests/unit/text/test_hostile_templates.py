@@ -15,10 +15,10 @@ from doubles.hostile_templates import COMPILING, HONEST, HOSTILE, LIMITS, RUNNIN
 from doubles.inprocess_templates import render_in_process
 from doubles.tiers import some_of
 
-from eaglelocal.core.process_limits import ProcessLimits
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool, ToolCall
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError, ResourceError
+from eaglelocal.processes.limited_process import ProcessLimits
 from eaglelocal.text.reasoning.model_families import detect_family
 from eaglelocal.text.templates.chat_template import CHATML, ChatTemplate
 from eaglelocal.text.templates.literal_text import IMAGE, MAX_SHOWN, OPEN, HiddenSpellings, Spellings

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eaglelocal.client.http_connection import HttpReply
 from eaglelocal.client.http_stream import objects
 from eaglelocal.client.server_reading import ServerReading
-from eaglelocal.client.servers.eaglelocal_server import ENGINE_TOTALS, HttpReply, parse_snapshot
+from eaglelocal.client.servers.eaglelocal_server import ENGINE_TOTALS, parse_snapshot
 from eaglelocal.client.servers.llama_server import TokenCount, parse_llama_server
 from eaglelocal.client.servers.server_watch import parse_ollama
 from eaglelocal.client.servers.vllm_server import Samples, parse_vllm

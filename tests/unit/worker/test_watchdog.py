@@ -11,7 +11,7 @@ from queue import SimpleQueue
 import pytest
 from doubles.timeouts import wait_until
 
-from eaglelocal.worker.watchdog import Beat, Silence, SilenceLimits, Watchdog, WatchedChild, limit_tick
+from eaglelocal.worker.watchdog import Beat, Silence, SilenceLimits, Watchdog, limit_tick
 
 PATIENCE = SilenceLimits(still_s=10.0, computing_s=100.0, factor=20.0, loading_still_s=30.0, loading_s=300.0)
 
@@ -93,9 +93,14 @@ class Sleeper:
     def messages(self) -> Iterator[object]:
         yield from iter(self.words.get, None)
 
-    def watched(self) -> WatchedChild:
-        pid = self.process.pid
-        return WatchedChild(pid=pid, has_work=lambda: self.has_work, is_loading=lambda: False, kill=self.end)
+    def watchdog(self, limits: SilenceLimits) -> Watchdog:
+        return Watchdog(
+            pid=self.process.pid,
+            limits=limits,
+            has_work=lambda: self.has_work,
+            is_loading=lambda: False,
+            kill=self.end,
+        )
 
 
 @pytest.fixture
@@ -110,19 +115,19 @@ HASTY = SilenceLimits(still_s=0.2)
 
 
 def test_a_still_process_with_work_is_ended(sleeper: Sleeper) -> None:
-    assert list(Watchdog(sleeper.watched(), HASTY).watch(sleeper.messages())) == []
+    assert list(sleeper.watchdog(HASTY).watch(sleeper.messages())) == []
     assert len(sleeper.reasons) == 1
 
 
 def test_beats_are_kept_back(sleeper: Sleeper) -> None:
     for word in ("a", Beat(), "b", None):
         sleeper.words.put(word)
-    assert list(Watchdog(sleeper.watched(), SilenceLimits()).watch(sleeper.messages())) == ["a", "b"]
+    assert list(sleeper.watchdog(SilenceLimits()).watch(sleeper.messages())) == ["a", "b"]
 
 
 def test_a_listener_of_ours_that_dawdles_is_not_its_fault(sleeper: Sleeper) -> None:
     sleeper.words.put("a")
-    watched_messages = Watchdog(sleeper.watched(), HASTY).watch(sleeper.messages())
+    watched_messages = sleeper.watchdog(HASTY).watch(sleeper.messages())
     assert next(watched_messages) == "a"
     wait = threading.Event()
     assert not wait.wait(1.0)  # several times the limit
@@ -136,7 +141,7 @@ def test_an_idle_process_may_be_silent(sleeper: Sleeper) -> None:
     ended = threading.Event()
 
     def listen() -> None:
-        list(Watchdog(sleeper.watched(), HASTY).watch(sleeper.messages()))
+        list(sleeper.watchdog(HASTY).watch(sleeper.messages()))
         ended.set()
 
     threading.Thread(target=listen, daemon=True).start()

@@ -1,6 +1,6 @@
 """The process side of a `LimitedProcess`: opens one of our functions and serves calls to it, within limits.
 
-    python -m eaglelocal.core.limited_child PACKAGE.MODULE:OPENER CPU_S MEMORY_BYTES MAX_REPLY_BYTES
+    python -m eaglelocal.processes.limited_child PACKAGE.MODULE:OPENER CPU_S MEMORY_BYTES MAX_REPLY_BYTES
 
 The operating system enforces the limits: it refuses memory, and kills the process when its CPU time is used up or its
 parent is gone, even during a native call. Imports little, because each such process holds its own copy.
@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, cast
 
 from eaglelocal.errors import EagleLocalError, RequestError
+from eaglelocal.processes.this_process import take_over_pipes
 
 MAX_ERROR_CHARS = 2000
 NICENESS = 10  # reading untrusted input must not slow down answers
@@ -37,7 +38,7 @@ HEAD = struct.Struct("<BQ")  # kind of a message, length of its body
 class MessageKind:
     """The kinds of messages."""
 
-    REQUEST, NONE, TEXT, BYTES, JSON, ERROR, OTHER_ERROR, NO_MEMORY, TOO_LARGE = range(9)
+    REQUEST, TEXT, BYTES, JSON, ERROR, OTHER_ERROR, NO_MEMORY, TOO_LARGE = range(8)
 
 
 Message = tuple[int, bytes]
@@ -53,7 +54,8 @@ class CallServer:
 
     def answer(self, request: bytes) -> Message:
         """Return the reply to a request: a value or an error. Raises MemoryError."""
-        allow_cpu(self._cpu_s)
+        # The system kills the process after so many more seconds of CPU time, whatever it is doing.
+        set_limit(resource.RLIMIT_CPU, math.ceil(time.process_time() + self._cpu_s) + SPARE_S)
         try:
             kind, body = self._reply(pickle.loads(request))
         except MemoryError:
@@ -73,8 +75,6 @@ class CallServer:
 
 def encode(value: object) -> Message:
     match value:
-        case None:
-            return MessageKind.NONE, b""
         case str():
             return MessageKind.TEXT, value.encode("utf-8", "surrogatepass")
         case bytes():
@@ -97,11 +97,11 @@ def _text_of(error: Exception) -> str:
         return ""
 
 
-def allow_cpu(cpu_s: float) -> None:
-    """Let the operating system kill the process after `cpu_s` more seconds of CPU time, whatever it is doing."""
-    _, maximum = resource.getrlimit(resource.RLIMIT_CPU)
-    wanted = math.ceil(time.process_time() + cpu_s) + SPARE_S
-    resource.setrlimit(resource.RLIMIT_CPU, (_cap(wanted, maximum), maximum))
+def set_limit(kind: int, wanted: int | None) -> None:
+    """Set a limit that the operating system enforces, as far as it may be raised; None: as high as that."""
+    _, most = resource.getrlimit(kind)
+    is_too_high = wanted is None or (most != resource.RLIM_INFINITY and wanted > most)
+    resource.setrlimit(kind, (most if is_too_high else cast(int, wanted), most))
 
 
 def limit_memory(num_bytes: int) -> None:
@@ -109,18 +109,7 @@ def limit_memory(num_bytes: int) -> None:
     with contextlib.suppress(OSError, ValueError):
         with open("/proc/self/statm", "rb") as file:
             now_bytes = int(file.read().split()[0]) * resource.getpagesize()
-        _, maximum = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (_cap(now_bytes + num_bytes, maximum), maximum))
-
-
-def lift_memory_limit() -> None:
-    """Remove the memory limit, so that reaching it can be reported."""
-    _, maximum = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (maximum, maximum))
-
-
-def _cap(wanted: int, maximum: int) -> int:
-    return wanted if maximum == resource.RLIM_INFINITY else min(wanted, maximum)
+        set_limit(resource.RLIMIT_AS, now_bytes + num_bytes)
 
 
 @contextlib.contextmanager
@@ -132,18 +121,14 @@ def end_with_parent(fd: int) -> Iterator[None]:
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_ASYNC)
+    poll = select.poll()
+    poll.register(fd, 0)
     try:
-        if is_broken(fd):  # already closed: no signal will come
+        if poll.poll(0):  # it is closed already: no signal will come
             os._exit(0)
         yield
     finally:
         fcntl.fcntl(fd, fcntl.F_SETFL, flags)
-
-
-def is_broken(fd: int) -> bool:
-    poll = select.poll()
-    poll.register(fd, 0)
-    return bool(poll.poll(0))
 
 
 def serve(server: CallServer, requests: BinaryIO, replies: BinaryIO) -> None:
@@ -162,45 +147,34 @@ def serve(server: CallServer, requests: BinaryIO, replies: BinaryIO) -> None:
 
 def send(replies: BinaryIO, message: Message) -> None:
     kind, body = message
-    replies.write(HEAD.pack(kind, len(body)) + body)
-    replies.flush()
+    rest = memoryview(HEAD.pack(kind, len(body)) + body)
+    while rest:
+        rest = rest[replies.write(rest) :]
 
 
 def main(function: str, cpu_s: float, memory_bytes: int, max_reply_bytes: int) -> None:
-    _reset_signals()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    ending = {signal.SIGIO, signal.SIGXCPU, signal.SIGTERM}
+    for number in ending:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    set_limit(resource.RLIMIT_CORE, 0)
     requests, replies = take_over_pipes()
     module, _, name = function.partition(":")
     opener: Function = getattr(importlib.import_module(module), name)
     send(replies, encode(None))  # started; the parent reads no stderr from now on
-    os.dup2(1, 2)
+    for fd in (1, 2):
+        os.dup2(0, fd)
     reserve = [bytearray(RESERVE_BYTES)]
     limit_memory(memory_bytes)
     try:
         serve(CallServer(opener, cpu_s, max_reply_bytes), requests, replies)
     except MemoryError as error:
         reserve.clear()
-        lift_memory_limit()
+        set_limit(resource.RLIMIT_AS, None)
         send(replies, (MessageKind.NO_MEMORY, _text_of(error).encode(errors="replace")))
-
-
-def _reset_signals() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    ending = {signal.SIGIO, signal.SIGXCPU, signal.SIGTERM}
-    for number in ending:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)
-
-
-def take_over_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Move the pipes off fds 0 and 1, so that the called function can neither read nor write them by accident."""
-    reading, writing = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
-    return open(reading, "rb"), open(writing, "wb")
 
 
 if __name__ == "__main__":

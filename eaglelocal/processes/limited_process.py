@@ -13,30 +13,88 @@ import os
 import pickle
 import select
 import signal
-import subprocess
-import sys
 import threading
 import time
 import weakref
+from dataclasses import replace
 from io import FileIO
 from typing import cast
 
 import eaglelocal.errors
-from eaglelocal.core import limited_child
-from eaglelocal.core.limited_child import HEAD, MAX_ERROR_CHARS, Message, MessageKind
-from eaglelocal.core.process_limits import (
-    CallRaised,
-    CannotStart,
-    LimitedProcessError,
-    ProcessDied,
-    ProcessLimits,
-    TookTooLong,
-    TookTooMuchMemory,
-    TooLargeReply,
-    make_environment,
-    read_usage,
-)
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, RequestError
+from eaglelocal.processes import limited_child
+from eaglelocal.processes.child_process import (
+    Usage,
+    end_process,
+    has_ended_within,
+    make_environment,
+    name_signal,
+    read_usage,
+    start_module,
+)
+from eaglelocal.processes.limited_child import HEAD, MAX_ERROR_CHARS, Message, MessageKind
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """The limits of one call, and of opening the function.
+
+    cpu_s         of CPU time, so that a busy machine does not fail calls
+    memory_bytes  of all calls together, above what the process takes once it has started
+    wall_s        of real time, as the last resort against a process that hangs
+    max_reply_bytes  of what a call returns
+    max_deaths    after so many killed or dead processes in a row, calls fail at once for `rest_s`, with the last error
+    """
+
+    cpu_s: float
+    memory_bytes: int
+    wall_s: float = 120.0
+    max_reply_bytes: int = 64 * 1024 * 1024
+    max_deaths: int = 3
+    rest_s: float = 10.0
+
+
+class LimitedProcessError(Exception):
+    """The process gave no result. The text is a clause for people, such as "it ran for 2 s"."""
+
+
+class TookTooLong(LimitedProcessError):
+    pass
+
+
+class TookTooMuchMemory(LimitedProcessError):
+    """The process exceeded its memory limit. `detail` is the text of the function's MemoryError, or ""."""
+
+    def __init__(self, max_bytes: int, detail: str = "") -> None:
+        super().__init__(f"it takes more than {max_bytes // 2**20} MiB")
+        self.detail = detail
+
+
+class TooLargeReply(LimitedProcessError):
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(f"its result has more than {max_bytes} bytes")
+
+
+class ProcessDied(LimitedProcessError):
+    """The process ended by itself. `exit_status` is negative for a signal."""
+
+    def __init__(self, exit_status: int, last_line: str = "") -> None:
+        how = f"status {exit_status}" if exit_status >= 0 else name_signal(-exit_status) or f"signal {-exit_status}"
+        super().__init__(f"its process ended with {how}{last_line and f': {last_line}'}")
+        self.exit_status = exit_status
+
+
+class CannotStart(LimitedProcessError):
+    pass
+
+
+class CallRaised(LimitedProcessError):
+    """The function raised another error than an EagleLocalError, of the class named `kind`. The process lives on."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text or kind)
+        self.kind = kind
 
 
 class LimitedProcess:
@@ -144,8 +202,7 @@ class LimitedProcess:
             raise error.with_traceback(None)
 
 
-# ---- child process: the parent's side of one process that serves calls within limits: its pipes, and the checks of
-# its time and memory
+# ---- one process: its pipes, and the checks of its time and memory
 #
 # Requests are pickled; replies are text, bytes or JSON, so that the parent never unpickles output of a process that
 # reads untrusted input. The process runs limited_child.py.
@@ -155,6 +212,7 @@ START_CPU_S, START_WALL_S = 60.0, 600.0  # for Python and what the function impo
 SLACK_PART = 8
 CHECK_S = 0.1  # between two checks of a process that takes long
 READ_BYTES = 1024 * 1024
+NOTHING = Usage(0.0, 0)  # where the system does not report it
 
 
 class ChildProcess:
@@ -163,8 +221,13 @@ class ChildProcess:
     def __init__(self, function: str, limits: ProcessLimits) -> None:
         self._limits = limits
         numbers = map(str, (limits.cpu_s, limits.memory_bytes, limits.max_reply_bytes))
-        self._process = spawn([sys.executable, "-P", "-m", limited_child.__name__, function, *numbers])
-        self._end = weakref.finalize(self, end_process, self._process)
+        try:  # in a group of its own, so that Ctrl-C does not end it during a call
+            self._process = start_module(
+                limited_child.__name__, function, *numbers, variables=make_environment(), has_own_group=True
+            )
+        except OSError as error:
+            raise CannotStart(f"no process can be started for it: {error.strerror or error}") from error
+        self.end = weakref.finalize(self, end_process, self._process, 5.0)
         self._requests, self._replies = (cast(FileIO, p) for p in (self._process.stdin, self._process.stdout))
         for pipe in (self._requests, self._replies):
             os.set_blocking(pipe.fileno(), False)
@@ -176,23 +239,20 @@ class ChildProcess:
 
     @property
     def is_running(self) -> bool:
-        return self._end.alive and self._process.poll() is None
+        return self.end.alive and self._process.poll() is None
 
     def kill(self) -> None:
         """Kill the process, from any thread; a call in progress then fails."""
         with contextlib.suppress(OSError):
             self._process.kill()
 
-    def end(self) -> None:
-        self._end()
-
     def ask(self, request: bytes) -> object:
         """Send a request and return the value of the reply."""
+        limits = self._limits
         if self._first_bytes is None:
-            self._receive(UsageWatch(self.pid, START_CPU_S, START_WALL_S))
-            self._first_bytes = read_usage(self.pid).resident_bytes
-        watch = UsageWatch(self.pid, self._limits.cpu_s, self._limits.wall_s)
-        watch.limit_memory(self._first_bytes, self._limits.memory_bytes)
+            self._receive(UsageWatch(self.pid, replace(limits, cpu_s=START_CPU_S, wall_s=START_WALL_S), 0))
+            self._first_bytes = (read_usage(self.pid) or NOTHING).resident_bytes
+        watch = UsageWatch(self.pid, limits, self._first_bytes)
         with contextlib.suppress(BrokenPipeError):  # its last reply may give the reason
             self._send(HEAD.pack(MessageKind.REQUEST, len(request)) + request, watch)
         return self._value(*self._receive(watch))
@@ -232,8 +292,7 @@ class ChildProcess:
 
     def _death(self) -> LimitedProcessError:
         """Reap the process; return the error that explains its end."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
+        has_ended_within(self._process, 1.0)
         self.kill()
         status = self._process.wait()
         if status == -signal.SIGXCPU:
@@ -249,19 +308,12 @@ class ChildProcess:
 
 
 class UsageWatch:
-    """Waits for a pipe of a process, and checks the process's time and memory."""
+    """Waits for a pipe of a process, and checks the process's time and memory. first_bytes: at its start; 0: unknown"""
 
-    def __init__(self, pid: int, cpu_s: float, wall_s: float) -> None:
-        self._pid, self._cpu_s, self._wall_s = pid, cpu_s, wall_s
-        self._most_bytes: int | None = None  # resident memory that ends it; None: not checked
-        self._allowed_bytes = 0  # as the error calls it
-        self._ends_at = time.monotonic() + wall_s
+    def __init__(self, pid: int, limits: ProcessLimits, first_bytes: int) -> None:
+        self._pid, self._limits, self._first_bytes = pid, limits, first_bytes
+        self._ends_at = time.monotonic() + limits.wall_s
         self._used_before_s: float | None = None  # read at the first check: most calls end before
-
-    def limit_memory(self, first_bytes: int, more_bytes: int) -> None:
-        if first_bytes:  # 0: unknown
-            self._allowed_bytes = more_bytes
-            self._most_bytes = first_bytes + more_bytes + more_bytes // SLACK_PART
 
     def wait(self, fd: int, event: int) -> None:
         """Wait until the pipe is ready or broken. Raises TookTooLong, TookTooMuchMemory."""
@@ -271,41 +323,20 @@ class UsageWatch:
             self._check_usage()
 
     def _check_usage(self) -> None:
-        usage = read_usage(self._pid)
+        usage, limits = read_usage(self._pid) or NOTHING, self._limits
         if self._used_before_s is None:
             self._used_before_s = usage.cpu_s
-        if usage.cpu_s - self._used_before_s > self._cpu_s:
-            raise ran_too_long(self._cpu_s)
+        if usage.cpu_s - self._used_before_s > limits.cpu_s:
+            raise ran_too_long(limits.cpu_s)
         if time.monotonic() > self._ends_at:
-            raise TookTooLong(f"it gave no answer in {self._wall_s:g} s")
-        if self._most_bytes is not None and usage.resident_bytes > self._most_bytes:
-            raise TookTooMuchMemory(self._allowed_bytes)
+            raise TookTooLong(f"it gave no answer in {limits.wall_s:g} s")
+        most_bytes = self._first_bytes + limits.memory_bytes + limits.memory_bytes // SLACK_PART
+        if self._first_bytes and usage.resident_bytes > most_bytes:
+            raise TookTooMuchMemory(limits.memory_bytes)
 
 
 def ran_too_long(cpu_s: float) -> TookTooLong:
     return TookTooLong(f"it ran for {cpu_s:g} s")
-
-
-def spawn(command: list[str]) -> subprocess.Popen[bytes]:
-    """Start the process in a process group of its own, so that Ctrl-C does not end it during a call."""
-    pipe = subprocess.PIPE
-    try:
-        return subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=make_environment(), process_group=0
-        )
-    except OSError as error:
-        raise CannotStart(f"no process can be started for it: {error.strerror or error}") from error
-
-
-def end_process(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(OSError):
-        process.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(5.0)
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
 
 
 # ---- requests and replies
@@ -316,8 +347,6 @@ def pack(args: tuple[object, ...]) -> bytes:
 def decode(kind: int, body: bytes) -> object:
     """Return the value of a reply, or raise the error that the function raised."""
     match kind:
-        case MessageKind.NONE:
-            return None
         case MessageKind.TEXT:
             return body.decode("utf-8", "surrogatepass")
         case MessageKind.BYTES:

@@ -1,10 +1,32 @@
-"""Work that may run on a thread."""
+"""Arrangements of a process for itself: its pipes, the priority of its threads, and its garbage collector."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import threading
 from collections.abc import Callable
+from typing import BinaryIO
+
+
+def take_over_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Move the pipes off fds 0 and 1, so that no called code can read or write them by accident; writing is unbuffered.
+
+    What is written to stdout then goes to stderr.
+    """
+    reading, writing = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return open(reading, "rb"), open(writing, "wb", buffering=0)
+
+
+def lower_thread_priority(niceness: int = 19) -> None:
+    """Set the niceness of this thread, which it keeps, where the system allows that: on Linux. 19 is the lowest."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
 
 
 class BackgroundWork:
@@ -26,8 +48,7 @@ class BackgroundWork:
         return not self._thread.is_alive()
 
 
-# ---- collector: the garbage collector of a starting program: a start creates objects that stay, so collections would
-# be wasted
+# ---- collector: a start creates objects that stay, so collections would be wasted
 STARTING = 100_000  # new objects between two collections, while a program starts
 _USUAL = gc.get_threshold()
 
