@@ -31,7 +31,7 @@ class CannedClient:
 
     def submit(self, request: ChatRequest, on_event: OnEvent) -> None:
         assert self.state == "ready", "a closed client was asked"
-        assert request.tells_prompt
+        assert request.tells_tokens
         assert request.id not in [other.id for other in self.asked]
         self.asked.append(request)
         self._waiting.append((request, on_event))
@@ -49,7 +49,7 @@ class CannedClient:
         on_event(Started(request.id, len(prompt), 0))
         for first in range(0, len(said), 2):  # a step may tell several
             on_event(Tokens(request.id, tuple(TextPiece(token, "?", True) for token in said[first : first + 2])))
-        tokens = (*prompt, *said) if request.tells_tokens else ()
+        tokens = (*prompt, *said)
         on_event(Finished(request.id, "stop", "", len(prompt), len(said), Timings(), SpeculationStats(), tokens=tokens))
 
     def cancel(self, request_id: str) -> None:

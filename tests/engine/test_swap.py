@@ -441,7 +441,7 @@ def check_books(harness: EngineHarness) -> None:
 
 def held_bytes(harness: EngineHarness) -> int:
     held = harness.engine._caches._swapped.values()
-    cells = [one.cells for one in held] + [known.cells for one in held for known in one.drafters]
+    cells = [one.cells for one in held] + [known[1] for one in held for known in one.drafters if known]
     states = [state for one in held for state in one.states.values()]
     return sum([len(each) for each in cells if each is not None]) + sum(map(len, states))
 
