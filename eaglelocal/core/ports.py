@@ -49,6 +49,12 @@ class Cache(Protocol):
     def last_position(self, sequence: int) -> int:
         """Return the highest position held for the sequence; -1 if there is none."""
 
+    def share(self, source: int, target: int, first: int, end: int) -> None:
+        """Let `target`, which is empty or ends before `first`, have the cells of `source` at first..end-1 too.
+
+        A target with a cache per sequence copies the cells from position 0 on, and removes the sequence's own.
+        """
+
 
 class Sampler(Protocol):
     """The sampler of one request: penalties, filters, temperature, seed. Advances with each draw."""
@@ -110,12 +116,6 @@ class Context(NativeContext, Swappable, Cache, Protocol):
     @property
     def num_branches(self) -> int:
         """The number of sequences beyond the slots', for branches of trees; 0: drafts must be chains."""
-
-    def share(self, source: int, target: int, first: int, end: int) -> None:
-        """Let `target` have the cells of `source` at positions first..end-1 too.
-
-        With a cache per sequence, cells are copied from position 0 on, and the target's own are removed.
-        """
 
     def decode_image(self, sequence: int, position: int, rows: ImageRows) -> None:
         """Decode an image into the cache, from `position` on. It gives no output rows.
@@ -190,9 +190,6 @@ class HeadContext(NativeContext, Swappable, Cache, Protocol):
     def forget(self, sequence: int, end: int) -> None:
         """Remove the cells at positions before `end`: the sequence then begins there."""
 
-    def share(self, source: int, target: int, first: int, end: int) -> None:
-        """Let `target`, which is empty or ends before `first`, have the cells of `source` at first..end-1 too."""
-
 
 class BlockContext(NativeContext, Swappable, Cache, Protocol):
     """A head that keeps target features as keys and values, and proposes all tokens of a block at once."""
@@ -209,9 +206,6 @@ class BlockContext(NativeContext, Swappable, Cache, Protocol):
 
         The next call overwrites them.
         """
-
-    def share(self, source: int, target: int, first: int, end: int) -> None:
-        """Let `target`, which is empty, have the cells of `source` at positions first..end-1 too."""
 
 
 class MedusaContext(NativeContext, Protocol):

@@ -8,7 +8,6 @@ No row waits for the token after it. A sleeping slot keeps only its newest rows 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,41 +16,23 @@ import numpy as np
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, FeatureRows, Floats, Roots, State
 from eaglelocal.core.ports import BlockContext, HeadContext, MedusaContext
-from eaglelocal.core.records import dataclass
 from eaglelocal.drafters.drafter import (
     NOTHING,
     Committed,
-    ContextDrafter,
     Continuation,
     DraftTraits,
+    Exchangeable,
     Node,
-    Swapped,
     skip_rows,
     split_proposals,
 )
 from eaglelocal.drafters.eagle3 import Eagle3
-from eaglelocal.drafters.row_buffer import HeadRows, NewestStateDrafter, RowBuffer, buffer_rows
+from eaglelocal.drafters.row_buffer import HeadDrafter, HeadRows, HeadSlot, NewestStateDrafter
 from eaglelocal.errors import EngineError
 
 
-@dataclass(slots=True)
-class BlockSlot:
-    """The draft state of a slot: the cache holds features of positions start..end-1, without holes."""
-
-    start: int = 0
-    end: int = 0
-    buffered: RowBuffer | None = None  # while the slot sleeps
-
-    @property
-    def is_empty(self) -> bool:
-        return self.start == self.end
-
-    def copy(self) -> BlockSlot:
-        return replace(self, buffered=None if self.buffered is None else RowBuffer(self.buffered))
-
-
-class BlockDrafter(ContextDrafter):
-    """A drafter (drafters.drafter.Drafter) over one head context.
+class BlockDrafter(HeadDrafter[HeadSlot]):
+    """A drafter over one head context.
 
     block_size   tokens of a block
     num_choices  tokens that are proposed at each position; drafting goes on after the best
@@ -59,14 +40,9 @@ class BlockDrafter(ContextDrafter):
 
     def __init__(self, head: BlockContext, taps: tuple[int, ...], *, block_size: int, num_choices: int = 1) -> None:
         # no margin: the features of a reused prefix are in the cache
-        super().__init__(
-            head, DraftTraits(name="dflash", taps=taps, block_size=block_size, max_depth=block_size, catches_up=True)
-        )
+        traits = DraftTraits(name="dflash", taps=taps, block_size=block_size, max_depth=block_size)
+        super().__init__(head, traits, HeadSlot)
         self._head, self._num_choices = head, num_choices
-        self._slots: defaultdict[int, BlockSlot] = defaultdict(BlockSlot)
-
-    def catch_up(self, slots: Sequence[int]) -> int:
-        return self._wake(slots)
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
@@ -88,15 +64,7 @@ class BlockDrafter(ContextDrafter):
         slot = self._slots[root.slot]
         return not slot.is_empty and slot.end == root.position
 
-    def commit(self, committed: Sequence[Committed]) -> None:
-        for rows in committed:
-            slot = self._slots[rows.slot]
-            if slot.buffered and slot.buffered.end < rows.first_position:
-                self._restart_at(rows.slot, rows.first_position)
-        self._wake([rows.slot for rows in committed])
-        self._encode_new(committed)
-
-    def _encode_new(self, committed: Sequence[Committed]) -> None:
+    def _encode_rows(self, committed: Sequence[Committed]) -> None:
         pieces = [piece for rows in committed if (piece := self._new_rows(rows)) is not None]
         if pieces:
             self._head.show(pieces)
@@ -104,76 +72,14 @@ class BlockDrafter(ContextDrafter):
     def _new_rows(self, rows: Committed) -> FeatureRows | None:
         slot, features = self._slots[rows.slot], rows.features
         if slot.is_empty:
-            slot.start = slot.end = rows.first_position
+            slot.start = slot.num_written = rows.first_position
         if rows.first_position > slot.end:
             raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.end}")
         num_cached = slot.end - rows.first_position
         if features is None or num_cached >= len(rows.tokens):
             return None
-        slot.end = rows.first_position + len(rows.tokens)
+        slot.num_written = rows.first_position + len(rows.tokens)
         return FeatureRows(rows.slot, rows.first_position + num_cached, skip_rows(features, num_cached))
-
-    def buffer(self, committed: Sequence[Committed]) -> None:
-        buffer_rows(self._slots, committed)
-
-    def _wake(self, slots: Sequence[int]) -> int:
-        """Encode the buffered rows of sleeping slots, and return how many; restart a slot whose older
-        rows are missing.
-        """
-        waking = []
-        for index in slots:
-            slot = self._slots[index]
-            if slot.buffered:
-                rows, slot.buffered = slot.buffered.join(index), None
-                waking.append(rows)
-                if rows.first_position > slot.end:
-                    self._restart_at(index, rows.first_position)
-        if waking:
-            self._encode_new(waking)
-        return sum([len(rows.tokens) for rows in waking])
-
-    def _restart_at(self, index: int, position: int) -> None:
-        self._head.remove(index, 0)
-        self._slots[index] = BlockSlot(start=position, end=position)
-
-    def skip(self, image: Committed) -> None:
-        """Forget the slot: drafting starts over after the image."""
-        self.rollback(image.slot, 0)
-
-    def rollback(self, slot: int, position: int) -> None:
-        state = self._slots[slot]
-        if state.buffered is not None:
-            state.buffered.forget(position)
-        has_hole = state.end < position and not state.buffered  # it slept too long
-        if position <= state.start or has_hole:
-            self._head.remove(slot, 0)
-            self._slots[slot] = BlockSlot(buffered=state.buffered)
-            return
-        state.end = min(state.end, position)
-        self._head.remove(slot, state.end)
-
-    def copy_slot(self, source: int, target: int, position: int) -> None:
-        """Share the cells: they are never overwritten, because later drafts and commits come after them."""
-        self._head.remove(target, 0)
-        source_slot = self._slots[source]
-        if not source_slot.is_empty:
-            self._head.share(source, target, source_slot.start, source_slot.end)
-        self._slots[target] = source_slot.copy()
-        self.rollback(target, position)
-
-    def swapped_bytes(self, slot: int) -> int:
-        buffered = self._slots[slot].buffered
-        return self._head.swapped_bytes(slot) + (0 if buffered is None else buffered.num_bytes)
-
-    def swap_out(self, slot: int) -> Swapped[BlockSlot]:
-        state = self._slots[slot]
-        return Swapped(state.copy(), None if state.is_empty else self._head.swap_out(slot))
-
-    def swap_in(self, slot: int, swapped: Swapped[BlockSlot], tokens: Sequence[int]) -> None:
-        self._head.remove(slot, 0)
-        if swapped.cells is not None:
-            self._head.swap_in(slot, swapped.cells)
-        self._slots[slot] = swapped.state.copy()
 
 
 # ---- medusa: draft by Medusa heads (arXiv 2401.10774): several small heads, each of which drafts one token from the
@@ -185,8 +91,8 @@ class BlockDrafter(ContextDrafter):
 # A token does not depend on those drafted before it. There is no cache: a slot keeps the state of its newest row
 # only, asleep or awake, so any target will do, and waking costs no step. Where a decode gives no such
 # states, as with rows of a prompt, drafting waits for the next one.
-class Medusa(NewestStateDrafter[Floats]):
-    """A drafter (drafters.drafter.Drafter) over one head context. A slot's state is [n_embd].
+class Medusa(NewestStateDrafter[Floats], Exchangeable):
+    """A drafter over one head context. A slot's state is [n_embd].
 
     tap          the layer whose input is the state after the output norm
     block_size   heads: tokens of a draft
@@ -197,7 +103,6 @@ class Medusa(NewestStateDrafter[Floats]):
         # no margin: a prompt's last token is always decoded
         super().__init__(head, DraftTraits(name="medusa", taps=(tap,), block_size=block_size, max_depth=block_size))
         self._head, self._num_choices = head, num_choices
-        self.num_rows_to_wake = 0  # the newest state is taken over
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
@@ -218,9 +123,6 @@ class Medusa(NewestStateDrafter[Floats]):
     def inherit(self, old: Medusa) -> None:
         """Take over the target's states, which every head of this kind reads."""
         self._slots = old._slots
-
-    def attach(self) -> None:
-        """Do nothing: every call of `commit` brings the states along."""
 
 
 def copy_state(rows: Committed) -> Floats | None:
@@ -250,7 +152,7 @@ class Mask(NamedTuple):
 
 
 class PEagle(Eagle3):
-    """A drafter (drafters.drafter.Drafter) over one head context."""
+    """A drafter over one head context."""
 
     def __init__(
         self,

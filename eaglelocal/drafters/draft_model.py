@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import field
 
-from eaglelocal.core.batch import NO_EXTRA_LEVELS, Batch, ExtraLevels
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, Batch, Bytes, ExtraLevels
 from eaglelocal.core.ports import Context
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import common_prefix
@@ -23,7 +23,6 @@ from eaglelocal.drafters.drafter import (
     Continuation,
     DraftTraits,
     Node,
-    Swapped,
     split_proposals,
 )
 from eaglelocal.errors import EngineError, ResourceError
@@ -47,7 +46,7 @@ class DraftModelSlot:
 
 
 class DraftModel(ContextDrafter):
-    """A drafter (drafters.drafter.Drafter) over a plain context, which holds a tree for each slot.
+    """A drafter over a plain context, which holds a tree for each slot.
 
     num_choices  children of a node that are proposed
     sequences    of the context, for chains besides the trunk; None: drafts are combs
@@ -56,7 +55,7 @@ class DraftModel(ContextDrafter):
     def __init__(self, context: Context, *, num_choices: int = 1, sequences: BranchSequences | None = None) -> None:
         self._sequences = sequences or BranchSequences(context)
         num_branches = self._sequences.num_branches
-        traits = DraftTraits(name="draft_model", num_branches=num_branches, catches_up=True, reads_texts=True)
+        traits = DraftTraits(name="draft_model", num_branches=num_branches, reads_texts=True)
         super().__init__(context, traits)
         self._context, self._num_choices = context, num_choices
         self._slots: defaultdict[int, DraftModelSlot] = defaultdict(DraftModelSlot)
@@ -180,28 +179,21 @@ class DraftModel(ContextDrafter):
     def swapped_bytes(self, slot: int) -> int:
         return self._context.swapped_bytes(slot)
 
-    def swap_out(self, slot: int) -> Swapped[DraftModelSlot]:
-        state = self._slots[slot]
-        cells = None
+    def swap_out(self, slot: int) -> tuple[DraftModelSlot, Bytes | None]:
+        state, cells = self._slots[slot], None
         if state.num_written:
-            with suppress(
-                ResourceError
-            ):  # llama.cpp copies at the next decode, which may come late for a sleeping slot
+            with suppress(ResourceError):  # llama.cpp copies at the next decode: late, if the slot sleeps
                 cells = self._context.swap_out(slot)
-        return Swapped(state.copy_committed(), cells)
+        return state.copy_committed(), cells
 
-    def swap_in(self, slot: int, swapped: Swapped[DraftModelSlot], tokens: Sequence[int]) -> None:
+    def swap_in(self, slot: int, swapped: tuple[DraftModelSlot, Bytes | None] | None, tokens: Sequence[int]) -> None:
         """Restore the slot; without its cells, the text is decoded again at the next draft."""
-        self.resume(slot, tokens)
-        if swapped.cells is not None:
-            with suppress(ResourceError):
-                self._context.swap_in(slot, swapped.cells)
-                self._slots[slot] = swapped.state.copy_committed()
-
-    def resume(self, slot: int, tokens: Sequence[int]) -> None:
-        """Keep the text; it is decoded at the next draft."""
         self._empty(slot)
         self._slots[slot] = DraftModelSlot(waiting=list(tokens))
+        if swapped is not None and (cells := swapped[1]) is not None:
+            with suppress(ResourceError):
+                self._context.swap_in(slot, cells)
+                self._slots[slot] = swapped[0].copy_committed()
 
     def _empty(self, slot: int) -> None:
         self._sequences.clear(slot)

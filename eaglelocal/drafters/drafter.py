@@ -1,10 +1,8 @@
 """The interface of drafters, which propose tokens after given nodes and learn what was committed.
 
-    begin, draft, commit, rollback, end    each drafter has these; `buffer` and `skip` replace `commit` in two cases
+    begin, draft, commit, rollback, end    the verbs; `buffer`, `skip`, `catch_up` and copies of slots have defaults
     DraftTraits                            what it needs of the target, and how it drafts
-    SlotState                              optional: copies of a slot's state
-    CatchesUp  optional: decodes deferred tokens before it drafts
-    Lookup                                 optional: a cheap answer whether there is anything to propose
+    Lookup                                 one without a model, with a cheap answer whether it could find anything
 
 A drafter does not know costs, policies, verification or other drafters. The engine owns the draft loop.
 """
@@ -12,17 +10,16 @@ A drafter does not know costs, policies, verification or other drafters. The eng
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from eaglelocal.core.batch import NO_EXTRA_LEVELS, Bytes, ExtraLevels, Features, Floats, Proposals
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, Features, Floats, Proposals
 from eaglelocal.core.draft import ROOT
 from eaglelocal.core.ports import NativeContext
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 
-StateT = TypeVar("StateT")
 PRIVATE = "\0private "  # prefix of the names of owners whose texts are not kept on disk
 
 
@@ -81,7 +78,6 @@ class DraftTraits:
     num_branches  chains of a slot's tree that it can draft besides the trunk
     reads_refused `commit` needs the drafted tokens that were refused, each with the target's likeliest token after it;
                   the first of them stood where the next root stands
-    catches_up  it defers work while it sleeps or until a draft, and has CatchesUp's method
     reads_texts   its model reads all of a text itself, but not while it sleeps
     """
 
@@ -92,19 +88,21 @@ class DraftTraits:
     reuse_margin: int = 0
     num_branches: int = 0
     reads_refused: bool = False
-    catches_up: bool = False
     reads_texts: bool = False
 
 
-class Drafter(Protocol):
-    """A source of drafts, batched over slots. Sleeping slots get `buffer`; `draft` and `commit` wake them."""
+class Drafter:
+    """A source of drafts, batched over slots. Sleeping slots get `buffer`; `draft` and `commit` wake them.
 
-    @property
-    def traits(self) -> DraftTraits: ...
+    A subclass has `traits`, and the methods that raise here.
+    """
+
+    traits: DraftTraits
 
     @property
     def native_s(self) -> float:
         """The seconds spent inside the native library so far."""
+        return 0.0
 
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
         """Start a request in the slot. An owner's text must never be drafted for another owner."""
@@ -120,74 +118,66 @@ class Drafter(Protocol):
         Each slot is drafted for from its root first, and then from the last token of its chain, until `commit`. A call
         may have several nodes of a slot, and then drafts one level.
         """
+        raise NotImplementedError
 
     def commit(self, committed: Sequence[Committed]) -> None:
         """Learn what was committed. The rows of a slot arrive in order and without holes."""
+        raise NotImplementedError
 
     def rollback(self, slot: int, position: int) -> None:
         """Forget the slot's tokens from `position` on; 0 empties the slot."""
+        raise NotImplementedError
 
     def end(self, slot: int) -> None:
         """End the slot's request; its rows may be reused."""
 
+    def close(self) -> None:
+        """Free what the drafter holds."""
+
+    # ---- optional: the defaults do for a drafter that keeps little
     def buffer(self, committed: Sequence[Committed]) -> None:
         """Keep the newest rows of sleeping slots, and do no other work."""
+        self.commit(committed)
 
     def skip(self, image: Committed) -> None:
-        """Skip an image that the target has read: its rows have no features, its tokens only identify it."""
+        """Skip an image that the target has read: its rows have no features, its tokens only identify it.
 
-    def close(self) -> None: ...
-
-
-@runtime_checkable
-class SlotState(Protocol):
-    """Optional methods of a drafter that can copy the state of a slot, and swap it to RAM and back.
-
-    Any other drafter has an empty slot after a copy or swap, and the next rows of that slot begin at any position.
-    """
-
-    def copy_slot(self, source: int, target: int, position: int) -> None:
-        """Replace the target slot by a copy of the source slot's first `position` tokens.
-
-        For the target slot they are prompt, even where they were answers of the source slot.
+        By default drafting starts over after it.
         """
-
-    def swapped_bytes(self, slot: int) -> int:
-        """Return the bytes that `swap_out` takes in RAM; a few tokens do not count."""
-
-    def swap_out(self, slot: int) -> Swapped[Any]:
-        """Return a copy of the slot's state in RAM; the slot stays as it is. Raises ResourceError."""
-
-    def swap_in(self, slot: int, swapped: Swapped[Any], tokens: Sequence[int]) -> None:
-        """Restore the slot from what `swap_out` returned.
-
-        tokens  its text, or as much of it as a following `rollback` leaves; a prompt, as in `copy_slot`
-        """
-
-
-@runtime_checkable
-class TextState(Protocol):
-    """Optional method of a drafter that can restore a slot from its tokens alone.
-
-    Any other drafter starts over after a text of which only the target's cells were restored.
-    """
-
-    def resume(self, slot: int, tokens: Sequence[int]) -> None:
-        """Restore the slot from its tokens alone; `tokens` as in SlotState.swap_in."""
-
-
-class CatchesUp(Protocol):
-    """The further method of a drafter that defers work (DraftTraits.catches_up)."""
+        self.rollback(image.slot, 0)
 
     def catch_up(self, slots: Sequence[int]) -> int:
         """Decode the deferred tokens of these slots, and return their number; `draft` then has few left.
 
         Called before drafting from the slots' roots and timed separately: it may take far longer than a draft.
         """
+        return 0
+
+    # A drafter without these four has an empty slot after a copy or swap; its next rows begin at any position.
+    def copy_slot(self, source: int, target: int, position: int) -> None:
+        """Replace the target slot by a copy of the source slot's first `position` tokens.
+
+        For the target slot they are prompt, even where they were answers of the source slot.
+        """
+        self.rollback(target, 0)
+
+    def swapped_bytes(self, slot: int) -> int:
+        """Return the bytes that `swap_out` takes in RAM; a few tokens do not count."""
+        return 0
+
+    def swap_out(self, slot: int) -> object:
+        """Return a copy of the slot's state in RAM; the slot stays as it is. Raises ResourceError."""
+        return None
+
+    def swap_in(self, slot: int, swapped: Any, tokens: Sequence[int]) -> None:
+        """Restore the slot from what `swap_out` returned; from its tokens alone, or empty, if that is None.
+
+        tokens  its text, or as much of it as a following `rollback` leaves; a prompt, as in `copy_slot`
+        """
+        self.rollback(slot, 0)
 
 
-@runtime_checkable
-class Lookup(Drafter, Protocol):
+class Lookup(Drafter):
     """A drafter without a model, which looks up earlier text: it says cheaply whether a draft could find anything."""
 
     def may_match(self, root: Node, length: int) -> bool:
@@ -196,18 +186,11 @@ class Lookup(Drafter, Protocol):
         Then `draft` could only propose the continuation of a shorter match. The call costs a few microseconds, so it
         can be made in every step. Lengths are those of core/draft.py.
         """
+        raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class Swapped(Generic[StateT]):
-    """A copy of a drafter's state of a slot, and of the slot's cells in its context; None if it has no cells."""
-
-    state: StateT
-    cells: Bytes | None = None
-
-
-class ContextDrafter:
-    """The common part of drafters over a context. It ignores owners and the ends of requests."""
+class ContextDrafter(Drafter):
+    """A drafter over a context."""
 
     def __init__(self, context: NativeContext, traits: DraftTraits) -> None:
         self._native, self.traits = context, traits
@@ -216,17 +199,24 @@ class ContextDrafter:
     def native_s(self) -> float:
         return self._native.native_s
 
-    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
-        pass
-
-    def catch_up(self, slots: Sequence[int]) -> int:
-        return 0
-
-    def end(self, slot: int) -> None:
-        pass
-
     def close(self) -> None:
         self._native.close()
+
+
+class Exchangeable(ContextDrafter):
+    """A drafter over a head that another one of the same kind can replace (head_holder.py).
+
+    num_rows_to_wake  newest rows of a text from which it drafts well
+    """
+
+    num_rows_to_wake = 0
+
+    def inherit(self, old: Any) -> None:
+        """Take over what `old`, of the same class, kept of the target's rows and knows of running requests."""
+        raise NotImplementedError
+
+    def attach(self) -> None:
+        """Read the target's rows from now on, in place of the head before. Called between two decodes."""
 
 
 def skip_rows(features: Features | Floats, num_rows: int) -> Features | Floats:

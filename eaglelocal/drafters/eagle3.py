@@ -22,7 +22,6 @@ unchanged.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import field, replace
 
@@ -31,16 +30,8 @@ from eaglelocal.core.ports import HeadContext
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.drafters.branch_sequences import BranchSequences
-from eaglelocal.drafters.drafter import (
-    Committed,
-    ContextDrafter,
-    Continuation,
-    DraftTraits,
-    Node,
-    Swapped,
-    skip_rows,
-)
-from eaglelocal.drafters.row_buffer import MAX_BUFFERED, HeadRows, RowBuffer, buffer_rows, decode_rows
+from eaglelocal.drafters.drafter import Committed, Continuation, DraftTraits, Exchangeable, Node, skip_rows
+from eaglelocal.drafters.row_buffer import MAX_BUFFERED, HeadDrafter, HeadRows, HeadSlot, RowBuffer, decode_rows
 from eaglelocal.errors import EngineError
 
 FEW_PAIRS = MAX_DRAFT_TOKENS + 1  # pairs that a step may leave; they are decoded together with the next draft
@@ -48,33 +39,17 @@ MAX_WAITING_PAIRS = 24  # beyond this, pairs are written without waiting for a d
 
 
 @dataclass(slots=True)
-class EagleSlot:
-    """The draft state of a slot; positions are the target's.
+class EagleSlot(HeadSlot):
+    """The draft state of a slot; positions are the target's. The cache holds pairs of committed tokens."""
 
-    The cache holds the pairs start..num_written-1, from any position on, without holes.
-    """
-
-    start: int = 0
-    num_written: int = 0  # position after the last pair of committed tokens in the head's cache
     waiting_tokens: list[int] = field(default_factory=list)
     waiting_states: list[State] = field(default_factory=list)
     tail: State | None = None  # g of the newest committed row, whose next token is not known yet
     states: dict[tuple[int, int], State] = field(default_factory=dict)  # of rows drafted, by chain and position
-    buffered: RowBuffer | None = None  # while the slot sleeps
 
     @property
-    def num_pairs(self) -> int:
-        """Position after the last pair, written or waiting."""
+    def end(self) -> int:
         return self.num_written + len(self.waiting_tokens)
-
-    def continues_with(self, rows: Committed) -> bool:
-        """Return whether these rows follow the pairs without a hole. The first pair needs the state of the tail."""
-        reached = self.num_pairs + (self.tail is not None)
-        return not self.is_empty and rows.first_position <= reached
-
-    @property
-    def is_empty(self) -> bool:
-        return self.num_pairs == self.start
 
     @property
     def num_bytes(self) -> int:
@@ -82,24 +57,32 @@ class EagleSlot:
         buffered = 0 if self.buffered is None else self.buffered.num_bytes
         return sum(map(len, self.waiting_states)) + buffered
 
+    def continues_with(self, rows: Committed) -> bool:
+        """Return whether these rows follow the pairs without a hole. The first pair needs the state of the tail."""
+        return not self.is_empty and rows.first_position <= self.end + (self.tail is not None)
+
+    def cut(self, end: int) -> None:
+        if self.end >= end:  # otherwise the cut is within the buffered rows, and the tail stays
+            self.tail = None
+        kept = max(end - self.num_written, 0)
+        self.waiting_tokens, self.waiting_states = self.waiting_tokens[:kept], self.waiting_states[:kept]
+        self.num_written = min(self.num_written, end)
+
     def copy(self) -> EagleSlot:
-        return replace(
-            self,
-            waiting_tokens=list(self.waiting_tokens),
-            waiting_states=list(self.waiting_states),
-            states={},
-            buffered=None if self.buffered is None else RowBuffer(self.buffered),
-        )
+        tokens, states = list(self.waiting_tokens), list(self.waiting_states)
+        return replace(HeadSlot.copy(self), waiting_tokens=tokens, waiting_states=states, states={})
 
 
-class Eagle3(ContextDrafter):
-    """A drafter (drafters.drafter.Drafter) over one head context, which holds a tree for each slot.
+class Eagle3(HeadDrafter[EagleSlot], Exchangeable):
+    """A drafter over one head context, which holds a tree for each slot.
 
     num_choices      children of a node that are proposed
     sequences        of the head's cache, for chains besides the trunk; None: drafts are combs
     window           positions that a row attends to, its own included; None: all
     max_prompt_rows  newest rows of a prompt that the head gets; None: all
     """
+
+    num_rows_to_wake = MAX_BUFFERED
 
     def __init__(
         self,
@@ -112,16 +95,13 @@ class Eagle3(ContextDrafter):
         max_prompt_rows: int | None = None,
         name: str = "eagle3",
     ) -> None:
-        self._sequences = sequences or BranchSequences(head)
         # margin 1: the pair at the end of a reused prefix needs a feature that is not cached
-        num_branches = self._sequences.num_branches
-        traits = DraftTraits(name=name, taps=taps, reuse_margin=1, num_branches=num_branches, catches_up=True)
-        super().__init__(head, traits)
+        num_branches = 0 if sequences is None else sequences.num_branches
+        traits = DraftTraits(name=name, taps=taps, reuse_margin=1, num_branches=num_branches)
+        super().__init__(head, traits, EagleSlot, sequences)
         self._head, self._num_choices, self._window = head, num_choices, window
         self._max_prompt_rows = max_prompt_rows
         self._first_needed: dict[int, int] = {}  # position in the prompt, by slot
-        self._slots: defaultdict[int, EagleSlot] = defaultdict(EagleSlot)
-        self.num_rows_to_wake = MAX_BUFFERED
         self._rows_beside_pairs = traits.block_size  # of one slot in a call, besides the waiting pairs
 
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
@@ -177,7 +157,7 @@ class Eagle3(ContextDrafter):
     def _has_pairs(self, root: Node) -> bool:
         """Return whether all pairs before the root exist, and the state for the root's own pair."""
         slot = self._slots[root.slot]
-        return slot.tail is not None and root.position == slot.num_pairs + 1
+        return slot.tail is not None and root.position == slot.end + 1
 
     def _drop_outside_window(self, index: int, slot: EagleSlot, position: int) -> None:
         """Remove the pairs before the window of the row at position - 1, written or waiting."""
@@ -199,14 +179,8 @@ class Eagle3(ContextDrafter):
 
     def commit(self, committed: Sequence[Committed]) -> None:
         committed = [rows for each in committed if (rows := self._drop_unneeded(each)) is not None]
-        if not committed:
-            return
-        for rows in committed:
-            slot = self._slots.get(rows.slot)
-            if slot is not None and slot.buffered and slot.buffered.end < rows.first_position:
-                self._restart_at(rows.slot, rows.first_position)
-        self._wake([rows.slot for rows in committed])
-        self._encode_rows(committed)
+        if committed:
+            super().commit(committed)
 
     def _drop_unneeded(self, rows: Committed) -> Committed | None:
         """Drop the rows at a long prompt's beginning; None if no row is left."""
@@ -228,42 +202,19 @@ class Eagle3(ContextDrafter):
             start += len(rows.tokens)
         self._write_long_queues()
 
-    def buffer(self, committed: Sequence[Committed]) -> None:
-        buffer_rows(self._slots, committed)
-
-    def _wake(self, slots: Sequence[int]) -> int:
-        """Encode the buffered rows of sleeping slots, and return how many; restart a slot whose older
-        rows are missing.
-        """
-        waking = []
-        for index in slots:
-            slot = self._slots.get(index)
-            if slot is not None and slot.buffered:
-                rows, slot.buffered = slot.buffered.join(index), None
-                waking.append(rows)
-                if not slot.continues_with(rows):
-                    self._restart_at(index, rows.first_position)
-        if waking:
-            self._encode_rows(waking)
-        return sum([len(rows.tokens) for rows in waking])
-
-    def _restart_at(self, index: int, position: int) -> None:
-        self._empty(index)
-        self._slots[index] = EagleSlot(start=position, num_written=position)
-
     def _queue_pairs(self, rows: Committed, fused: list[State]) -> None:
         """Pair token i with the state before it, and skip pairs that the cache already holds."""
         slot = self._slots[rows.slot]
         for i, token in enumerate(rows.tokens):
             position = rows.first_position + i - 1
-            if position < slot.num_pairs:
+            if position < slot.end:
                 continue
             state = slot.tail if i == 0 else fused[i - 1]
             if state is None and slot.is_empty:  # nothing precedes the first row of a text
                 slot.start = slot.num_written = position + 1
                 continue
-            if state is None or position != slot.num_pairs:
-                raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.num_pairs}")
+            if state is None or position != slot.end:
+                raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.end}")
             slot.waiting_tokens.append(token)
             slot.waiting_states.append(state)
         slot.tail = fused[-1]
@@ -297,53 +248,3 @@ class Eagle3(ContextDrafter):
 
     def attach(self) -> None:
         self._head.attach()
-
-    def skip(self, image: Committed) -> None:
-        """Forget the slot: drafting starts over after the image."""
-        self.rollback(image.slot, 0)
-
-    def rollback(self, slot: int, position: int) -> None:
-        """Keep the pairs of tokens before `position`: the last of them pairs token position - 1."""
-        state = self._slots[slot]
-        if state.buffered is not None:
-            state.buffered.forget(position)
-        keep = max(position - 1, 0)
-        has_hole = state.num_pairs < keep and not state.buffered  # it slept too long
-        if keep <= state.start or has_hole:
-            self._empty(slot)
-            self._slots[slot] = EagleSlot(buffered=state.buffered)
-            return
-        if state.num_pairs >= keep:  # otherwise the cut is within the buffered rows, and the tail stays
-            state.tail = None
-        state.waiting_tokens = state.waiting_tokens[: max(keep - state.num_written, 0)]
-        state.waiting_states = state.waiting_states[: len(state.waiting_tokens)]
-        state.num_written = min(state.num_written, keep)
-        self._sequences.cut(slot, state.num_written)
-        self._head.remove(slot, state.num_written)
-
-    def _empty(self, slot: int) -> None:
-        self._sequences.clear(slot)
-        self._head.remove(slot, 0)
-
-    def copy_slot(self, source: int, target: int, position: int) -> None:
-        """Share the cells: they are never overwritten, because later drafts and commits come after them."""
-        self._empty(target)
-        source_slot = self._slots[source]
-        if source_slot.start < source_slot.num_written:
-            self._head.share(source, target, source_slot.start, source_slot.num_written)
-        self._slots[target] = source_slot.copy()
-        self.rollback(target, position)
-
-    def swapped_bytes(self, slot: int) -> int:
-        return self._head.swapped_bytes(slot) + self._slots[slot].num_bytes
-
-    def swap_out(self, slot: int) -> Swapped[EagleSlot]:
-        state = self._slots[slot]
-        has_cells = state.start < state.num_written
-        return Swapped(state.copy(), self._head.swap_out(slot) if has_cells else None)
-
-    def swap_in(self, slot: int, swapped: Swapped[EagleSlot], tokens: Sequence[int]) -> None:
-        self._empty(slot)
-        if swapped.cells is not None:
-            self._head.swap_in(slot, swapped.cells)
-        self._slots[slot] = swapped.state.copy()

@@ -9,26 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.core.records import dataclass
-from eaglelocal.drafters.drafter import CatchesUp, Committed, Drafter, DraftTraits, SlotState, Swapped
+from eaglelocal.drafters.drafter import Committed, Continuation, Drafter, DraftTraits, Exchangeable, Node
 from eaglelocal.errors import IncompatibleError
-
-
-@runtime_checkable
-class Exchangeable(Drafter, SlotState, CatchesUp, Protocol):
-    """A drafter over a head that another one of the same kind can replace."""
-
-    @property
-    def num_rows_to_wake(self) -> int:
-        """Number of newest rows of a text from which it drafts well."""
-
-    def inherit(self, old: Self) -> None:
-        """Take over what `old` kept of the target's rows, and what it knows of running requests."""
-
-    def attach(self) -> None:
-        """Read the target's rows from now on, in place of the head before. Called between two decodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,20 +31,13 @@ class OpenHead:
     version: int = 0
 
 
-class OwnState(NamedTuple):
-    """A slot's state in RAM, with the number of heads replaced by then: a later head cannot use its cells."""
-
-    generation: int
-    swapped: Swapped[Any]
-
-
 OpenHeadFile = Callable[[Path, int], OpenHead]
 CloseHead = Callable[[], None]
 Exchange = Callable[[], CloseHead | None]  # None: call it again after the next step
 
 
-class HeadHolder:
-    """The drafter (drafters.drafter.Drafter) over the head in use.
+class HeadHolder(Drafter):
+    """The drafter over the head in use.
 
     open_head  opens the head in a file, with its version, in any thread; raises EagleLocalError
     """
@@ -75,12 +53,7 @@ class HeadHolder:
         self._head = head
         self._drafters: tuple[Exchangeable, ...] = (head.drafter,)  # in use, and the next one
         self._next: OpenHead | None = None
-        self.draft, self.catch_up = head.drafter.draft, head.drafter.catch_up
-        self.swapped_bytes = head.drafter.swapped_bytes
-
-    @property
-    def traits(self) -> DraftTraits:
-        return self._head.drafter.traits
+        self.traits = head.drafter.traits
 
     @property
     def native_s(self) -> float:
@@ -149,6 +122,14 @@ class HeadHolder:
         needed = self._drafters[-1].num_rows_to_wake
         return self._num_commits >= needed or all(count >= needed for count in self._rows.values())
 
+    def catch_up(self, slots: Sequence[int]) -> int:
+        return self._head.drafter.catch_up(slots)
+
+    def draft(
+        self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
+    ) -> list[Continuation]:
+        return self._head.drafter.draft(nodes, depth, extra_levels)
+
     # ---- what the next head follows too
     def begin(self, slot: int, owner: str, num_prompt: int) -> None:
         self._rows[slot] = 0
@@ -189,15 +170,18 @@ class HeadHolder:
         for drafter in self._drafters:
             drafter.copy_slot(source, target, position)
 
-    def swap_out(self, slot: int) -> Swapped[OwnState]:
-        swapped = self._head.drafter.swap_out(slot)
-        return Swapped(OwnState(self._generation, swapped))
+    def swapped_bytes(self, slot: int) -> int:
+        return self._head.drafter.swapped_bytes(slot)
 
-    def swap_in(self, slot: int, swapped: Swapped[OwnState], tokens: Sequence[int]) -> None:
+    def swap_out(self, slot: int) -> tuple[int, object]:
+        """Return the slot's state, with the number of heads replaced by now: a later head cannot use its cells."""
+        return self._generation, self._head.drafter.swap_out(slot)
+
+    def swap_in(self, slot: int, swapped: tuple[int, object] | None, tokens: Sequence[int]) -> None:
         """Restore the slot if this head wrote it; otherwise the slot stays empty, as after a copy without state."""
         self.rollback(slot, 0)
-        if swapped.state.generation == self._generation:
-            self._head.drafter.swap_in(slot, swapped.state.swapped, tokens)
+        if swapped is not None and swapped[0] == self._generation:
+            self._head.drafter.swap_in(slot, swapped[1], tokens)
 
     def close(self) -> None:
         if self._next is not None:

@@ -19,7 +19,7 @@ from typing import TypeVar
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.core.draft import MATCH_LENGTHS
 from eaglelocal.core.records import dataclass
-from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, DraftTraits, Node, Swapped
+from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, DraftTraits, Lookup, Node
 
 MAX_GRAMS = 8192  # of an owner, by two tokens and by one; the oldest go first
 MAX_OWNERS = 16  # whose n-grams are kept; the least recent goes first
@@ -89,11 +89,10 @@ class LookaheadSlot:
         self.drafted.clear()
 
 
-class Lookahead:
-    """A drafter (drafters.drafter.Drafter) without a model, of n-grams that the target guessed."""
+class Lookahead(Lookup):
+    """A drafter without a model, of n-grams that the target guessed."""
 
     traits = DraftTraits(name="lookahead", reads_refused=True)
-    native_s = 0.0
 
     def __init__(self) -> None:
         self._slots: defaultdict[int, LookaheadSlot] = defaultdict(LookaheadSlot)
@@ -103,9 +102,6 @@ class Lookahead:
         state = self._slots[slot]
         state.owner, state.num_prompt = owner, num_prompt
         state.forget(state.end)
-
-    def end(self, slot: int) -> None:
-        """Do nothing: the n-grams stay, for the owner's other requests."""
 
     def may_match(self, root: Node, length: int) -> bool:
         """Return whether kept n-grams continue the text: pairs for longer matches, single tokens only for the shortest.
@@ -153,8 +149,6 @@ class Lookahead:
             state.newest, state.end = (tokens[-2], tokens[-1]), rows.first_position + len(rows.tokens)
             state.drafted.clear()
 
-    buffer = commit  # costs next to nothing
-
     def _learn(self, state: LookaheadSlot, tokens: Sequence[int], refused: Sequence[tuple[int, int]]) -> None:
         """Keep the n-grams of an answer's tokens, the first two of which are known, and the guesses after them.
 
@@ -185,18 +179,8 @@ class Lookahead:
         """Copy nothing: the n-grams belong to owners, and the next rows bring the last token."""
         self._slots[target].forget(position)
 
-    def swapped_bytes(self, slot: int) -> int:
-        return 0
-
-    def swap_out(self, slot: int) -> Swapped[None]:
-        return Swapped(None)
-
-    def swap_in(self, slot: int, swapped: Swapped[None], tokens: Sequence[int]) -> None:
+    def swap_in(self, slot: int, swapped: None, tokens: Sequence[int]) -> None:
         self._slots[slot].forget(len(tokens))
-
-    def resume(self, slot: int, tokens: Sequence[int]) -> None:
-        """Restore the slot from its tokens alone."""
-        self.swap_in(slot, Swapped(None), tokens)
 
     def close(self) -> None:
         self._slots.clear()

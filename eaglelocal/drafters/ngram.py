@@ -22,7 +22,7 @@ from eaglelocal.backend.suffix_automaton import SuffixAutomaton
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.core.draft import MATCH_LENGTHS
 from eaglelocal.core.records import dataclass
-from eaglelocal.drafters.drafter import NOTHING, PRIVATE, Committed, Continuation, DraftTraits, Node, Swapped
+from eaglelocal.drafters.drafter import NOTHING, PRIVATE, Committed, Continuation, DraftTraits, Lookup, Node
 from eaglelocal.drafters.lookup_memory import LookupMemory
 from eaglelocal.drafters.text_index import CONTEXT, Generations, SuffixCursor
 from eaglelocal.errors import EngineError
@@ -163,8 +163,8 @@ class NgramSlot:
                 cursor.walk(self.text[-CONTEXT:])
 
 
-class Ngram:
-    """A drafter (drafters.drafter.Drafter) without a model.
+class Ngram(Lookup):
+    """A drafter without a model.
 
     max_tokens  of a slot's text: the context. An index holds twice as many at most
     memory      of the owners' texts on disk; None: only recent answers are found, and only until the process ends
@@ -173,7 +173,6 @@ class Ngram:
     """
 
     traits = DraftTraits(name="ngram")
-    native_s = 0.0
 
     def __init__(
         self,
@@ -327,19 +326,8 @@ class Ngram:
             target, source_slot.text[: max(position - source_slot.start, 0)], source_slot.start, position
         )
 
-    def swapped_bytes(self, slot: int) -> int:
-        return 0
-
-    def swap_out(self, slot: int) -> Swapped[None]:
-        """Return no state: `swap_in` gets the tokens, which suffice."""
-        return Swapped(None)
-
-    def swap_in(self, slot: int, swapped: Swapped[None], tokens: Sequence[int]) -> None:
+    def swap_in(self, slot: int, swapped: None, tokens: Sequence[int]) -> None:
         self._replace_text(slot, array("i", tokens), 0, len(tokens))
-
-    def resume(self, slot: int, tokens: Sequence[int]) -> None:
-        """Restore the slot from its tokens alone."""
-        self.swap_in(slot, Swapped(None), tokens)
 
     def _replace_text(self, slot: int, text: array[int], start: int, position: int) -> None:
         self.end(slot)

@@ -7,15 +7,16 @@ more than a plain one. For the same reason the methods touch only the ends of th
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Generic, NamedTuple, Protocol
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, Floats, PairBatch, State
-from eaglelocal.core.ports import HeadContext, NativeContext
+from eaglelocal.core.batch import NO_EXTRA_LEVELS, Bytes, ExtraLevels, Floats, PairBatch, State
+from eaglelocal.core.ports import BlockContext, HeadContext, NativeContext
 from eaglelocal.core.records import dataclass
+from eaglelocal.drafters.branch_sequences import BranchSequences
 from eaglelocal.drafters.drafter import (
     NOTHING,
     Committed,
@@ -23,10 +24,10 @@ from eaglelocal.drafters.drafter import (
     Continuation,
     DraftTraits,
     Node,
-    StateT,
-    Swapped,
     split_proposals,
 )
+
+StateT = TypeVar("StateT")
 
 MAX_BUFFERED = 64  # rows
 
@@ -111,21 +112,6 @@ class RowBuffer:
             self._num_rows = MAX_BUFFERED
 
 
-class BufferingSlot(Protocol):
-    """A drafter's state of a slot that can sleep."""
-
-    buffered: RowBuffer | None
-
-
-def buffer_rows(slots: Mapping[int, BufferingSlot], committed: Sequence[Committed]) -> None:
-    """Keep the committed rows of sleeping slots. `slots` creates the state of a slot that it lacks."""
-    for rows in committed:
-        slot = slots[rows.slot]
-        if slot.buffered is None:
-            slot.buffered = RowBuffer()
-        slot.buffered.add(rows)
-
-
 # ---- head rows: collect the rows of a head's decode, and draft after them
 class HeadDraft(NamedTuple):
     """A head's proposal after a node, and the state of the last row, which the next one reads."""
@@ -183,6 +169,148 @@ def decode_rows(
     return [by_node.get(node, HeadDraft(NOTHING)) for node in nodes]
 
 
+# ---- head drafters: the common part of drafters over a head with a cache, whose slots sleep and wake
+@dataclass(slots=True)
+class HeadSlot:
+    """The draft state of a slot: the head's cache holds positions start..num_written-1, without holes."""
+
+    start: int = 0
+    num_written: int = 0
+    buffered: RowBuffer | None = None  # while the slot sleeps
+
+    @property
+    def end(self) -> int:
+        """Position after all that is written, or waits to be."""
+        return self.num_written
+
+    @property
+    def is_empty(self) -> bool:
+        return self.start == self.end
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of buffered features."""
+        return 0 if self.buffered is None else self.buffered.num_bytes
+
+    def continues_with(self, rows: Committed) -> bool:
+        """Return whether these rows follow without a hole."""
+        return not self.is_empty and rows.first_position <= self.end
+
+    def cut(self, end: int) -> None:
+        """Forget everything from position `end` on."""
+        self.num_written = min(self.num_written, end)
+
+    def copy(self) -> Self:
+        return replace(self, buffered=RowBuffer(self.buffered) if self.buffered else None)
+
+
+SlotT = TypeVar("SlotT", bound=HeadSlot)
+
+
+class HeadDrafter(ContextDrafter, Generic[SlotT]):
+    """A drafter over a head with a cache. Subclasses draft, and write committed rows into the cache.
+
+    sequences  of the cache, for chains besides the trunk; None: there are none
+    """
+
+    def __init__(
+        self,
+        cache: HeadContext | BlockContext,
+        traits: DraftTraits,
+        new_slot: type[SlotT],
+        sequences: BranchSequences | None = None,
+    ) -> None:
+        super().__init__(cache, traits)
+        self._cache, self._new_slot = cache, new_slot
+        self._sequences = sequences or BranchSequences(cache)
+        self._slots: defaultdict[int, SlotT] = defaultdict(new_slot)
+
+    def _encode_rows(self, committed: Sequence[Committed]) -> None:
+        """Encode rows of awake slots, and write them or let them wait."""
+        raise NotImplementedError
+
+    def catch_up(self, slots: Sequence[int]) -> int:
+        return self._wake(slots)
+
+    def commit(self, committed: Sequence[Committed]) -> None:
+        for rows in committed:
+            slot = self._slots.get(rows.slot)
+            if slot is not None and slot.buffered and slot.buffered.end < rows.first_position:
+                self._restart_at(rows.slot, rows.first_position)
+        self._wake([rows.slot for rows in committed])
+        self._encode_rows(committed)
+
+    def buffer(self, committed: Sequence[Committed]) -> None:
+        for rows in committed:
+            slot = self._slots[rows.slot]
+            if slot.buffered is None:
+                slot.buffered = RowBuffer()
+            slot.buffered.add(rows)
+
+    def _wake(self, slots: Sequence[int]) -> int:
+        """Encode the buffered rows of sleeping slots, and return how many; restart a slot whose older rows are
+        missing.
+        """
+        waking = []
+        for index in slots:
+            slot = self._slots.get(index)
+            if slot is not None and slot.buffered:
+                rows, slot.buffered = slot.buffered.join(index), None
+                waking.append(rows)
+                if not slot.continues_with(rows):
+                    self._restart_at(index, rows.first_position)
+        if waking:
+            self._encode_rows(waking)
+        return sum([len(rows.tokens) for rows in waking])
+
+    def _restart_at(self, index: int, position: int) -> None:
+        self._empty(index)
+        self._slots[index] = self._new_slot(start=position, num_written=position)
+
+    def _empty(self, index: int) -> None:
+        self._sequences.clear(index)
+        self._cache.remove(index, 0)
+
+    def rollback(self, slot: int, position: int) -> None:
+        state = self._slots[slot]
+        if state.buffered is not None:
+            state.buffered.forget(position)
+        end = max(position - self.traits.reuse_margin, 0)  # of what stays
+        has_hole = state.end < end and not state.buffered  # it slept too long
+        if end <= state.start or has_hole:
+            self._empty(slot)
+            self._slots[slot] = self._new_slot(buffered=state.buffered)
+            return
+        state.cut(end)
+        self._sequences.cut(slot, state.num_written)
+        self._cache.remove(slot, state.num_written)
+
+    def copy_slot(self, source: int, target: int, position: int) -> None:
+        """Share the cells: they are never overwritten, because later drafts and commits come after them."""
+        self._empty(target)
+        state = self._slots[source]
+        if state.start < state.num_written:
+            self._cache.share(source, target, state.start, state.num_written)
+        self._slots[target] = state.copy()
+        self.rollback(target, position)
+
+    def swapped_bytes(self, slot: int) -> int:
+        return self._cache.swapped_bytes(slot) + self._slots[slot].num_bytes
+
+    def swap_out(self, slot: int) -> tuple[SlotT, Bytes | None]:
+        state = self._slots[slot]
+        return state.copy(), self._cache.swap_out(slot) if state.start < state.num_written else None
+
+    def swap_in(self, slot: int, swapped: tuple[SlotT, Bytes | None] | None, tokens: Sequence[int]) -> None:
+        self.rollback(slot, 0)
+        if swapped is None:
+            return
+        state, cells = swapped
+        if cells is not None:
+            self._cache.swap_in(slot, cells)
+        self._slots[slot] = state.copy()
+
+
 # ---- newest state: the common part of drafters that keep only the target's state at a slot's newest row, asleep or
 # awake
 @dataclass(slots=True)
@@ -213,12 +341,6 @@ class NewestStateDrafter(ContextDrafter, Generic[StateT]):
         for rows, state in zip(committed, self.read_states(committed), strict=True):
             self._slots[rows.slot] = NewestState(state, rows.first_position + len(rows.tokens))
 
-    buffer = commit  # the newest state is all that it needs to wake
-
-    def skip(self, image: Committed) -> None:
-        """Forget the slot: drafting starts over after the image."""
-        self.rollback(image.slot, 0)
-
     def rollback(self, slot: int, position: int) -> None:
         if position < self._slots[slot].end:
             self._slots[slot] = NewestState()
@@ -227,11 +349,8 @@ class NewestStateDrafter(ContextDrafter, Generic[StateT]):
         self._slots[target] = replace(self._slots[source])
         self.rollback(target, position)
 
-    def swapped_bytes(self, slot: int) -> int:
-        return 0
+    def swap_out(self, slot: int) -> NewestState[StateT]:
+        return replace(self._slots[slot])
 
-    def swap_out(self, slot: int) -> Swapped[NewestState[StateT]]:
-        return Swapped(replace(self._slots[slot]))
-
-    def swap_in(self, slot: int, swapped: Swapped[NewestState[StateT]], tokens: Sequence[int]) -> None:
-        self._slots[slot] = replace(swapped.state)
+    def swap_in(self, slot: int, swapped: NewestState[StateT] | None, tokens: Sequence[int]) -> None:
+        self._slots[slot] = NewestState() if swapped is None else replace(swapped)

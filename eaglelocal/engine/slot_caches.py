@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.ports import Context
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.drafters.drafter import Committed, Drafter, SlotState, Swapped, TextState
+from eaglelocal.drafters.drafter import Committed, Drafter
 from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.sequence_ids import SequenceIds
@@ -33,7 +33,7 @@ class SwappedSlot(NamedTuple):
 
     cells: Bytes
     states: dict[int, bytearray]  # by position; decoding can resume there although cells cannot be cut
-    drafters: list[Swapped[Any]] | None  # the states of the drafters that have SlotState; None: it was read from disk
+    drafters: list[object]  # what each drafter's `swap_out` returned; None, as after reading from disk: only the tokens
 
 
 class SlotCaches:
@@ -50,8 +50,6 @@ class SlotCaches:
         self._context, self._branches = context, branches
         self.files: ConversationFiles | None = None  # conversations on disk
         self._drafters, self._scheduler, self._num_slots = drafters, scheduler, num_slots
-        self._with_slot_state = [drafter for drafter in drafters if isinstance(drafter, SlotState)]
-        self._without_slot_state = [drafter for drafter in drafters if not isinstance(drafter, SlotState)]
         self._reads_refused = any(drafter.traits.reads_refused for drafter in drafters)
         self._saved: dict[tuple[int, int], bytearray] = {}  # states, by the scheduler's checkpoints
         self._swapped: dict[int, SwappedSlot] = {}  # by the scheduler's keys
@@ -70,16 +68,10 @@ class SlotCaches:
             self._swap_in(assignment, swapped)
         elif source is not None:
             self._branches.copy_slot(source, slot, assignment.sequence.num_reused)
-            for drafter in self._with_slot_state:
+            for drafter in self._drafters:
                 drafter.copy_slot(source, slot, assignment.num_unchanged)
-            self._empty_drafters(slot)
         elif assignment.is_cut:
             self._cut(assignment, self._saved.get((slot, assignment.sequence.num_reused)))
-
-    def _empty_drafters(self, slot: int) -> None:
-        """Empty the slot in the drafters that could not copy or restore its new contents."""
-        for drafter in self._without_slot_state:
-            drafter.rollback(slot, 0)
 
     def copy_ahead(self) -> bool:
         """Copy a piece of an idle slot's conversation to RAM. Return False if there is nothing to copy.
@@ -123,7 +115,7 @@ class SlotCaches:
         try:
             if swap.make_room(key, self._swapped_bytes(slot)):
                 self._forget_swapped()  # free evicted copies before allocating this one
-                drafters = [drafter.swap_out(slot) for drafter in self._with_slot_state]
+                drafters = [drafter.swap_out(slot) for drafter in self._drafters]
                 cells, states = self._context.swap_out(slot, buffer), self._copy_states(slot, swap[key])
                 if swap.make_room(key, swap[key].num_bytes + sum(map(len, states.values()))):
                     self._swapped[key] = SwappedSlot(cells, states, drafters)
@@ -147,14 +139,12 @@ class SlotCaches:
             tokens = list(text.tokens)
             key = swap.put(SwappedText(tokens, is_seen=True, places=text.places, owner=owner, adapters=adapters))
             if swap.make_room(key, len(cells) + sum(map(len, states.values()))):
-                self._swapped[key] = SwappedSlot(cells, states, drafters=None)
+                self._swapped[key] = SwappedSlot(cells, states, [None] * len(self._drafters))
         self._forget_swapped()
 
     def _swapped_bytes(self, slot: int) -> int:
         """Return the bytes of the slot's cells in RAM, including the drafters'."""
-        return self._context.swapped_bytes(slot) + sum(
-            [drafter.swapped_bytes(slot) for drafter in self._with_slot_state]
-        )
+        return self._context.swapped_bytes(slot) + sum([drafter.swapped_bytes(slot) for drafter in self._drafters])
 
     def _copy_states(self, slot: int, conversation: SwappedText) -> dict[int, bytearray]:
         """Return the state at each position where the conversation can resume.
@@ -177,8 +167,8 @@ class SlotCaches:
         self._branches.cut(slot, 0)
         try:
             self._context.swap_in(slot, swapped.cells)
-            self._swap_in_drafters(slot, swapped, tokens)
-            self._empty_drafters(slot)
+            for drafter, state in zip(self._drafters, swapped.drafters, strict=True):
+                drafter.swap_in(slot, state, tokens)
         except ResourceError:
             self.forget(slot)
             self._scheduler.restart(sequence)
@@ -188,17 +178,6 @@ class SlotCaches:
             if assignment.is_cut:
                 self._cut(assignment, swapped.states.get(sequence.num_reused))
         self._forget_swapped()
-
-    def _swap_in_drafters(self, slot: int, swapped: SwappedSlot, tokens: list[int]) -> None:
-        if swapped.drafters is None:
-            for drafter in self._drafters:
-                if isinstance(drafter, TextState):
-                    drafter.resume(slot, tokens)
-                else:
-                    drafter.rollback(slot, 0)
-            return
-        for drafter, state in zip(self._with_slot_state, swapped.drafters, strict=True):
-            drafter.swap_in(slot, state, tokens)
 
     def _cut(self, assignment: SlotAssignment, state: bytearray | None) -> None:
         """Cut the slot and the drafters back to the reused prefix.

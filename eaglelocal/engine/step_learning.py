@@ -9,13 +9,12 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Several
-from typing import cast
 
 from eaglelocal.core.draft import ROOT, Draft, Verdict
 from eaglelocal.core.ports import Context
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.sequence import Sequence
-from eaglelocal.drafters.drafter import CatchesUp, Drafter, Lookup, Node
+from eaglelocal.drafters.drafter import Drafter, Lookup, Node
 from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.step_times import StepTimes
 from eaglelocal.engine.step_timing import StepMarks
@@ -239,10 +238,10 @@ def grow(
 def catch_up(drafter: Drafter, nodes: Several[Node]) -> list[DraftCall]:
     """Let the drafter decode deferred tokens before it drafts after roots; return that as a call of no levels."""
     slots = [node.slot for node in nodes if node.is_root]
-    if not (slots and drafter.traits.catches_up):
+    if not slots:
         return []
     started_at = time.perf_counter()
-    num_read = cast(CatchesUp, drafter).catch_up(slots)
+    num_read = drafter.catch_up(slots)
     return [DraftCall(drafter.traits.name, num_read, time.perf_counter() - started_at, 0)] if num_read else []
 
 

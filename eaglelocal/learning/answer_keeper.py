@@ -17,9 +17,8 @@ from queue import SimpleQueue
 from eaglelocal.client.client import OnEvent
 from eaglelocal.client.engine_client import Submit
 from eaglelocal.core.events import Failed, Finished, RequestEvent, Tokens
-from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, ChatRequest
-from eaglelocal.learning.kept_answers import MAX_CHARS, KeptAnswers, KeptSize, guess_kind, make_answer
+from eaglelocal.learning.kept_answers import MAX_CHARS, KeptAnswer, KeptAnswers, KeptSize, guess_kind, make_answer
 
 MIN_TOKENS = 8  # of an answer
 MIN_CANCELLED_TOKENS = 64  # of one that was cancelled
@@ -86,20 +85,12 @@ class _CountedListener:
             raise
 
 
-@dataclass(frozen=True, slots=True)
-class _EndedAnswer:
-    owner: str
-    tokens: tuple[int, ...]
-    num_prompt: int
-    kind: int
-
-
 class AnswerKeeper:
     """Keeps the answers of one model for the owners who agreed. After an error nothing is kept any more."""
 
     def __init__(self, answers: KeptAnswers, owners: frozenset[str], activity: RequestActivity) -> None:
         self._answers, self.owners, self._activity = answers, owners, activity
-        self._ended: SimpleQueue[_EndedAnswer | None] = SimpleQueue()
+        self._ended: SimpleQueue[tuple[str, KeptAnswer] | None] = SimpleQueue()
         self.trouble = ""  # why nothing is kept any more
         self.num_kept = 0  # since the start
         self.size = KeptSize()
@@ -123,7 +114,7 @@ class AnswerKeeper:
         tokens, num = finished.tokens, finished.completion_tokens
         least = MIN_CANCELLED_TOKENS if finished.reason == "cancelled" else MIN_TOKENS
         if num >= least and len(tokens) > num and min(tokens) >= 0:
-            self._ended.put(_EndedAnswer(owner, tokens, len(tokens) - num, kind))
+            self._ended.put((owner, make_answer(tokens, len(tokens) - num, kind=kind)))
 
     def close(self) -> None:
         """Write the answers that have ended, and end the thread."""
@@ -142,7 +133,7 @@ class AnswerKeeper:
             if self.trouble:
                 continue
             try:
-                self._answers.append(ended.owner, make_answer(ended.tokens, ended.num_prompt, kind=ended.kind))
+                self._answers.append(*ended)
             except OSError as error:
                 self.trouble = f"no more answers are kept: {self._answers.folder}: {error.strerror}"
                 _log.warning("%s", self.trouble)

@@ -185,43 +185,32 @@ class TargetHistory:
     @classmethod
     def from_json(cls, content: bytes) -> TargetHistory:
         """Read a history. Raises ValueError for anything else."""
-        stored: dict[str, Any] = read_object(content)
-        if stored.get("format") != FORMAT or not isinstance(stored.get("target"), str):
-            raise ValueError("it is no history of drafts")
-        kinds = stored.get("kinds")
-        if not isinstance(kinds, dict) or len(kinds) > MAX_KINDS:
-            raise ValueError("it has no kinds")
-        return cls(stored["target"], {str(kind)[:MAX_NAME]: read_kind(one) for kind, one in kinds.items()})
+        stored: Any = read_object(content)
+        try:
+            if stored["format"] != FORMAT or len(stored["kinds"]) > MAX_KINDS:
+                raise ValueError("it is no history of drafts")
+            kinds = {str(kind)[:MAX_NAME]: read_kind(one) for kind, one in stored["kinds"].items()}
+            return cls(str(stored["target"]), kinds)
+        except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            raise ValueError("it is no history of drafts") from error
 
 
-def read_kind(stored: object) -> KindHistory:
-    """Read one kind's counts. Raises ValueError."""
-    if not isinstance(stored, dict) or not isinstance(stored.get("batches"), list):
-        raise ValueError("a kind is no object with batches")
-    batches = [read_batch(one) for one in stored["batches"][:MAX_BATCHES]]
-    return KindHistory(read_counts(stored.get("history")), batches, read_conditions(stored.get("before")))
+def read_kind(stored: Any) -> KindHistory:
+    batches = stored["batches"][:MAX_BATCHES]
+    runs = [AnswerRun(read_counts(one["counts"]), read_conditions(one["conditions"])) for one in batches]
+    return KindHistory(read_counts(stored["history"]), runs, read_conditions(stored["before"]))
 
 
-def read_batch(stored: object) -> AnswerRun:
-    if not isinstance(stored, dict):
-        raise ValueError("a batch is no object")
-    return AnswerRun(read_counts(stored.get("counts")), read_conditions(stored.get("conditions")))
-
-
-def read_counts(stored: object) -> Counts:
-    if not isinstance(stored, dict):
-        raise ValueError("counts are no object")
-    drafts, accepted = stored.get("drafts"), stored.get("accepted")
-    if not isinstance(drafts, (int, float)) or not isinstance(accepted, (int, float)):
-        raise ValueError("counts are no numbers")
+def read_counts(stored: Any) -> Counts:
+    drafts, accepted = float(stored["drafts"]), float(stored["accepted"])
     if not 0 <= accepted <= drafts + 1e-6 <= 2 * MAX_HISTORY:
         raise ValueError("counts are not those of drafts")
-    return Counts(float(drafts), float(accepted))
+    return Counts(drafts, accepted)
 
 
-def read_conditions(stored: object) -> dict[str, str]:
-    if not isinstance(stored, dict) or len(stored) > MAX_KINDS:
-        raise ValueError("conditions are no object")
+def read_conditions(stored: Any) -> dict[str, str]:
+    if len(stored) > MAX_KINDS:
+        raise ValueError("too many conditions")
     return {str(name)[:MAX_NAME]: str(value)[:MAX_NAME] for name, value in stored.items()}
 
 

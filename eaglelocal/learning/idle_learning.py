@@ -141,7 +141,6 @@ class IdleLearning:
         self._activity = RequestActivity(self._interrupt, now)
         self._models: list[ModelLearning] = []
         self._running: _RunningSession | None = None
-        self._lock = threading.Lock()  # guards _running: a child is started only while no request runs
         self._ending = threading.Event()
         self._paused, self._prune_at = "", now()
         self._thread = threading.Thread(target=self._run, name="idle-learning", daemon=True)
@@ -151,10 +150,8 @@ class IdleLearning:
     def open(self, plan: Plan) -> ModelLearning:
         """Return the learning of a model that is about to be loaded. Raises OSError where its file cannot be read."""
         folder = locations.learning_dir() / fingerprint_model(plan.target)
-        given = self._options
-        answers = KeptAnswers(
-            folder / ANSWERS, max_bytes=given.max_bytes, max_age_s=given.max_age_s, target=plan.target
-        )
+        max_bytes, max_age_s = self._options.max_bytes, self._options.max_age_s
+        answers = KeptAnswers(folder / ANSWERS, max_bytes=max_bytes, max_age_s=max_age_s, target=plan.target)
         base, why = find_base(plan)
         versions = find_versions(plan.target, base) if base is not None else None
         for failed in [model for model in self._models if model.client is None and model.folder == folder]:
@@ -209,20 +206,16 @@ class IdleLearning:
     def close(self) -> None:
         """End the learning process and the threads."""
         self._ending.set()
-        if (running := self._get_running()) is not None:
+        if (running := self._running) is not None:
             running.child.stop()
         self._thread.join()
         for model in list(self._models):
             model.keeper.close()
 
     # ---- learning
-    def _get_running(self) -> _RunningSession | None:
-        with self._lock:
-            return self._running
-
     def _interrupt(self) -> None:
         """Freeze the learning process because a request arrived; it ends later."""
-        if (running := self._get_running()) is not None:
+        if (running := self._running) is not None:
             running.child.give_way(self._is_quiet)
 
     def _is_quiet(self) -> bool:
@@ -258,9 +251,7 @@ class IdleLearning:
         threads = max(count_usable_threads() - 1, 1)
         job = model.make_job(threads, self._options.min_new, self._options.general)
         num_kept, last = model.keeper.num_kept, None
-        running = _RunningSession(model, LearningChild(job))
-        with self._lock:
-            self._running = running
+        self._running = running = _RunningSession(model, LearningChild(job))
         if self._activity.num_running or self._ending.is_set():  # since the process was started
             running.child.kill()
         try:
@@ -268,8 +259,7 @@ class IdleLearning:
                 running.state = last.state if last.state in ("learning", "judging") else running.state
         finally:
             running.child.close()
-            with self._lock:
-                self._running = None
+            self._running = None
         if last is not None:
             self._apply(model, last, num_kept)
 
@@ -282,7 +272,6 @@ class IdleLearning:
             model.note, model.due_at_kept = last.note, num_kept + last.missing
             if last.note:
                 _log.info("learning: %s", last.note)
-        if last.state == "done":
             self._use_current(model, last)
 
     def _use_current(self, model: ModelLearning, last: SessionReport) -> None:
@@ -293,22 +282,16 @@ class IdleLearning:
             return
         if model.client is None or version is None or version == model.version:
             return
-        why = exchange_head(model.client, last.head, version) if last.head else last.trouble
-        if why:
-            model.note = f"version {version} is used after the next start: {why}"
+        try:
+            if not last.head:
+                raise EagleLocalError(last.trouble)
+            model.client.swap_head(Path(last.head), version)
+        except EagleLocalError as error:
+            model.note = f"version {version} is used after the next start: {error.message}"
             _log.warning("%s", model.note)
         else:
             model.version = version
             _log.info("version %d of the head drafts now", version)
-
-
-def exchange_head(client: HeadClient, head: str, version: int) -> str:
-    """Make an engine draft with the head in a file; return the reason if it does not, or ""."""
-    try:
-        client.swap_head(Path(head), version)
-    except EagleLocalError as error:
-        return error.message
-    return ""
 
 
 def find_base(plan: Plan) -> tuple[Path | None, str]:

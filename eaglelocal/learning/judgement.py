@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
 from statistics import fmean, variance
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from eaglelocal.core.atomic_file import PRIVATE, make_folder
 from eaglelocal.core.json_text import read_json
@@ -164,23 +164,12 @@ def read_judged(path: Path) -> dict[str, JudgedText | None]:
         return found
     for line in lines:
         with suppress(ValueError, TypeError, OverflowError):  # of a write that was cut off, and the next one
-            key, figures = read_pair(line)
-            found[key] = None if figures is None else read_text(figures)
+            pair: Any = read_json(line)
+            key, figures = pair
+            found[str(key)] = None if figures is None else read_text(*figures)
     return found
 
 
-def read_pair(line: bytes) -> tuple[str, object]:
-    """Return the key of a text and its figures. Raises ValueError or TypeError."""
-    pair = read_json(line)
-    if not isinstance(pair, list) or len(pair) != 2:
-        raise ValueError("it is no pair")
-    return str(pair[0]), pair[1]
-
-
-def read_text(figures: object) -> JudgedText:
-    """Return a judged text. Raises ValueError or TypeError."""
-    if not isinstance(figures, list) or len(figures) != 7:
-        raise ValueError("it has other figures")
-    owner, kind, num_tokens, *numbers = figures
-    lengths_and_shares = [float(number) for number in numbers]
-    return JudgedText(str(owner), int(kind), int(num_tokens), *lengths_and_shares)
+def read_text(owner: object, kind: Any, num_tokens: Any, *figures: Any) -> JudgedText:
+    new, old, first_new, first_old = map(float, figures)
+    return JudgedText(str(owner), int(kind), int(num_tokens), new, old, first_new, first_old)

@@ -21,6 +21,7 @@ import sys
 import time
 import zlib
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -33,7 +34,6 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import LOCAL
 
 SUFFIX, LOCK, TARGET, MAX_AGE = ".tokens", ".lock", "target", "max_age_s"
-OWN_FILE = 0o600
 HEAD = struct.Struct("<IIIIdI")  # MAGIC, checksum of all that follows it, prompt tokens, tokens, time, kind
 SUMMED = struct.Struct("<IIdI")
 MAGIC = 0x4C4B4145
@@ -162,9 +162,9 @@ class KeptAnswers:
             else:
                 files.append(file)
         while sum(file.num_bytes for file in files) + room > self._max_bytes and files:
-            by_owner: dict[str, int] = {}
+            by_owner: Counter[str] = Counter()
             for file in files:
-                by_owner[file.owner] = by_owner.get(file.owner, 0) + file.num_bytes
+                by_owner[file.owner] += file.num_bytes
             largest = max(by_owner, key=lambda owner: (by_owner[owner], owner))
             oldest = min((file for file in files if file.owner == largest), key=lambda file: file.began_at)
             oldest.path.unlink(missing_ok=True)
@@ -281,7 +281,7 @@ def _read_records(file: BinaryIO, owner: str) -> Iterator[KeptAnswer]:
         is_ours = is_ours and zlib.crc32(head[HEAD.size - SUMMED.size :] + body) == checksum
         if not is_ours or not 0 < num_prompt <= num_tokens:
             return
-        yield KeptAnswer(owner, from_bytes(body), num_prompt, kept_at, kind)
+        yield KeptAnswer(owner, array("i", struct.unpack(f"<{num_tokens}i", body)), num_prompt, kept_at, kind)
 
 
 def count_records(path: Path) -> int:
@@ -298,18 +298,8 @@ def count_records(path: Path) -> int:
 
 
 def to_bytes(tokens: array[int]) -> bytes:
-    return _swap(array("i", tokens)).tobytes()
-
-
-def from_bytes(content: bytes) -> array[int]:
-    return _swap(array("i", content))
-
-
-def _swap(tokens: array[int]) -> array[int]:
-    """Swap bytes between this machine's order and little-endian."""
-    if sys.byteorder == "big":
-        tokens.byteswap()
-    return tokens
+    """Return token ids as little-endian int32."""
+    return struct.pack(f"<{len(tokens)}i", *tokens)
 
 
 def make_answer(tokens: tuple[int, ...], num_prompt: int, *, kind: int = 0, now: float | None = None) -> KeptAnswer:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -250,7 +251,7 @@ class LearningSession:
     def _judge_candidate(self, chosen: LearningRound, candidate: int) -> None:
         """Make the candidate current if it is better on answers that neither head learned from."""
         judges = choose_judges(self._answers, chosen, self._state.learned_until)
-        texts, verdict = self._compare(chosen.start, candidate, judges.answers)
+        texts, verdict = self._compare(chosen.start, candidate, judges)
         figures = summarize(texts)
         if figures is not None:
             self._versions.judge(candidate, figures)
@@ -337,15 +338,14 @@ def hash_round(chosen: LearningRound) -> str:
 
 
 def describe_answers(answers: Sequence[KeptAnswer]) -> LearnedFrom:
-    kinds: dict[str, int] = {}
+    kinds: Counter[str] = Counter()
     for answer in answers:
-        name = name_kind(answer.kind)
-        kinds[name] = kinds.get(name, 0) + answer.num_answer_tokens
+        kinds[name_kind(answer.kind)] += answer.num_answer_tokens
     return LearnedFrom(
         num_answers=len(answers),
         num_tokens=sum(answer.num_answer_tokens for answer in answers),
         num_owners=len({answer.owner for answer in answers}),
-        kinds=kinds,
+        kinds=dict(kinds),
     )
 
 

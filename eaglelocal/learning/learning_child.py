@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from io import BufferedReader, FileIO
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from eaglelocal.core.json_text import read_object
 from eaglelocal.learning.learner import LearningJob, SessionReport
@@ -31,13 +31,13 @@ POLL_S = 0.1
 
 def read_report(line: bytes) -> SessionReport:
     """Parse a report from a line of JSON. Raises ValueError, KeyError or TypeError if it is malformed."""
-    fields = read_object(line)
+    fields: Any = read_object(line)
     version = fields["version"]
     return SessionReport(
         state=str(fields["state"]),
-        version=None if version is None else int(cast(int, version)),
+        version=None if version is None else int(version),
         head=str(fields["head"]),
-        missing=int(cast(int, fields["missing"])),
+        missing=int(fields["missing"]),
         note=str(fields["note"]),
         trouble=str(fields["trouble"]),
     )

@@ -54,20 +54,6 @@ class LearningRound:
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class Judges:
-    """The answers by which heads are compared: held back for good, and newer than all answers that were
-    learned from.
-    """
-
-    held_back: tuple[KeptAnswer, ...]
-    newest: tuple[KeptAnswer, ...]
-
-    @property
-    def answers(self) -> tuple[KeptAnswer, ...]:
-        return self.held_back + self.newest
-
-
 def is_held_back(answer: KeptAnswer) -> bool:
     return int(answer.prompt_key[:8], 16) % HELD_BACK_EVERY == 0
 
@@ -105,12 +91,14 @@ def share_equally(answers: Sequence[KeptAnswer], most: int) -> tuple[KeptAnswer,
     return take_turns(drawn, most)
 
 
-def choose_judges(answers: Sequence[KeptAnswer], round: LearningRound, learned_until: float) -> Judges:
-    """Return the answers that judge the round's head: the newest among those that no round learned from."""
+def choose_judges(answers: Sequence[KeptAnswer], round: LearningRound, learned_until: float) -> tuple[KeptAnswer, ...]:
+    """Return the answers that judge the round's head: those held back for good, and newer ones than all that were
+    learned from; the newest of both.
+    """
     keys = set(round.keys)
     held_back = [each for each in answers if is_held_back(each)]
     newest = [each for each in find_new(answers, learned_until) if each.key not in keys]
-    return Judges(take_turns(held_back[::-1], MAX_HELD_BACK), take_turns(newest[::-1], MAX_NEWEST))
+    return (*take_turns(held_back[::-1], MAX_HELD_BACK), *take_turns(newest[::-1], MAX_NEWEST))
 
 
 def choose_since(

@@ -27,16 +27,17 @@ from eaglelocal.backend.weight_loading import moving_weights
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.byte_sizes import format_memory
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.ports import Cache
 from eaglelocal.core.run_options import NGRAM
 from eaglelocal.drafters.block_drafter import BlockDrafter, Mask, Medusa, PEagle
-from eaglelocal.drafters.branch_sequences import BranchSequences, SharingCache, TargetCacheDrafter
+from eaglelocal.drafters.branch_sequences import BranchSequences
 from eaglelocal.drafters.draft_model import DraftModel
-from eaglelocal.drafters.drafter import Drafter, Lookup
+from eaglelocal.drafters.drafter import Drafter, Exchangeable, Lookup
 from eaglelocal.drafters.eagle3 import Eagle3
-from eaglelocal.drafters.head_holder import Exchangeable, HeadHolder, OpenHead
+from eaglelocal.drafters.head_holder import HeadHolder, OpenHead
 from eaglelocal.drafters.lookahead import Lookahead
 from eaglelocal.drafters.lookup_memory import LookupMemory
-from eaglelocal.drafters.mtp_layers import MtpLayers
+from eaglelocal.drafters.mtp_layers import MtpLayers, TargetCacheDrafter
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.errors import IncompatibleError, ResourceError
 from eaglelocal.gguf.architectures import TOKENS_KEY
@@ -109,7 +110,7 @@ def open_model_drafter(
     """Open the drafter over the draft's model, according to the kind of its file."""
     num_choices = NUM_CHOICES if loader.parts.num_branches else 1
 
-    def branch_sequences(context: SharingCache) -> BranchSequences:
+    def branch_sequences(context: Cache) -> BranchSequences:
         num_slots = part.context.num_sequences
         return BranchSequences(context, num_slots, part.context.num_branches // num_slots)
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from eaglelocal.core.records import dataclass
 from eaglelocal.training.conversations import TrainingConversation
 from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, HeadSource
-from eaglelocal.training.losses import SOFT, PolicyStep, policy_loss, step_loss
+from eaglelocal.training.losses import SOFT, DraftStep, policy_loss, step_loss
 from eaglelocal.training.target_capture import Captured
 
 Ints = npt.NDArray[np.int64]
@@ -91,14 +91,7 @@ class BatchSchedule:
 
     def conversations_of(self, step: int) -> list[TrainingConversation]:
         epoch, number = divmod(step, self.steps_per_epoch)
-        if epoch not in self._orders:
-            self._orders.clear()
-            self._orders[epoch] = self._order(epoch)
-        return [self.conversations[i] for i in self._orders[epoch][number]]
-
-    @cached_property
-    def _orders(self) -> dict[int, list[list[int]]]:
-        return {}
+        return [self.conversations[i] for i in self._order(epoch)[number]]
 
     def _order(self, epoch: int) -> list[list[int]]:
         """Return an epoch's steps as lists of indices, each of conversations of similar length."""
@@ -239,35 +232,27 @@ class Imitation:
         plan, device = self._plan, batch.target_logits.device
         generator = torch.Generator(device).manual_seed(batch.seed)
         if batch.is_on_policy:
-            return self._policy_loss(batch, generator) * batch.share
+            steps = list(self._steps(batch, kept_share=1.0))
+            return policy_loss(steps, generator, num_samples=NUM_SAMPLES) * batch.share
         total = torch.zeros((), device=device)
-        for step, (draft, target, counts, _) in enumerate(self._steps(batch, plan.kept_share, generator)):
-            losses = step_loss(plan.loss, draft, target, plan.argmax_share)
-            total = total + plan.step_weight**step * (losses * counts).sum() / counts.sum().clamp(min=1.0)
+        for number, step in enumerate(self._steps(batch, plan.kept_share, generator)):
+            losses = step_loss(plan.loss, step.draft, step.target, plan.argmax_share)
+            mean = (losses * step.counts).sum() / step.counts.sum().clamp(min=1.0)
+            total = total + plan.step_weight**number * mean
         return total * batch.share
-
-    def _policy_loss(self, batch: HeadBatch, generator: torch.Generator) -> Tensor:
-        steps = [
-            PolicyStep(draft, target, next_tokens, counts)
-            for draft, target, counts, (next_tokens, _) in self._steps(batch, kept_share=1.0)
-        ]
-        return policy_loss(steps, generator, num_samples=NUM_SAMPLES)
 
     @torch.no_grad()
     def measure_acceptance(self, batch: HeadBatch) -> Accepted:
         """Return the acceptance of the head's likeliest tokens, over chains that end within the answer."""
         alive, per_position, drafts = None, [], 0
-        for draft, _, _, (next_tokens, whole) in self._steps(batch, kept_share=1.0):
-            alive = (whole if alive is None else alive) & (draft.argmax(-1) == next_tokens)
-            drafts = int(whole.sum())
+        for step in self._steps(batch, kept_share=1.0):
+            alive = (step.is_whole if alive is None else alive) & (step.draft.argmax(-1) == step.followed)
+            drafts = int(step.is_whole.sum())
             per_position.append(int(alive.sum()))
         return Accepted(drafts, tuple(per_position))
 
-    def _steps(
-        self, batch: HeadBatch, kept_share: float, noise: torch.Generator | None = None
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]]]:
-        """Yield for each draft step, with the chains flattened: the head's and the target's logits, which chains count,
-        and (tokens that followed, chains that end within the answer).
+    def _steps(self, batch: HeadBatch, kept_share: float, noise: torch.Generator | None = None) -> Iterator[DraftStep]:
+        """Yield each draft step, with the chains flattened.
 
         noise  draws the noise on the states that the head reads; None: there is none
         """
@@ -280,14 +265,12 @@ class Imitation:
         for step, state in enumerate(states):
             kept = slice(state.shape[1])  # chains that have this step
             at = (chains.firsts[:, kept] + step).clamp(max=last)
-            counts = chains.is_counted[:, kept, step] & batch.is_draftable[rows, at]
-            draft = F.linear(state, self._draft_head.output).flatten(0, 1)
-            target = batch.target_logits[rows, at].flatten(0, 1)
-            yield (
-                draft,
-                target,
-                counts.flatten().float(),
-                (batch.next_tokens[rows, at].flatten(), whole[:, kept].flatten()),
+            yield DraftStep(
+                draft=F.linear(state, self._draft_head.output).flatten(0, 1),
+                target=batch.target_logits[rows, at].flatten(0, 1),
+                followed=batch.next_tokens[rows, at].flatten(),
+                counts=(chains.is_counted[:, kept, step] & batch.is_draftable[rows, at]).flatten().float(),
+                is_whole=whole[:, kept].flatten(),
             )
 
 

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from io import FileIO
 from itertools import islice
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import cast
 from eaglelocal import locations
 from eaglelocal.client.client import Client
 from eaglelocal.core.atomic_file import PRIVATE, make_folder
-from eaglelocal.core.events import Failed, Finished, Prompted, RequestEvent, Tokens
+from eaglelocal.core.events import Failed, Finished, RequestEvent
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.own_files import append_own, read_own
 from eaglelocal.core.records import dataclass
@@ -137,7 +138,7 @@ def generate_answers(
     waiting, running = iter(requests), 0
     while True:
         for request in islice(waiting, concurrency - running):
-            client.submit(replace(request, tells_prompt=True), _Listener(request.id, ended))
+            client.submit(replace(request, tells_tokens=True), partial(_put_end, request.id, ended))
             running += 1
         if not running:
             return
@@ -151,24 +152,12 @@ def generate_answers(
             yield outcome
 
 
-class _Listener:
-    """A collector of one request's events. Called on the client's thread."""
-
-    def __init__(self, key: str, ended: SimpleQueue[TrainingConversation | EagleLocalError]) -> None:
-        self._key, self._ended = key, ended
-        self._prompt: tuple[int, ...] = ()
-        self._answer: list[int] = []
-
-    def __call__(self, event: RequestEvent) -> None:
-        match event:
-            case Prompted():
-                self._prompt = event.tokens
-            case Tokens():
-                self._answer += [piece.token for piece in event.pieces]
-            case Finished():
-                self._ended.put(TrainingConversation(self._key, (*self._prompt, *self._answer), len(self._prompt)))
-            case Failed():
-                self._ended.put(event.error)
+def _put_end(key: str, ended: SimpleQueue[TrainingConversation | EagleLocalError], event: RequestEvent) -> None:
+    """Put the end of a request into the queue. Called on the client's thread."""
+    if isinstance(event, Finished):
+        ended.put(TrainingConversation(key, event.tokens, len(event.tokens) - event.completion_tokens))
+    elif isinstance(event, Failed):
+        ended.put(event.error)
 
 
 def _take_tokens(

@@ -34,6 +34,7 @@ from eaglelocal.hub.heads.medusa_head import make_graph_tensors, make_medusa_ent
 from eaglelocal.hub.heads.tensor_names import Rows, convert_matrix
 from eaglelocal.training.batches import Accepted, BatchBuilder, Imitation, make_unrolling
 from eaglelocal.training.conversations import TrainingConversation
+from eaglelocal.training.device import autocast
 from eaglelocal.training.draft_head import (
     DraftHead,
     DraftVocabulary,
@@ -45,7 +46,6 @@ from eaglelocal.training.draft_head import (
 )
 from eaglelocal.training.eagle_head import HEAD_NAMES, EagleHead, fold_fc
 from eaglelocal.training.medusa_parts import MedusaParts
-from eaglelocal.training.precision import autocast
 from eaglelocal.training.target_capture import TargetCapture
 
 
@@ -116,14 +116,17 @@ def _make_mask_entries(head: EagleHead) -> Iterator[KeyValue]:
 def make_head_tensors(draft_head: DraftHead, vocabulary: DraftVocabulary, kind: str) -> list[StreamedTensor]:
     head = draft_head.head
     if isinstance(head, MedusaParts):
-        return _make_medusa_tensors(head, draft_head, vocabulary, kind)
-    fc = fold_fc(head) if head.shape.fc_norm else head.fc.weight
-    weights = {"fc": fc, **{outer: head.get_parameter(inner) for inner, outer in HEAD_NAMES.items()}}
-    if head.taps_norm is not None:
-        weights["enc.output_norm"] = head.taps_norm.get_parameter("weight")
+        written = make_graph_tensors(
+            head.medusa_shape, [[make_reader(matrix)] for matrix in head.read_matrices()], kind
+        )
+    else:
+        fc = fold_fc(head) if head.shape.fc_norm else head.fc.weight
+        weights = {"fc": fc, **{outer: head.get_parameter(inner) for inner, outer in HEAD_NAMES.items()}}
+        if head.taps_norm is not None:
+            weights["enc.output_norm"] = head.taps_norm.get_parameter("weight")
+        written = [_tensor(f"{name}.weight", weight, kind) for name, weight in weights.items()]
     if vocabulary.owns_output:
-        weights["output"] = draft_head.output
-    written = [_tensor(f"{name}.weight", weight, kind) for name, weight in weights.items()]
+        written.append(_tensor("output.weight", draft_head.output, kind))
     if vocabulary.owns_embeddings:
         source = vocabulary.embeddings
         shape = (source.num_rows, head.shape.width)
@@ -136,17 +139,6 @@ def make_head_tensors(draft_head: DraftHead, vocabulary: DraftVocabulary, kind: 
         written.append(stream_indices("d2t", vocabulary.tokens))
     if head.shape.rope_factors:
         written.append(stream_vector("rope_freqs.weight", np.array(head.shape.rope_factors, np.float32)))
-    return written
-
-
-def _make_medusa_tensors(
-    parts: MedusaParts, draft_head: DraftHead, vocabulary: DraftVocabulary, kind: str
-) -> list[StreamedTensor]:
-    written = make_graph_tensors(parts.medusa_shape, [[make_reader(matrix)] for matrix in parts.read_matrices()], kind)
-    if vocabulary.owns_output:
-        written.append(_tensor("output.weight", draft_head.output, kind))
-    if vocabulary.tokens is not None:
-        written.append(stream_indices("d2t", vocabulary.tokens))
     return written
 
 

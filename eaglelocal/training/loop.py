@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,42 +24,31 @@ from torch import Tensor, nn
 from eaglelocal.core.atomic_file import PRIVATE, flush_and_rename, make_folder
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError
-from eaglelocal.training.precision import autocast, fast_dtype
+from eaglelocal.training.device import autocast, fast_dtype
 from eaglelocal.training.progress import TrainingProgress
 
+MAX_SKIPPED = 20  # consecutive steps; then training fails
+SCORES = ("q.weight", "k.weight")  # matrices that make attention scores
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+MILESTONE_REST = 10  # the pause after a milestone is at least this many times as long as it took
 
-class Stretch(Protocol):
+
+class Objective(Protocol):
+    """A loss, and the module that it trains."""
+
+    @property
+    def trained(self) -> nn.Module: ...
+
+    def loss(self, batch: Any) -> Tensor: ...
+
+
+class Stage(Protocol):
     """A stage of training: steps of one kind."""
 
     @property
     def num_steps(self) -> int: ...
     @property
     def step_tokens(self) -> int: ...
-
-
-MAX_SKIPPED = 20  # consecutive steps; then training fails
-MILESTONE_REST = 10  # the pause after a milestone is at least this many times as long as it took
-
-B = TypeVar("B")
-BRead = TypeVar("BRead", contravariant=True)
-BMade = TypeVar("BMade", covariant=True)
-S = TypeVar("S", bound=Stretch)
-SRead = TypeVar("SRead", bound=Stretch, contravariant=True)
-
-
-class Objective(Protocol[BRead]):
-    """A loss, and the module that it trains."""
-
-    @property
-    def trained(self) -> nn.Module: ...
-
-    def loss(self, batch: BRead) -> Tensor: ...
-
-
-class Batches(Protocol[SRead, BMade]):
-    """A source of one step's batches: the losses of these parts add up, and each is freed before the next is made."""
-
-    def __call__(self, stage: SRead, step: int) -> Iterable[BMade]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +80,15 @@ def scale_recipe(width: int, num_steps: int, *, scale: float, decay_share: float
 
 
 @dataclass(frozen=True)
-class TrainingRun(Generic[S, B]):
-    """A training run: its objective, its data, its checkpoint, and a callback for milestones."""
+class TrainingRun:
+    """A training run: its objective, its data, its checkpoint, and a callback for milestones.
 
-    objective: Objective[B]
-    stages: tuple[S, ...]
-    batches: Batches[S, B]
+    batches  of a step of a stage: the losses of these parts add up, and each is freed before the next is made
+    """
+
+    objective: Objective
+    stages: tuple[Stage, ...]
+    batches: Callable[[Any, int], Iterable[Any]]
     checkpoint: Path
     recipe: Recipe
     on_milestone: Callable[[int], None]  # called with the steps done, every milestone_every_s, rarer if it takes long
@@ -107,7 +99,7 @@ class TrainingRun(Generic[S, B]):
         return sum(stage.num_steps for stage in self.stages)
 
 
-def train(run: TrainingRun[S, B], progress: TrainingProgress) -> None:
+def train(run: TrainingRun, progress: TrainingProgress) -> None:
     """Train from the checkpoint, if there is one, to the end; the last checkpoint stays.
 
     If it is stopped (KeyboardInterrupt, SystemExit), it saves all steps that were taken. Raises ResourceError where
@@ -119,7 +111,8 @@ def train(run: TrainingRun[S, B], progress: TrainingProgress) -> None:
     saved_at = milestone_at = time.monotonic()
     pause_s, num_skipped = run.recipe.milestone_every_s, 0
     try:
-        for stage, step in _remaining_steps(run.stages, done):
+        every = ((stage, step) for stage in run.stages for step in range(stage.num_steps))
+        for stage, step in islice(every, done, None):
             loss = accumulate_gradients(run, run.batches(stage, step))
             with delay_signals():
                 is_sound = update(run, optimizers, done, loss)
@@ -144,11 +137,6 @@ def train(run: TrainingRun[S, B], progress: TrainingProgress) -> None:
         raise
 
 
-def _remaining_steps(stages: tuple[S, ...], done: int) -> Iterator[tuple[S, int]]:
-    every = ((stage, step) for stage in stages for step in range(stage.num_steps))
-    return (pair for index, pair in enumerate(every) if index >= done)
-
-
 def report_skipped(done: int, loss: float, num_skipped: int, progress: TrainingProgress) -> None:
     progress.note(f"step {done} is skipped: its loss is {loss}")
     if num_skipped >= MAX_SKIPPED:
@@ -156,19 +144,19 @@ def report_skipped(done: int, loss: float, num_skipped: int, progress: TrainingP
         raise EagleLocalError(f"the loss of {num_skipped} steps in a row is not a number", hint=hint)
 
 
-def accumulate_gradients(run: TrainingRun[S, B], parts: Iterable[B]) -> float:
+def accumulate_gradients(run: TrainingRun, parts: Iterable[Any]) -> float:
     """Return the loss of a whole step, and accumulate its gradients."""
     return sum(map(partial(_backpropagate, run), parts))  # a loop's variable would keep a part while the next is made
 
 
-def _backpropagate(run: TrainingRun[S, B], part: B) -> float:
+def _backpropagate(run: TrainingRun, part: Any) -> float:
     with autocast(run.device):
         loss = run.objective.loss(part)
     loss.backward()  # type: ignore[no-untyped-call]
     return float(loss.detach())
 
 
-def update(run: TrainingRun[S, B], optimizers: list[torch.optim.Optimizer], done: int, loss: float) -> bool:
+def update(run: TrainingRun, optimizers: list[torch.optim.Optimizer], done: int, loss: float) -> bool:
     """Apply the gradients and clear them. Returns False, and changes no weight, if they or the loss are not finite."""
     norm = nn.utils.clip_grad_norm_(run.objective.trained.parameters(), run.recipe.max_gradient_norm)
     is_sound = math.isfinite(loss) and math.isfinite(float(norm))
@@ -186,16 +174,10 @@ def update(run: TrainingRun[S, B], optimizers: list[torch.optim.Optimizer], done
 def delay_signals() -> Iterator[None]:
     """Delay signals that would stop the process until the block ends: half an update could not be resumed."""
     pending: list[int] = []
-
-    def wait(number: int, frame: FrameType | None) -> None:
-        pending.append(number)
-
-    before = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-    }
+    before = {number: signal.getsignal(number) for number in STOPPING}
     handled = {number: handler for number, handler in before.items() if callable(handler)}
     for number in handled:
-        signal.signal(number, wait)
+        signal.signal(number, lambda number, frame: pending.append(number))
     try:
         yield
     finally:
@@ -219,9 +201,9 @@ def make_optimizers(module: nn.Module, recipe: Recipe) -> list[torch.optim.Optim
     none): the softmax saturates, and no head learns to copy.
     """
     named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    scores = [p for name, p in named if makes_scores(name)]
+    scores = [p for name, p in named if name.endswith(SCORES)]
     matrices = [p for name, p in named if uses_muon(name, p)]
-    rest = [p for name, p in named if p.ndim != 2 or is_table(name)]
+    rest = [p for name, p in named if not (name.endswith(SCORES) or uses_muon(name, p))]
     groups = [{"params": rest, "lr": recipe.adam_lr}, {"params": scores, "lr": recipe.attention_lr}]
     adam = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     muon = Muon(matrices, lr=recipe.muon_lr, weight_decay=recipe.muon_weight_decay)
@@ -233,15 +215,8 @@ def make_optimizers(module: nn.Module, recipe: Recipe) -> list[torch.optim.Optim
 
 
 def uses_muon(name: str, weight: nn.Parameter) -> bool:
-    return weight.ndim == 2 and not is_table(name) and not makes_scores(name)
-
-
-def is_table(name: str) -> bool:
-    return "embedding" in name or name == "output"
-
-
-def makes_scores(name: str) -> bool:
-    return name.endswith(("q.weight", "k.weight"))
+    is_table = "embedding" in name or name == "output"
+    return weight.ndim == 2 and not is_table and not name.endswith(SCORES)
 
 
 def save_checkpoint(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer], *, done: int) -> None:
@@ -265,32 +240,13 @@ def restore_checkpoint(path: Path, module: nn.Module, optimizers: list[torch.opt
     """Load the checkpoint if there is one. Return the number of steps done."""
     if not path.is_file():
         return 0
-    with _damage_errors(path):
-        state = _load_state(path)
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         module.load_state_dict(state["module"])
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         torch.set_rng_state(state["rng"])
         return int(state["done"])
-
-
-def load_weights(path: Path, module: nn.Module) -> int:
-    """Load only the weights of a checkpoint; returns the number of steps done."""
-    with _damage_errors(path):
-        state = _load_state(path)
-        module.load_state_dict(state["module"])
-        return int(state["done"])
-
-
-def _load_state(path: Path) -> dict[str, Any]:
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    return state
-
-
-@contextmanager
-def _damage_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
     except (OSError, RuntimeError, ValueError, LookupError, TypeError, EOFError, pickle.UnpicklingError) as error:
         hint = f"rm {path}: training starts over, with the answers that it has"
         raise ResourceError(f"cannot resume from {path}: it is damaged", hint=hint) from error

@@ -47,8 +47,9 @@ def nla_loss(draft: Tensor, target: Tensor) -> Tensor:
 
 
 def lk_loss(draft: Tensor, target: Tensor) -> Tensor:
-    log_target, accepted = F.log_softmax(target.float(), -1), overlap(draft, target)
-    kl = (log_target.exp() * (log_target - F.log_softmax(draft.float(), -1))).sum(-1)
+    log_draft, log_target = F.log_softmax(draft.float(), -1), F.log_softmax(target.float(), -1)
+    kl = F.kl_div(log_draft, log_target, reduction="none", log_target=True).sum(-1)
+    accepted = overlap(draft, target)
     weight = (-LK_RATE * accepted.detach()).exp()
     return weight * kl + (1 - weight) * (1 - accepted)
 
@@ -67,22 +68,24 @@ def step_loss(loss: str, draft: Tensor, target: Tensor, argmax_share: float) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyStep:
+class DraftStep:
     """A draft step of n chains.
 
     draft, target  logits [n, vocabulary] of the head and of the target
     followed       the token [n] that the target sampled there; no draft equals a negative one
     counts         1.0 [n] where the step counts
+    is_whole       [n] True for a chain that ends within the answer
     """
 
     draft: Tensor
     target: Tensor
     followed: Tensor
     counts: Tensor
+    is_whole: Tensor
 
 
 def policy_loss(
-    steps: Sequence[PolicyStep], generator: torch.Generator, *, num_samples: int, temperature: float = 1.0
+    steps: Sequence[DraftStep], generator: torch.Generator, *, num_samples: int, temperature: float = 1.0
 ) -> Tensor:
     """Return a loss whose gradient is, on average, minus that of the number of accepted tokens of a chain.
 

@@ -21,6 +21,7 @@ from eaglelocal.memory.estimate import estimate
 from eaglelocal.preparation import machines
 from eaglelocal.probe.probe import free_bytes
 from eaglelocal.training.batches import Unrolling, make_unrolling
+from eaglelocal.training.device import fast_dtype
 from eaglelocal.training.draft_head import (
     NEW_VOCABULARY,
     DraftHead,
@@ -33,7 +34,6 @@ from eaglelocal.training.eagle_head import EagleHead, HeadShape
 from eaglelocal.training.loop import uses_muon
 from eaglelocal.training.losses import SOFT
 from eaglelocal.training.medusa_parts import MedusaParts
-from eaglelocal.training.precision import fast_dtype
 
 
 def check_memory_and_disk(

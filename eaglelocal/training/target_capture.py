@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +58,6 @@ class TargetCapture:
 
     def __init__(self, plan: Plan, taps: tuple[int, ...], vocabulary: Ints | None) -> None:
         self._vocabulary = vocabulary
-        self._opened = contextlib.ExitStack()
         threads = plan.threads or count_usable_threads()
         library = load_library()
         part = fit_plan(replace(plan, n_batch=CAPTURE_ROWS), probe(), library, threads=threads).target
@@ -110,5 +108,5 @@ class TargetCapture:
     def __enter__(self) -> TargetCapture:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

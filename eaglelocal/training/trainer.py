@@ -22,6 +22,7 @@ from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.probe.cpuinfo import count_usable_threads
 from eaglelocal.training.batches import Accepted, BatchBuilder, BatchSchedule, HeadBatch, Imitation, Unrolling
 from eaglelocal.training.conversations import MIN_ANSWER_TOKENS, TrainingConversation
+from eaglelocal.training.device import autocast
 from eaglelocal.training.draft_head import (
     DraftHead,
     DraftVocabulary,
@@ -34,7 +35,6 @@ from eaglelocal.training.draft_head import (
     select_mask,
 )
 from eaglelocal.training.loop import Recipe, TrainingRun, train
-from eaglelocal.training.precision import autocast
 from eaglelocal.training.progress import TrainingProgress
 from eaglelocal.training.target_capture import TargetCapture
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from eaglelocal.client.client import Client, OnEvent
-from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Prompted, Started, TextPiece, Tokens
+from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Started, TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError
@@ -31,7 +31,7 @@ class CannedClient:
 
     def submit(self, request: ChatRequest, on_event: OnEvent) -> None:
         assert self.state == "ready", "a closed client was asked"
-        assert request.tells_prompt
+        assert request.tells_tokens
         assert request.id not in [other.id for other in self.asked]
         self.asked.append(request)
         self._waiting.append((request, on_event))
@@ -46,11 +46,11 @@ class CannedClient:
             on_event(Failed(request.id, answer))
             return
         prompt, said = answer
-        on_event(Prompted(request.id, prompt, tuple(b"?" for _ in prompt)))
         on_event(Started(request.id, len(prompt), 0))
         for first in range(0, len(said), 2):  # a step may tell several
             on_event(Tokens(request.id, tuple(TextPiece(token, "?", True) for token in said[first : first + 2])))
-        on_event(Finished(request.id, "stop", "", len(prompt), len(said), Timings(), SpeculationStats()))
+        tokens = (*prompt, *said)
+        on_event(Finished(request.id, "stop", "", len(prompt), len(said), Timings(), SpeculationStats(), tokens=tokens))
 
     def cancel(self, request_id: str) -> None:
         raise AssertionError("nobody cancels")

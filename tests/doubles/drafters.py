@@ -1,4 +1,4 @@
-"""Drafters without a model, and one without SlotState. The text must not change, whatever they draft."""
+"""Drafters without a model, and one whose slots cannot be copied. The text must not change, whatever they draft."""
 
 from __future__ import annotations
 
@@ -10,20 +10,10 @@ from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Drafte
 from eaglelocal.drafters.ngram import Ngram
 
 
-class NoDrafter:
+class NoDrafter(Drafter):
     """A drafter that proposes nothing, needs nothing, and keeps no state that could be copied."""
 
     traits = DraftTraits(name="none")
-    native_s = 0.0
-
-    def begin(self, slot: int, owner: str, num_prompt: int) -> None:
-        pass
-
-    def skip(self, image: Committed) -> None:
-        pass
-
-    def end(self, slot: int) -> None:
-        pass
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
@@ -33,13 +23,7 @@ class NoDrafter:
     def commit(self, committed: Sequence[Committed]) -> None:
         pass
 
-    def buffer(self, committed: Sequence[Committed]) -> None:
-        pass
-
     def rollback(self, slot: int, position: int) -> None:
-        pass
-
-    def close(self) -> None:
         pass
 
 
@@ -69,15 +53,13 @@ class FlakyDrafter(NoDrafter):
         return [self._random.random() for _ in range(length)]
 
 
-class DrafterOnly:
-    """A drafter with the methods of the Drafter protocol alone: its slots cannot be copied or swapped."""
+class DrafterOnly(Drafter):
+    """A drafter whose slots cannot be copied or swapped; all else is another's."""
 
     def __init__(self, drafter: Drafter) -> None:
         self.traits, self._drafter = drafter.traits, drafter
-        self.begin, self.draft, self.commit = drafter.begin, drafter.draft, drafter.commit
-        self.rollback, self.end, self.buffer = drafter.rollback, drafter.end, drafter.buffer
-        self.skip, self.close = drafter.skip, drafter.close
-        self.catch_up = getattr(drafter, "catch_up", None)  # where its traits have it
+        for name in ("begin", "draft", "commit", "rollback", "end", "buffer", "skip", "catch_up", "close"):
+            setattr(self, name, getattr(drafter, name))
 
     @property
     def native_s(self) -> float:

@@ -26,13 +26,10 @@ from eaglelocal.loading.engine_builder import build
 from eaglelocal.preparation.decision import resolve
 
 
-class Echo:
+class Echo(Lookup):
     """A drafter without a model that expects the last token again and again."""
 
     traits = DraftTraits(name="echo")
-    native_s = 0.0
-
-    def begin(self, slot: int, owner: str, num_prompt: int) -> None: ...
 
     def may_match(self, root: Node, length: int) -> bool:
         return True
@@ -45,14 +42,6 @@ class Echo:
     def commit(self, committed: Sequence[Committed]) -> None: ...
 
     def rollback(self, slot: int, position: int) -> None: ...
-
-    def end(self, slot: int) -> None: ...
-
-    def buffer(self, committed: Sequence[Committed]) -> None: ...
-
-    def skip(self, image: Committed) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def answer(reference: str) -> tuple[list[int], int]:
@@ -72,8 +61,7 @@ def test_a_drafter_without_a_model_is_added_in_three_files(monkeypatch: pytest.M
     with pytest.raises(UsageError, match="unknown draft"):
         answer("echo")
     monkeypatch.setitem(draft.LOOKUPS, "echo", "echo of the last token")
-    opened: Lookup = Echo()
-    monkeypatch.setitem(draft_loader.LOOKUP_OPENERS, "echo", lambda loader, target: opened)
+    monkeypatch.setitem(draft_loader.LOOKUP_OPENERS, "echo", lambda loader, target: Echo())
     echoed, num_drafted = answer("echo")
     assert echoed == plain and num_drafted > 0
     assert draft.describe_draft("", ["echo"]) == "echo of the last token"

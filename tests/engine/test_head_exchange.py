@@ -19,8 +19,9 @@ from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.block_drafter import Medusa, PEagle
 from eaglelocal.drafters.branch_sequences import BranchSequences
+from eaglelocal.drafters.drafter import Exchangeable
 from eaglelocal.drafters.eagle3 import Eagle3
-from eaglelocal.drafters.head_holder import Exchangeable, HeadHolder, OpenHead
+from eaglelocal.drafters.head_holder import HeadHolder, OpenHead
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.drafters.row_buffer import MAX_BUFFERED
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError

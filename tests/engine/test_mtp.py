@@ -29,10 +29,9 @@ from eaglelocal.backend.top_tokens import MIN_RANKED
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.draft import ROOT
 from eaglelocal.core.request import AUTO, MAX_DRAFT_TOKENS, ChatRequest, Spec, fixed_spec
-from eaglelocal.drafters.branch_sequences import TargetCacheDrafter
 from eaglelocal.drafters.drafter import Committed, Continuation, Node
 from eaglelocal.drafters.eagle3 import Eagle3
-from eaglelocal.drafters.mtp_layers import MtpLayers
+from eaglelocal.drafters.mtp_layers import MtpLayers, TargetCacheDrafter
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.architectures import MTP_ARCHITECTURES, SEVERAL_MTP_ARCHITECTURES, UNUSED_MTP

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from eaglelocal.core.batch import Bytes
 from eaglelocal.core.request import AUTO, ChatRequest
 from eaglelocal.drafters.draft_model import DraftModel
-from eaglelocal.drafters.drafter import Swapped
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.engine import slot_caches
 from eaglelocal.scheduler.host_swap import HostSwap
@@ -163,9 +162,8 @@ def test_what_drafters_keep_counts(kind: str) -> None:
     for number in range(4):
         run(harness, ask(str(number), TEXTS[number]))
     (held,) = harness.engine._caches._swapped.values()
-    (known,) = held.drafters
-    assert isinstance(known, Swapped) and known.cells is not None
-    assert 8 * 120 < held.cells.nbytes + known.cells.nbytes <= harness.scheduler.swap.num_bytes <= 8 * 140
+    ((_, cells),) = held.drafters
+    assert 8 * 120 < held.cells.nbytes + cells.nbytes <= harness.scheduler.swap.num_bytes <= 8 * 140
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -443,7 +441,7 @@ def check_books(harness: EngineHarness) -> None:
 
 def held_bytes(harness: EngineHarness) -> int:
     held = harness.engine._caches._swapped.values()
-    cells = [one.cells for one in held] + [known.cells for one in held for known in one.drafters]
+    cells = [one.cells for one in held] + [known[1] for one in held for known in one.drafters if known]
     states = [state for one in held for state in one.states.values()]
     return sum([len(each) for each in cells if each is not None]) + sum(map(len, states))
 

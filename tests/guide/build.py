@@ -27,7 +27,7 @@ from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.training.draft_head import fill_head
 from eaglelocal.training.eagle_head import EagleHead, HeadShape
-from eaglelocal.training.loop import Objective, Recipe, TrainingRun, load_weights, train
+from eaglelocal.training.loop import Objective, Recipe, TrainingRun, train
 from eaglelocal.training.progress import TrainingProgress
 from guide.corpus.mixture import conversations, render
 from guide.document_packing import PackedBatch, Pieces
@@ -169,7 +169,7 @@ def build_head(build: BuildOptions, tokenizer: GuideTokenizer, target: LlamaTarg
 
 def train_on_shards(
     build: BuildOptions,
-    objective: Objective[PackedBatch],
+    objective: Objective,
     shards: Shards,
     reports: tuple[TrainingProgress, Callable[[int], None]],
 ) -> None:
@@ -194,7 +194,7 @@ def load_trained_target(build: BuildOptions, tokenizer: GuideTokenizer) -> Llama
     if not checkpoint.is_file():
         raise UsageError(f"no trained target in {build.work}", hint="python -m guide.build --only target")
     target = LlamaTarget(TargetShape(vocab=tokenizer.num_tokens))
-    load_weights(checkpoint, target)
+    target.load_state_dict(torch.load(checkpoint, map_location="cpu", weights_only=True)["module"])
     round_to_bfloat16(target)
     return target
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.training.layers import RmsNorm, SwiGlu, rope_tables, rotate, split_heads
+from eaglelocal.training.eagle_head import RmsNorm, SwiGlu, rope_tables, rotate, split_heads
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,10 +46,10 @@ from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.training import trainer
 from eaglelocal.training.batches import BatchBuilder, Imitation, Unrolling
 from eaglelocal.training.conversations import TrainingConversation, read_conversations
+from eaglelocal.training.device import autocast
 from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, choose_vocabulary, make_draft_head
 from eaglelocal.training.head_file import read_source
 from eaglelocal.training.loop import Recipe, scale_recipe
-from eaglelocal.training.precision import autocast
 from eaglelocal.training.target_capture import Captured, TargetCapture
 from eaglelocal.training.trainer import HeadTraining, train_head
 

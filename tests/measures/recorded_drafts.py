@@ -13,14 +13,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 from eaglelocal.bench.bench_prompts import builtin_prompts, group_by_category, read_prompts
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.core.request import ChatRequest, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.drafters.drafter import NOTHING, CatchesUp, Committed, Continuation, Drafter, Lookup, Node
+from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, Drafter, Lookup, Node
 from eaglelocal.loading import engine_builder
 from eaglelocal.preparation.decision import resolve
 
@@ -58,14 +57,13 @@ def count_accepted(draft: Sequence[int], rest: Sequence[int]) -> int:
     return number
 
 
-class Recorder:
+class Recorder(Drafter):
     """A drafter that keeps what another one proposes, and proposes nothing. One slot, no reuse."""
-
-    native_s = 0.0
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter, self.traits = drafter, drafter.traits
-        self.end, self.buffer, self.skip, self.close = drafter.end, drafter.buffer, drafter.skip, drafter.close
+        for name in ("end", "buffer", "skip", "catch_up", "close"):
+            setattr(self, name, getattr(drafter, name))
         self.text: dict[int, int] = {}
         self.chains: dict[int, tuple[list[int], list[float]]] = {}
 
@@ -76,9 +74,6 @@ class Recorder:
     def rollback(self, slot: int, position: int) -> None:
         self.text = {at: token for at, token in self.text.items() if at < position}
         self._drafter.rollback(slot, position)
-
-    def catch_up(self, slots: Sequence[int]) -> int:
-        return cast(CatchesUp, self._drafter).catch_up(slots)
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS

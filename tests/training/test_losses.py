@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from eaglelocal.training.losses import (  # noqa: E402
     LOSSES,
     SOFT,
-    PolicyStep,
+    DraftStep,
     leave_one_out,
     overlap,
     policy_loss,
@@ -115,7 +115,7 @@ def test_half_precision_is_read_exactly() -> None:
     np.testing.assert_allclose(1 - overlap(draft, target).numpy(), expected, rtol=1e-5)
 
 
-def exact_return(drafts: list, steps: list[PolicyStep]):
+def exact_return(drafts: list, steps: list[DraftStep]):
     """The expected number of accepted tokens of one chain: E_d = sum q p + q(followed) E_{d+1}."""
     total = torch.zeros(())
     for draft, step in reversed(list(zip(drafts, steps, strict=True))):
@@ -135,7 +135,7 @@ def test_the_policy_gradient_is_that_of_the_expected_accepted_length() -> None:
     counts = torch.ones(num_steps, n)
     counts[1:, 2] = 0.0
     steps = [
-        PolicyStep(draft, 2 * torch.randn(n, vocabulary), followed, counts[number])
+        DraftStep(draft, 2 * torch.randn(n, vocabulary), followed, counts[number], counts[number] > 0)
         for number, draft in enumerate(drafts)
     ]
     exact = torch.autograd.grad(-exact_return(drafts, steps).sum() / n, drafts)
@@ -153,9 +153,15 @@ def test_few_samples_are_unbiased_too() -> None:
     drafts = [torch.tensor([row], requires_grad=True) for row in ([0.0, 0.0, 1.0, 0.0], [0.5, 0.0, 0.0, 0.2])]
     targets, followed = [3 * torch.randn(1, 4) for _ in drafts], (torch.tensor([2]), torch.tensor([0]))
 
-    def steps(times: int) -> list[PolicyStep]:
+    def steps(times: int) -> list[DraftStep]:
         return [
-            PolicyStep(draft.expand(times, 4), target.expand(times, 4), token.expand(times), torch.ones(times))
+            DraftStep(
+                draft.expand(times, 4),
+                target.expand(times, 4),
+                token.expand(times),
+                torch.ones(times),
+                torch.ones(times) > 0,
+            )
             for draft, target, token in zip(drafts, targets, followed, strict=True)
         ]
 
@@ -172,8 +178,9 @@ def test_following_the_policy_gradient_raises_what_is_accepted() -> None:
     drafts = [torch.zeros(3, 6, requires_grad=True) for _ in range(3)]
     targets, followed = [2 * torch.randn(3, 6) for _ in drafts], [torch.tensor([1, 2, 3])] * 3
 
-    def steps() -> list[PolicyStep]:
-        return [PolicyStep(draft, *rest, torch.ones(3)) for draft, *rest in zip(drafts, targets, followed, strict=True)]
+    def steps() -> list[DraftStep]:
+        alike = torch.ones(3), torch.ones(3) > 0
+        return [DraftStep(draft, *rest, *alike) for draft, *rest in zip(drafts, targets, followed, strict=True)]
 
     before = exact_return(drafts, steps()).mean().item()
     optimizer, generator = torch.optim.Adam(drafts, lr=0.1), torch.Generator().manual_seed(6)

@@ -23,7 +23,7 @@ from eaglelocal.gguf.eagle_info import EagleInfo  # noqa: E402
 from eaglelocal.gguf.reader import read_header  # noqa: E402
 from eaglelocal.gguf.tensors import read_rows, read_tensor  # noqa: E402
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind  # noqa: E402
-from eaglelocal.training import loop, precision, trainer  # noqa: E402
+from eaglelocal.training import device, loop, trainer  # noqa: E402
 from eaglelocal.training.batches import HeadBatch, Imitation, Unrolling  # noqa: E402
 from eaglelocal.training.conversations import TrainingConversation  # noqa: E402
 from eaglelocal.training.draft_head import HeadSource, choose_vocabulary, make_draft_head  # noqa: E402
@@ -163,18 +163,18 @@ def test_a_checkpoint_that_cannot_be_written_is_a_plain_error(tmp_path: Path, mo
 
 
 def restore_done(path: Path) -> int:
-    return loop.load_weights(path, Line())
+    return restore_checkpoint(path, Line(), [])
 
 
 # ---- types
 def test_bfloat16_is_for_processors_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "_cpu_has_bfloat16", lambda: False)
-    assert precision.fast_dtype("cpu") is torch.float32 and precision.fast_dtype("mps") is torch.float32
-    with precision.autocast("cpu"):
+    monkeypatch.setattr(device, "_cpu_has_bfloat16", lambda: False)
+    assert device.fast_dtype("cpu") is torch.float32 and device.fast_dtype("mps") is torch.float32
+    with device.autocast("cpu"):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
     assert orthogonalize(torch.rand(1, 4, 4)).dtype is torch.float32
-    monkeypatch.setattr(precision, "_cpu_has_bfloat16", lambda: True)
-    with precision.autocast("cpu"):
+    monkeypatch.setattr(device, "_cpu_has_bfloat16", lambda: True)
+    with device.autocast("cpu"):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.bfloat16
 
 
@@ -183,7 +183,7 @@ def test_bfloat16_is_for_cards_that_have_it(
     capability: tuple[int, int], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    assert precision.fast_dtype("cuda") is getattr(torch, kind)
+    assert device.fast_dtype("cuda") is getattr(torch, kind)
 
 
 # ---- matrices from files
@@ -252,7 +252,7 @@ def test_a_step_keeps_no_more_than_was_reckoned(source: HeadSource, tokens: int,
 
     alive: list[torch.Tensor] = []
     made_batch = replace(made_up(tokens, tokens // 2), is_on_policy=loss == "policy")
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), precision.autocast("cpu"):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), device.autocast("cpu"):
         Imitation(draft_head, plan).loss(made_batch)
     weights = sum(weight.untyped_storage().nbytes() for weight in draft_head.parameters())
     learned = sum(kept.values()) - weights
@@ -399,10 +399,10 @@ def test_memory_that_ends_is_a_plain_error(
 def test_shares_weigh_losses_in_either_type(
     has_bfloat16: bool, source: HeadSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(precision, "_cpu_has_bfloat16", lambda: has_bfloat16)
+    monkeypatch.setattr(device, "_cpu_has_bfloat16", lambda: has_bfloat16)
     draft_head = make_draft_head(source, choose_vocabulary(source, None), max_context=64).move_to("cpu")
     made_batch = made_up(40, 20)
-    with precision.autocast("cpu"):
+    with device.autocast("cpu"):
         whole, quarter = (
             Imitation(draft_head, Unrolling()).loss(replace(made_batch, share=s)).item() for s in (1.0, 0.25)
         )

@@ -31,7 +31,6 @@ from eaglelocal.training.loop import (  # noqa: E402
     Recipe,
     TrainingRun,
     accumulate_gradients,
-    load_weights,
     lr_share,
     make_optimizers,
     orthogonalize,
@@ -220,7 +219,7 @@ def test_train_runs_all_stages_and_leaves_its_last_state(shards: Shards, tmp_pat
     with TrainingProgress("test") as progress:
         train(run, progress)
     again = small_target()
-    assert load_weights(run.checkpoint, again) == run.num_steps == NUM_STEPS
+    assert restore_checkpoint(run.checkpoint, again, make_optimizers(again, run.recipe)) == run.num_steps == NUM_STEPS
     trained = run.objective.trained.state_dict()
     assert all(torch.equal(value, trained[name]) for name, value in again.state_dict().items())
 

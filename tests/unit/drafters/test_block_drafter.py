@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.batch import Bytes, FeatureRows, Proposals, Roots
 from eaglelocal.core.draft import ROOT
-from eaglelocal.drafters.block_drafter import BlockDrafter, BlockSlot
-from eaglelocal.drafters.drafter import NOTHING, Committed, Node, Swapped
+from eaglelocal.drafters.block_drafter import BlockDrafter
+from eaglelocal.drafters.drafter import NOTHING, Committed, Node
 from eaglelocal.drafters.row_buffer import MAX_BUFFERED
 from eaglelocal.errors import EngineError
 
@@ -76,7 +76,7 @@ class Texts:
         self.drafter = BlockDrafter(self.head, (1, 2), block_size=7)
         self.texts: list[list[float]] = [[] for _ in range(NUM_SLOTS)]
         self.num_drafted = 0
-        self.swapped: tuple[list[float], Swapped[BlockSlot]] = [], self.drafter.swap_out(0)
+        self.swapped = list[float](), self.drafter.swap_out(0)
 
     def act(self, action: str) -> None:
         slot = self.random.randrange(NUM_SLOTS)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.draft import MATCH_LENGTHS, ROOT
 from eaglelocal.drafters import lookahead
-from eaglelocal.drafters.drafter import Committed, Continuation, Node, SlotState
+from eaglelocal.drafters.drafter import Committed, Continuation, Node
 from eaglelocal.drafters.lookahead import PAIR, PLACE, SINGLE, Lookahead
 
 PROMPT = [1, 2, 3]
@@ -107,7 +107,6 @@ def test_longer_matches_need_pairs_and_the_longest_are_none() -> None:
 def test_where_nothing_may_match_nothing_is_drafted(seed: int) -> None:
     """Steps of random tokens, refusals, cuts, images and sleep, in two slots of random owners."""
     draw, drafter = random.Random(seed), Lookahead()
-    assert isinstance(drafter, SlotState)
     ends = [0, 0]
     for _ in range(40):
         slot = draw.randrange(2)

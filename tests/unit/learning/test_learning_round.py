@@ -48,10 +48,10 @@ def test_what_is_held_back_and_the_newest_is_never_learned_from() -> None:
     chosen = choose(found)
     judges = choose_judges(found, chosen, 0.0)
     learned = [each for each in found if each.key in chosen.keys]
-    assert not any(map(is_held_back, learned)) and all(map(is_held_back, judges.held_back))
-    assert judges.held_back and judges.newest
-    assert not {each.key for each in judges.answers} & set(chosen.keys)
-    assert max(each.kept_at for each in learned) < min(each.kept_at for each in judges.newest)
+    newest = [each for each in judges if not is_held_back(each)]
+    assert not any(map(is_held_back, learned)) and 0 < len(newest) < len(judges)
+    assert not {each.key for each in judges} & set(chosen.keys)
+    assert max(each.kept_at for each in learned) < min(each.kept_at for each in newest)
     assert chosen.until == 400.0
 
 
