@@ -15,13 +15,13 @@ from eaglelocal.backend.cpu_attention import is_supported
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
 from eaglelocal.backend.llama_library import LlamaLibrary, free_memory
 from eaglelocal.backend.weight_loading import FLOAT_TYPES
-from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
+from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import DraftPolicy
 from eaglelocal.core.run_options import TENSOR, suggest_split
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.block_info import BlockInfo
-from eaglelocal.gguf.draft_pairing import DraftInfo, branch_problem
+from eaglelocal.gguf.draft_pairing import DraftInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.header import Header
@@ -45,12 +45,10 @@ from eaglelocal.memory.budget import (
 )
 from eaglelocal.memory.contexts import (
     ROLLBACKS,
-    has_kernel_widths,
     image_buffers,
     plan_contexts,
     plan_rollback,
-    resolve_flash_attn,
-    scores_bytes,
+    settle_plan,
 )
 from eaglelocal.memory.estimate import estimate
 from eaglelocal.memory.placement import (
@@ -147,7 +145,7 @@ def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: in
     check_experts(plan, models[0].shape)
     check_tensor_split(plan, [model.shape for model in models], free)
     check_own_output(plan, models[-1].info)
-    plan = decide_flash_attn(decide_unified_cache(plan, models, free), models[0], free)
+    plan = decide_open_settings(plan, models, free)
     check_graph(plan, models[0].shape)
     placements = make_placements(plan, machine, library, models, free)
 
@@ -214,37 +212,17 @@ def check_shares(plan: Plan, free: Sequence[FreeMemory]) -> None:
         raise UsageError(message, hint=suggest_split(len(gpus)))
 
 
-def decide_unified_cache(plan: Plan, models: Sequence[ModelHeader], free: Sequence[FreeMemory]) -> Plan:
-    """Return the plan with `unified` decided: one cache for all slots if that allows trees, else one for each.
-
-    With sliding windows, llama.cpp lets a slot reuse cells outside another slot's window, although that slot may return
-    to them: with such a target or draft model, each slot gets a cache of its own.
-    """
-    if plan.unified is not None:
-        return plan
-    shapes = [model.shape for model in models if model is models[0] or plan.draft_kind == "draft_model"]
-    on_gpu, may_branch = is_on_gpu(plan, free), not any(map(branch_problem, shapes))
-    is_quantized = not on_gpu and models[0].header.main_type not in FLOAT_TYPES
-    unified = shares_cache(plan.num_slots, on_gpu=on_gpu and may_branch, is_quantized=is_quantized)
-    return dataclasses.replace(plan, unified=unified)
-
-
-def is_on_gpu(plan: Plan, free: Sequence[FreeMemory]) -> bool:
-    """Return whether any layer of the target lies on a GPU."""
-    return plan.gpu_layers != 0 and bool(choose_gpus(free, device=plan.device, split=plan.split))
-
-
-def decide_flash_attn(plan: Plan, target: ModelHeader, free: Sequence[FreeMemory]) -> Plan:
-    """Return the plan with `--flash-attn auto` decided."""
-    num_cells = plan.n_ctx * (plan.num_slots if plan.is_unified else 1)
-    chosen = resolve_flash_attn(
-        plan.flash_attn,
-        on_gpu=is_on_gpu(plan, free),
-        kv_type=plan.kv_type,
-        scores_bytes=scores_bytes(n_batch=plan.n_batch, num_cells=num_cells, n_head=target.shape.n_head),
-        has_kernel=has_kernel_widths(target.shape) and is_supported(),
+def decide_open_settings(plan: Plan, models: Sequence[ModelHeader], free: Sequence[FreeMemory]) -> Plan:
+    """Return the plan with what depends on this machine decided: one cache or several, and flash attention."""
+    target, *drafts = models
+    return settle_plan(
+        plan,
+        target.shape,
+        drafts[0].shape if drafts else None,
+        free,
+        is_quantized=target.header.main_type not in FLOAT_TYPES,
+        has_kernel=is_supported(),
     )
-    return dataclasses.replace(plan, flash_attn=chosen)
 
 
 def list_memory_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:

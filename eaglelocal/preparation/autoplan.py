@@ -19,11 +19,12 @@ from eaglelocal.hub.draft_resolver import ModelFiles, find_files
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.target_resolver import NATIVE
 from eaglelocal.planning.candidate import Candidate
+from eaglelocal.planning.candidate_evaluation import CandidateEvaluator
 from eaglelocal.planning.eviction import Needs, subtract_other_models
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_models import explain_missing_draft, plan_models
-from eaglelocal.planning.plan_search import SearchOutcome, make_evaluator
+from eaglelocal.planning.plan_search import SearchOutcome
 from eaglelocal.preparation.decision import DEFAULT_CTX, EMBEDDED, Decision
 from eaglelocal.preparation.machines import add_servers, find_known_machine, this_machine
 from eaglelocal.preparation.models import (
@@ -152,12 +153,11 @@ def _find_best(decision: Decision, models: Sequence[ModelOption], machine: Machi
     chosen = plan_models(models, machine, options, measured=read_measured_costs(models, machine)).chosen
     if chosen is None:
         return dataclasses.replace(decision, fits=False)
-    best, evaluator = chosen.candidate, make_evaluator(machine, options)
     return dataclasses.replace(
         decision,
-        candidate=best,
-        needs=evaluator.estimate_memory(best.option, best.draft, best.setup, best.offload).buffers,
-        without_draft=explain_missing_draft(best, machine, options),
+        candidate=chosen,
+        needs=chosen.memory.buffers,
+        without_draft=explain_missing_draft(chosen, CandidateEvaluator(machine, options)),
     )
 
 

@@ -127,10 +127,10 @@ def estimate_needs(plan: Plan, free_memory: Sequence[FreeMemory]) -> Needs:
     """Return the buffers of a plan with its files on disk. Raises ModelFileError and IncompatibleError."""
     if plan.task is not ModelTask.TEXT:
         return estimate_embedding_needs(read_header(plan.target), plan.n_ctx, free_memory, gpu_layers=plan.gpu_layers)
-    from eaglelocal.loading.fit import decide_flash_attn, decide_unified_cache  # imports the backend
+    from eaglelocal.loading.fit import decide_open_settings  # imports the backend
 
-    target, *draft = read_models(plan)
-    plan = decide_flash_attn(decide_unified_cache(plan, (target, *draft), free_memory), target, free_memory)
+    target, *draft = models = read_models(plan)
+    plan = decide_open_settings(plan, models, free_memory)
     projector = None if plan.projector is None else Projector.from_header(read_header(plan.projector))
     adapters = read_adapter_tensors(adapter.path for adapter in plan.adapters)
     return estimate(plan, target.shape, draft[0].shape if draft else None, free_memory, projector, adapters)

@@ -274,14 +274,14 @@ def predict_unmeasured(options: RunOptions) -> PredictedFacts | None:
     """Return what `plan` says of the model without measurements of this machine; None if it does not plan it."""
     from eaglelocal.bench.report_page import PredictedFacts
     from eaglelocal.catalog.catalog import load_machines
-    from eaglelocal.planning.plan_search import make_evaluator
+    from eaglelocal.planning.candidate_evaluation import CandidateEvaluator
     from eaglelocal.preparation.autoplan import autoplan
     from eaglelocal.preparation.machines import this_machine
 
     candidate = autoplan(options).candidate
     if candidate is None:
         return None
-    evaluator = make_evaluator(this_machine(load_machines()), options)
+    evaluator = CandidateEvaluator(this_machine(load_machines()), options)
     said = evaluator.predict(candidate.option, candidate.draft, candidate.offload)
     return PredictedFacts(
         plain_tok_s=said.plain_tok_s, spec_tok_s=said.spec_tok_s, num_draft_tokens=said.num_draft_tokens
