@@ -18,10 +18,10 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.draft_resolver import ModelFiles, find_files
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.target_resolver import NATIVE
+from eaglelocal.memory.budget import Needs
 from eaglelocal.planning.candidate import Candidate
 from eaglelocal.planning.candidate_evaluation import CandidateEvaluator
-from eaglelocal.planning.eviction import Needs, subtract_other_models
-from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.planning.machine_spec import MachineSpec, subtract_other_models
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_models import explain_missing_draft, plan_models
 from eaglelocal.planning.plan_search import SearchOutcome
@@ -114,7 +114,10 @@ def _plan_embedded(options: RunOptions, reference: str, other_needs: Needs) -> D
         machine = read_free_machine(options, other_needs)
         if not machine.gpus:
             return decision
-        option = limit_context(make_demo_option(reference, options, load_catalog()), options, DEFAULT_CTX)
+        option = make_demo_option(reference, options, load_catalog())
+        if options.ctx is None:
+            most = min(option.max_context or DEFAULT_CTX, DEFAULT_CTX)
+            option = dataclasses.replace(option, max_context=most)
         return find_best(decision, [option], machine)
     except EagleLocalError:
         return decision
@@ -159,10 +162,3 @@ def _find_best(decision: Decision, models: Sequence[ModelOption], machine: Machi
         needs=chosen.memory.buffers,
         without_draft=explain_missing_draft(chosen, CandidateEvaluator(machine, options)),
     )
-
-
-def limit_context(option: ModelOption, options: RunOptions, max_context: int) -> ModelOption:
-    """Return the model with no more context than that, unless --ctx is given."""
-    if options.ctx is not None:
-        return option
-    return dataclasses.replace(option, max_context=min(option.max_context or max_context, max_context))

@@ -27,7 +27,7 @@ from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import EagleLocalError, IncompatibleError, UsageError
 from eaglelocal.gguf.ggml_types import normalize_quant
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.lora_adapter import AdapterInfo, check_adapter, check_shape, read_adapter
+from eaglelocal.gguf.lora_adapter import check_adapter, check_shape, read_adapter
 from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape
 from eaglelocal.gguf.mtp import has_mtp
 from eaglelocal.gguf.reader import read_header
@@ -79,7 +79,7 @@ def find_models(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...
     """
     if options.target is None:
         every = [option for target in catalog.targets.values() for option in list_entry_options(target, catalog)]
-        return _with_drafts(every, options)
+        return restrict_entries(every, options)
     parsed = locate_reference(options.target, options.model_folders)
     if isinstance(parsed, EmbeddedModel):
         return (make_demo_option(options.target, options, catalog),)
@@ -90,20 +90,50 @@ def find_models(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...
     if not found:
         known = ", ".join(entry.quantizations)
         raise UsageError(f"the catalog has no {entry.id} in {parsed.quant}", hint=f"it has {known}")
-    return _with_drafts(found, options)
+    return restrict_entries(found, options)
 
 
-def adapt_models(models: Iterable[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
+# ---- what the options leave of a model: its adapters, its projector and its drafts
+def restrict_entries(models: Sequence[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
+    """Return models of the catalog as the run allows them. Raises UsageError on an unknown draft."""
+    adapted = [choose_projector(model, options) for model in adapt_models(models, options)]
+    check_one_model(options.draft)
+    if not options.names_draft:
+        return tuple(restrict_drafts(model, options) for model in adapted)
+    name = options.draft
+    found = []
+    for model in adapted:
+        drafts = tuple(draft for draft in model.drafts if name == draft.id or name == MTP == draft.kind)
+        found += [replace(model, drafts=drafts)] if drafts else []
+    if not found:
+        known = dict.fromkeys(draft.id for model in adapted for draft in model.drafts if draft.shape)
+        near = difflib.get_close_matches(name, [word for word in (*DRAFT_WORDS, *known) if word != name], n=1)
+        raise UsageError(
+            f"the catalog has no draft {name} that can be planned here",
+            hint=f"`--draft {near[0] if near else 'auto'}`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
+        )
+    return tuple(found)
+
+
+def adapt_models(models: Sequence[ModelOption], options: RunOptions) -> list[ModelOption]:
     """Return the models with the run's LoRA adapters, without those for which they were not made.
+
+    Of a target that is not on this disk, only the architecture, the width and the number of layers are known.
 
     Raises UsageError, ModelFileError, or IncompatibleError if no model can have them.
     """
-    adapters = read_adapters(options)
+    adapters = [(file.path.name, read_adapter(read_header(file.path))) for file in options.adapters]
+    tensors = tuple(tensor for _, adapter in adapters for tensor in adapter.tensors)
     adapted: list[ModelOption] = []
     refusals: list[IncompatibleError] = []
     for model in models:
         try:
-            adapted.append(add_adapters(model, adapters))
+            for name, adapter in adapters:
+                if model.header is None:
+                    check_shape(name, adapter, model.shape)
+                else:
+                    check_adapter(name, adapter, model.header)
+            adapted.append(replace(model, adapters=tensors))
         except IncompatibleError as error:
             refusals.append(error)
     if len({error.message for error in refusals}) > 1 and not adapted:
@@ -111,31 +141,31 @@ def adapt_models(models: Iterable[ModelOption], options: RunOptions) -> tuple[Mo
         raise IncompatibleError(what, hint="eaglelocal plan MODEL.gguf --lora FILE")
     if refusals and not adapted:
         raise refusals[0]
-    return tuple(adapted)
+    return adapted
 
 
-def _with_drafts(models: Iterable[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
-    """Return the models with the drafts that the options leave to them. Raises UsageError on an unknown draft."""
-    models = tuple(choose_projector(model, options) for model in adapt_models(models, options))
-    check_one_model(options.draft)
-    if not options.names_draft:
-        return tuple(restrict_drafts(model, options) for model in models)
-    named = [
-        (model, [draft for draft in model.drafts if options.draft == draft.id or options.draft == MTP == draft.kind])
-        for model in models
-    ]
-    found = tuple(replace(model, drafts=tuple(drafts)) for model, drafts in named if drafts)
-    if not found:
-        known = dict.fromkeys(draft.id for model in models for draft in model.drafts if draft.shape)
-        others = [word for word in (*DRAFT_WORDS, *known) if word != options.draft]
-        near = difflib.get_close_matches(options.draft, others, n=1)
-        raise UsageError(
-            f"the catalog has no draft {options.draft} that can be planned here",
-            hint=f"`--draft {near[0] if near else 'auto'}`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
-        )
-    return found
+def restrict_drafts(option: ModelOption, options: RunOptions) -> ModelOption:
+    """Return the option with only the drafts that the run allows."""
+    if not options.drafts:
+        return replace(option, drafts=(NO_DRAFT,))
+    if options.draft == AUTO:
+        return option
+    named = tuple(draft for draft in option.drafts if (draft.shape is not None) == options.names_draft)
+    return replace(option, drafts=named or option.drafts)
 
 
+def choose_projector(option: ModelOption, options: RunOptions) -> ModelOption:
+    """Return the option with the projector that the run allows: as found, none, or the named file.
+
+    Raises ModelFileError or IncompatibleError if the named file does not fit the target on disk.
+    """
+    if options.mmproj == AUTO:
+        return option
+    named = None if options.mmproj == NONE else read_projector_file(expand_path(options.mmproj), option.header)
+    return replace(option, projector=named)
+
+
+# ---- models in files
 def list_local_models(options: RunOptions, catalog: Catalog) -> Iterator[LocalModel]:
     """Yield the models on this disk that write text, each file once: of the hub's cache, then of other folders.
 
@@ -168,40 +198,14 @@ def make_local_option(files: ModelFiles, reference: str, options: RunOptions, ca
     option = make_file_option(target.header, reference=reference, label=target.label, catalog=catalog, draft=head)
     notes = () if target.small is None else (f"inflated: it answers as {target.small.label} does",)
     drafts = option.drafts if draft.kind != NONE else (NO_DRAFT,)
-    return restrict(replace(option, projector=files.projector.projector, drafts=drafts, notes=notes), options)
+    option = replace(option, projector=files.projector.projector, drafts=drafts, notes=notes)
+    (adapted,) = adapt_models([option], options)
+    return restrict_drafts(adapted, options)
 
 
 def read_loaded_shape(header: Header, kind: str, options: RunOptions) -> ModelShape:
     """Return the shape of a draft as it will be loaded: heads are copied in fewer bits."""
     return read_draft_shape(requantize_header(header, choose_head_type(options.draft_type)), kind)
-
-
-def restrict(option: ModelOption, options: RunOptions) -> ModelOption:
-    """Return the option as the run allows it: with its adapters, and the drafts left. Raises as `add_adapters`."""
-    return restrict_drafts(add_adapters(option, read_adapters(options)), options)
-
-
-def restrict_drafts(option: ModelOption, options: RunOptions) -> ModelOption:
-    """Return the option with only the drafts that the run allows."""
-    if not options.drafts:
-        return replace(option, drafts=(NO_DRAFT,))
-    if options.draft == AUTO:
-        return option
-    named = tuple(draft for draft in option.drafts if (draft.shape is not None) == options.names_draft)
-    return replace(option, drafts=named or option.drafts)
-
-
-def choose_projector(option: ModelOption, options: RunOptions) -> ModelOption:
-    """Return the option with the projector that the run allows: as found, none, or the named file.
-
-    Raises ModelFileError or IncompatibleError if the named file does not fit the target on disk.
-    """
-    if options.mmproj == AUTO:
-        return option
-    if options.mmproj == NONE:
-        return replace(option, projector=None)
-    named = read_projector_file(expand_path(options.mmproj), option.header)
-    return replace(option, projector=named)
 
 
 def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> ModelOption:
@@ -212,27 +216,8 @@ def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> M
     target, head = read_demo_headers(reference)
     draft = make_draft_option(DEMO_HEAD, read_loaded_shape(head, EAGLE, options), DEMO_ACCEPTANCE)
     option = make_file_option(target, reference=reference, label=reference, catalog=catalog, draft=draft)
-    return restrict(option, options)
-
-
-def read_adapters(options: RunOptions) -> list[tuple[str, AdapterInfo]]:
-    """Return the LoRA adapters of the run, with their names. Raises UsageError and ModelFileError."""
-    return [(file.path.name, read_adapter(read_header(file.path))) for file in options.adapters]
-
-
-def add_adapters(option: ModelOption, adapters: Sequence[tuple[str, AdapterInfo]]) -> ModelOption:
-    """Return the option with these LoRA adapters.
-
-    Raises IncompatibleError if one is for another model; of a target that is not on this disk, only the architecture,
-    the width and the number of layers are known.
-    """
-    for name, adapter in adapters:
-        if option.header is None:
-            check_shape(name, adapter, option.shape)
-        else:
-            check_adapter(name, adapter, option.header)
-    tensors = (tensor for _, adapter in adapters for tensor in adapter.tensors)
-    return replace(option, adapters=tuple(tensors))
+    (adapted,) = adapt_models([option], options)
+    return restrict_drafts(adapted, options)
 
 
 def read_demo_headers(reference: str) -> tuple[Header, Header]:
@@ -288,7 +273,9 @@ def mark_on_disk(option: ModelOption, target: TargetEntry, catalog: Catalog) -> 
 def _beyond(target: TargetEntry, catalog: Catalog, quant: str | None, cache: Path) -> Iterator[ModelOption]:
     """Yield the quantizations on disk that the catalog does not list, with the drafts of their target."""
     like = next(make_catalog_options(target, catalog))
-    for name in _unlisted(target, _quants_on_disk(target, cache), quant):
+    builds = [model.build for repo in target.repos for model in list_repo_models(cache, repo)]
+    quants = sorted({build.quant for build in builds if build.quant and not build.is_draft})
+    for name in _unlisted(target, quants, quant):
         option = mark_on_disk(replace(like, quant=name, reference=f"{target.id}:{name}"), target, catalog)
         if option.is_here:
             yield option
@@ -304,11 +291,6 @@ def _unlisted(target: TargetEntry, names: Sequence[str], quant: str | None) -> l
         return [name for name in unlisted if name == normalize_quant(quant)]
     plain = {name: name.removeprefix("UD-") for name in unlisted}
     return [name for name in unlisted if plain[name] in names or target.quantization(plain[name]) is None]
-
-
-def _quants_on_disk(target: TargetEntry, cache: Path) -> list[str]:
-    models = (model for repo in target.repos for model in list_repo_models(cache, repo))
-    return sorted({model.build.quant for model in models if model.build.quant and not model.build.is_draft})
 
 
 def _found(target: TargetEntry, quant: str, catalog: Catalog) -> FoundTarget | None:
@@ -385,15 +367,7 @@ def read_measured_costs(options: Iterable[ModelOption], machine: MachineSpec) ->
         if option.header is None or machine.probed is None:
             continue
         state = find_newest_costs(machine.probed, option.header, BUILD)
-        costs = None if state is None else _restore(state)
-        if costs is not None:
-            found[option.reference] = costs
+        if state is not None:
+            with suppress(*UNREADABLE):
+                found[option.reference] = SavedCosts.read(state).measured()
     return found
-
-
-def _restore(state: object) -> MeasuredCosts | None:
-    """Return the costs in a calibration; None if it is not understood."""
-    try:
-        return SavedCosts.read(state).measured()
-    except UNREADABLE:
-        return None
