@@ -79,8 +79,7 @@ def finish(result: BenchResult, subject: BenchSubject, output: Output, given: Be
 
 def show_result(result: BenchResult, subject: BenchSubject, output: Output, given: BenchFlags) -> None:
     """Print the report and the JSON object, and write the chart, for the results so far."""
-    from eaglelocal.bench.json_object import result_object
-    from eaglelocal.bench.report import format_report
+    from eaglelocal.bench.report import format_report, result_object
     from eaglelocal.bench.results import evaluate
 
     num_results = len(result.task_results)
@@ -155,7 +154,7 @@ def head_object(subject: BenchSubject) -> dict[str, object]:
 
 
 def write_chart(file: Path, runs: Sequence[CategoryResult], subject: BenchSubject) -> None:
-    from eaglelocal.bench.report import draw_chart
+    from eaglelocal.bench.report_page import draw_chart
 
     chart = draw_chart(
         runs,
@@ -214,7 +213,7 @@ def write_page(
 def gather_facts(
     subject: BenchSubject, results: Sequence[TaskResult], summaries: Sequence[Summary], answers: str
 ) -> ReportFacts:
-    from eaglelocal.bench.report_page import ReportFacts, make_modes
+    from eaglelocal.bench.report_page import ReportFacts, make_mode
     from eaglelocal.probe.probe import probe
 
     return ReportFacts(
@@ -222,7 +221,7 @@ def gather_facts(
         model=describe_model(subject),
         answers=answers,
         predicted=subject.predicted,
-        modes=make_modes(results, summaries),
+        modes=tuple(make_mode(results, summary) for summary in summaries),
         summaries=tuple(summaries),
     )
 
