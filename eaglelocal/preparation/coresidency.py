@@ -18,7 +18,6 @@ from eaglelocal.gguf.lora_adapter import read_adapter_tensors
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.model_headers import read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind, Needs, device_load, subtract_margins
 from eaglelocal.memory.estimate import estimate
 from eaglelocal.memory.placement import choose_gpus
@@ -151,7 +150,8 @@ def estimate_needs(plan: Plan, free_memory: Sequence[FreeMemory]) -> Needs:
     """Return the buffers of a plan with its files on disk. Raises ModelFileError and IncompatibleError."""
     if plan.task is not ModelTask.TEXT:
         return estimate_embedding_needs(read_header(plan.target), plan.n_ctx, free_memory, gpu_layers=plan.gpu_layers)
-    from eaglelocal.loading.fit import decide_open_settings  # imports the backend
+    from eaglelocal.loading.context_parts import read_models  # imports the backend
+    from eaglelocal.loading.fit import decide_open_settings
 
     target, *draft = models = read_models(plan)
     plan = decide_open_settings(plan, models, free_memory)

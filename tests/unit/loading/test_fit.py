@@ -18,7 +18,7 @@ from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.context_parts import find_shares, make_parts, make_placement, make_placements
+from eaglelocal.loading.context_parts import find_shares, make_parts, make_placement, make_placements, read_models
 from eaglelocal.loading.fit import (
     check_experts,
     check_graph,
@@ -30,7 +30,6 @@ from eaglelocal.loading.fit import (
     list_rollback_choices,
     list_window_choices,
 )
-from eaglelocal.loading.model_headers import read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.probe.machine import MainMemory
 from eaglelocal.probe.probe import probe
