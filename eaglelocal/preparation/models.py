@@ -29,24 +29,20 @@ from eaglelocal.gguf.ggml_types import normalize_quant
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lora_adapter import check_adapter, check_shape, read_adapter
 from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape
-from eaglelocal.gguf.mtp import has_mtp
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.writer import BEST_TYPE, choose_head_type, requantize_header
-from eaglelocal.hub.draft_resolver import ModelFiles, check_one_model, find_draft, find_files, read_draft_file
+from eaglelocal.gguf.writer import choose_head_type, requantize_header
+from eaglelocal.hub.draft_resolver import ModelFiles, check_one_model, find_draft, find_files
 from eaglelocal.hub.hub_cache import (
-    find_cached,
     find_known_target,
     list_models,
     list_repo_models,
-    make_hub_reference,
     repo_folder,
-    resolve_draft_reference,
 )
 from eaglelocal.hub.inflation.inflate import locate_inflated, sketch_pair
 from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
 from eaglelocal.hub.model_library import list_library, locate_reference
-from eaglelocal.hub.projector_resolver import find_projector, read_projector_file
-from eaglelocal.hub.target_resolver import NATIVE, FoundTarget, demo_sources, read_target
+from eaglelocal.hub.projector_resolver import read_projector_file
+from eaglelocal.hub.target_resolver import NATIVE, demo_sources
 from eaglelocal.loading.calibration_store import find_newest_costs
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import (
@@ -165,6 +161,12 @@ def choose_projector(option: ModelOption, options: RunOptions) -> ModelOption:
     return replace(option, projector=named)
 
 
+def restrict_file(option: ModelOption, options: RunOptions) -> ModelOption:
+    """Return a model whose files were found for these options with its adapters, and the drafts that the run allows."""
+    (adapted,) = adapt_models([option], options)
+    return restrict_drafts(adapted, options)
+
+
 # ---- models in files
 def list_local_models(options: RunOptions, catalog: Catalog) -> Iterator[LocalModel]:
     """Yield the models on this disk that write text, each file once: of the hub's cache, then of other folders.
@@ -194,18 +196,11 @@ def make_local_option(files: ModelFiles, reference: str, options: RunOptions, ca
     target, draft = files.target, files.draft
     head = None
     if draft.header is not None:
-        head = make_draft_option(draft.label, read_loaded_shape(draft.header, draft.kind, options))
+        head = make_draft_option(draft.label, read_loaded_shape(draft.header, draft.kind, options.draft_type))
     option = make_file_option(target.header, reference=reference, label=target.label, catalog=catalog, draft=head)
     notes = () if target.small is None else (f"inflated: it answers as {target.small.label} does",)
     drafts = option.drafts if draft.kind != NONE else (NO_DRAFT,)
-    option = replace(option, projector=files.projector.projector, drafts=drafts, notes=notes)
-    (adapted,) = adapt_models([option], options)
-    return restrict_drafts(adapted, options)
-
-
-def read_loaded_shape(header: Header, kind: str, options: RunOptions) -> ModelShape:
-    """Return the shape of a draft as it will be loaded: heads are copied in fewer bits."""
-    return read_draft_shape(requantize_header(header, choose_head_type(options.draft_type)), kind)
+    return restrict_file(replace(option, projector=files.projector.projector, drafts=drafts, notes=notes), options)
 
 
 def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> ModelOption:
@@ -214,10 +209,10 @@ def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> M
     Raises UsageError on an impossible size.
     """
     target, head = read_demo_headers(reference)
-    draft = make_draft_option(DEMO_HEAD, read_loaded_shape(head, EAGLE, options), DEMO_ACCEPTANCE)
+    shape = read_loaded_shape(head, EAGLE, options.draft_type)
+    draft = make_draft_option(DEMO_HEAD, shape, DEMO_ACCEPTANCE)
     option = make_file_option(target, reference=reference, label=reference, catalog=catalog, draft=draft)
-    (adapted,) = adapt_models([option], options)
-    return restrict_drafts(adapted, options)
+    return restrict_file(option, options)
 
 
 def read_demo_headers(reference: str) -> tuple[Header, Header]:
@@ -230,6 +225,11 @@ def read_demo_headers(reference: str) -> tuple[Header, Header]:
     if not paths.complete:
         return sketch_pair(size, target, head)
     return read_header(paths.target), read_header(paths.head)
+
+
+def read_loaded_shape(header: Header, kind: str, draft_type: str = AUTO) -> ModelShape:
+    """Return the shape of a draft as it will be loaded: heads are copied in fewer bits."""
+    return read_draft_shape(requantize_header(header, choose_head_type(draft_type)), kind)
 
 
 # ---- catalog models: build the options of catalog entries, with exact sizes for the files that are on disk already
@@ -247,13 +247,12 @@ def list_entry_options(target: TargetEntry, catalog: Catalog, *, quant: str | No
 
 
 def mark_on_disk(option: ModelOption, target: TargetEntry, catalog: Catalog) -> ModelOption:
-    """Return the option with the figures of its file, if that is on disk; else unchanged."""
-    found = _found(target, option.quant, catalog)
-    if found is None:
-        return option
+    """Return the option with the figures of the files that `chat` would find, if they are on disk; else unchanged."""
     try:
-        exact = make_file_option(found.header, reference=option.reference, label=target.id, catalog=catalog)
-        drafts = tuple(_drafts(option, found, catalog))
+        files = find_files(Profile(target.id, option.quant), RunOptions())
+        header = files.target.header
+        exact = make_file_option(header, reference=option.reference, label=target.id, catalog=catalog)
+        drafts = tuple(_list_drafts(option, files, catalog))
     except EagleLocalError:  # loading raises it again and reports it
         return option
     return replace(
@@ -262,11 +261,11 @@ def mark_on_disk(option: ModelOption, target: TargetEntry, catalog: Catalog) -> 
         quality_b=exact.quality_b,
         max_context=exact.max_context or option.max_context,
         drafts=drafts,
-        projector=find_projector(AUTO, found).projector,
+        projector=files.projector.projector,
         is_here=True,
         is_unseen=False,
         notes=(),
-        header=found.header,
+        header=header,
     )
 
 
@@ -293,56 +292,26 @@ def _unlisted(target: TargetEntry, names: Sequence[str], quant: str | None) -> l
     return [name for name in unlisted if plain[name] in names or target.quantization(plain[name]) is None]
 
 
-def _found(target: TargetEntry, quant: str, catalog: Catalog) -> FoundTarget | None:
-    """Return the file that `chat --target ID:QUANT` would find; None if there is none."""
-    try:
-        model = find_cached(locations.hub_cache_dir(), make_hub_reference(Profile(target.id, quant), catalog))
-        return replace(read_target(model.path), repo=model.repo)
-    except EagleLocalError:
-        return None
-
-
-def _drafts(option: ModelOption, found: FoundTarget, catalog: Catalog) -> Iterator[DraftOption]:
+def _list_drafts(option: ModelOption, files: ModelFiles, catalog: Catalog) -> Iterator[DraftOption]:
     """Yield the draft of `--draft auto`, then the catalog's others, on disk or not, and last the model-free ones."""
-    own, auto = None, _find_auto_draft(found)
-    if auto is not None:
-        label, kind, file = auto
-        own = next((draft for draft in option.drafts if _is_file_of(draft, file, kind, catalog)), None)
-        yield _exact(own, file) if own else make_draft_option(label, read_draft_shape(file, kind))
+    own, auto = None, files.draft
+    if auto.header is not None:
+        shape = read_loaded_shape(auto.header, auto.kind)
+        own = next((draft for draft in option.drafts if _is_file_of(draft, auto.header, auto.kind, catalog)), None)
+        yield _mark_draft(own, shape) if own else make_draft_option(auto.label, shape)
     for draft in option.drafts:
-        if draft is own:
-            continue
-        header = _draft_header(draft, found, catalog) if draft.shape is not None else None
-        yield draft if header is None else replace(_exact(draft, header), needs_naming=True)
+        header = None
+        if draft is not own and draft.shape is not None and not draft.import_from:
+            with suppress(EagleLocalError):  # it is not on disk as a GGUF under its own name, or does not fit
+                header = find_draft(draft.id, files.target).header
+        if header is not None:
+            yield replace(_mark_draft(draft, read_loaded_shape(header, draft.kind)), needs_naming=True)
+        elif draft is not own:
+            yield draft
 
 
-def _exact(draft: DraftOption, header: Header) -> DraftOption:
-    return replace(draft, shape=read_draft_shape(header, draft.kind), is_here=True, import_from="", notes=())
-
-
-def _find_auto_draft(found: FoundTarget) -> tuple[str, str, Header] | None:
-    """Return label, kind and header of the draft of `--draft auto`, as it will be loaded; None if none has a file."""
-    try:
-        draft = find_draft(AUTO, found)
-        header = None if draft.header is None else requantize_header(draft.header, BEST_TYPE)
-        return None if header is None else (draft.label, draft.kind, header)
-    except EagleLocalError:
-        return None
-
-
-def _draft_header(draft: DraftOption, found: FoundTarget, catalog: Catalog) -> Header | None:
-    """Return the header of a catalog draft on disk as a GGUF under its own name, if it fits; else None."""
-    entry = catalog.drafts.get(draft.id)
-    if entry is not None and entry.is_in_target:
-        return found.header if has_mtp(found.header) else None
-    if draft.import_from:
-        return None
-    try:
-        path = find_cached(locations.hub_cache_dir(), resolve_draft_reference(draft.id, catalog)).path
-        header = read_draft_file(path, found).header
-        return None if header is None else requantize_header(header, BEST_TYPE)
-    except EagleLocalError:
-        return None
+def _mark_draft(draft: DraftOption, shape: ModelShape) -> DraftOption:
+    return replace(draft, shape=shape, is_here=True, import_from="", notes=())
 
 
 def _is_file_of(option: DraftOption, header: Header, kind: str, catalog: Catalog) -> bool:
