@@ -1,4 +1,4 @@
-"""The report of a measurement for people, at 80 columns: a table, the means, and notes on their limits.
+"""The report of a measurement: for people at 80 columns, with notes on its limits, and as the object of `--json`.
 
 Tokens per second are medians, speed-ups geometric means over prompts. `?` and `~` mark an interval that does
 not support its mean. Only formats: results.py computes.
@@ -6,16 +6,12 @@ not support its mean. Only formats: results.py computes.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from html import escape
-from itertools import chain, groupby
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from eaglelocal.bench.prompt_run import MIN_TOKENS
-from eaglelocal.bench.results import Bound, CategoryResult, Comparison, Evaluation, Summary
+from eaglelocal.bench.results import Bound, CategoryResult, Comparison, Evaluation, Summary, choose_main_side
 from eaglelocal.bench.text_identity import Difference, DifferenceVerdict
-from eaglelocal.core.records import dataclass
-from eaglelocal.core.terminal_text import make_printable
 
 HEAD = (
     f"{'category':<11}{'spec':>7}{'pairs':>6}{'plain':>8}{'spec':>8}  "
@@ -47,18 +43,19 @@ def format_report(evaluation: Evaluation, *, flash_attn: str = "auto", weights: 
     flash_attn  how the target ran: auto, on, off
     weights     type of most of its weights, such as Q4_K
     """
+    ours = [one for run in evaluation.runs if run.side in evaluation.modes for one in run.differences]
+    notes = list(list_notes(evaluation))
+    if ours and flash_attn != "on":
+        notes.append(SAME_TEXT_HINT)
+    if ours and weights in ROWS_ROUND_APART:
+        notes.append(ROWS_HINT.format(weights))
     parts = [
-        format_table(evaluation.runs),
+        "\n".join([HEAD, *map(format_row, evaluation.runs)]),
         format_comparisons(evaluation.shown_comparisons),
-        "\n".join((*list_notes(evaluation), *same_text_hint(evaluation, flash_attn, weights))),
+        "\n".join(notes),
         "\n".join(chain.from_iterable(map(summary_lines, evaluation.summaries))),
     ]
     return "\n\n".join(filter(None, parts))
-
-
-def format_table(runs: Sequence[CategoryResult]) -> str:
-    """Return the table: one line a category and mode; tok/s are medians, the time to the first token in seconds."""
-    return "\n".join([HEAD, *map(format_row, runs)])
 
 
 def format_row(run: CategoryResult) -> str:
@@ -141,14 +138,12 @@ def format_comparisons(comparisons: Sequence[Comparison]) -> str:
     """Return the table of sides against the best fixed length in hindsight, or against another server."""
     if not comparisons:
         return ""
-    head = f"{'category':<11}{'spec':>7}{'against':>10}  {'ratio, 95 %':<19}{'at least':>9}"
-    return "\n".join([head, *map(comparison_line, comparisons)])
-
-
-def comparison_line(one: Comparison) -> str:
-    start = f"{row_label(one.category, one.concurrency):<11}{one.side:>7}{one.other:>10}"
-    least = f"{one.ratio.least:.2f}" if one.ratio.is_known else "-"
-    return f"{start}  {format_interval(one.ratio):<19}{least:>9}"
+    lines = [f"{'category':<11}{'spec':>7}{'against':>10}  {'ratio, 95 %':<19}{'at least':>9}"]
+    for one in comparisons:
+        start = f"{row_label(one.category, one.concurrency):<11}{one.side:>7}{one.other:>10}"
+        least = f"{one.ratio.least:.2f}" if one.ratio.is_known else "-"
+        lines.append(f"{start}  {format_interval(one.ratio):<19}{least:>9}")
+    return "\n".join(lines)
 
 
 def list_notes(evaluation: Evaluation) -> Iterator[str]:
@@ -160,7 +155,11 @@ def list_notes(evaluation: Evaluation) -> Iterator[str]:
     yield from (f"{sign} {MARKS[sign]}" for sign in used)
     if used:
         yield f"  {MORE_PAIRS}"
-    yield from list_short_answers(evaluation.runs)
+    sides = {run.side for run in evaluation.runs}
+    num_short = max((sum(run.num_short for run in evaluation.runs if run.side == side) for side in sides), default=0)
+    if num_short:
+        counted = f"fewer than {MIN_TOKENS} tokens that count, or all at once"
+        yield f"answers too short to have a speed ({counted}): to {num_short} prompts"
     if evaluation.num_other_prompts:
         yield f"the server counted {evaluation.num_other_prompts} prompts differently: perhaps another chat template"
     num_reused = max((run.num_reused for run in evaluation.runs), default=0)
@@ -168,15 +167,6 @@ def list_notes(evaluation: Evaluation) -> Iterator[str]:
         yield f"up to {num_reused} prompts of a row were partly cached, and left out of its ttft"
     yield from explain_texts(evaluation)
     yield from list_differences([difference for run in evaluation.runs for difference in run.differences])
-
-
-def same_text_hint(evaluation: Evaluation, flash_attn: str, weights: str) -> Iterator[str]:
-    """Yield why some of our modes' texts differ from plain ones, or the setting under which they do not."""
-    ours = [one for run in evaluation.runs if run.side in evaluation.modes for one in run.differences]
-    if ours and flash_attn != "on":
-        yield SAME_TEXT_HINT
-    if ours and weights in ROWS_ROUND_APART:
-        yield ROWS_HINT.format(weights)
 
 
 def explain_texts(evaluation: Evaluation) -> Iterator[str]:
@@ -193,137 +183,97 @@ def explain_texts(evaluation: Evaluation) -> Iterator[str]:
             yield f"  {number} {verdict.value}: {WHY_TEXTS_DIFFER[verdict]}"
 
 
-def list_short_answers(runs: Sequence[CategoryResult]) -> Iterator[str]:
-    sides = {run.side for run in runs}
-    num_short = max((sum(run.num_short for run in runs if run.side == side) for side in sides), default=0)
-    if num_short:
-        counted = f"fewer than {MIN_TOKENS} tokens that count, or all at once"
-        yield f"answers too short to have a speed ({counted}): to {num_short} prompts"
-
-
 def list_differences(found: Sequence[Difference]) -> Iterator[str]:
     """Yield a line for each difference, wrong texts first, at most SHOWN_DIFFERENCES and then the counts."""
     order = list(DifferenceVerdict)[::-1]
     ranked = sorted(found, key=lambda one: (one.verdict is not DifferenceVerdict.DIFFERENT, order.index(one.verdict)))
-    yield from map(difference_line, ranked[:SHOWN_DIFFERENCES])
+    for one in ranked[:SHOWN_DIFFERENCES]:
+        place = f"text of {one.side} differs from plain in {one.category} at token {one.index + 1}"
+        yield f"{place}: {one.verdict.value}{'' if one.gap is None else f' (gap {one.gap:.3g})'}"
     if len(ranked) > SHOWN_DIFFERENCES:
         counts = [(verdict, sum(one.verdict is verdict for one in found)) for verdict in DifferenceVerdict]
         yield "in all " + ", ".join(f"{count} {verdict.value}" for verdict, count in counts if count)
 
 
-def difference_line(one: Difference) -> str:
-    gap = "" if one.gap is None else f" (gap {one.gap:.3g})"
-    return f"text of {one.side} differs from plain in {one.category} at token {one.index + 1}: {one.verdict.value}{gap}"
+# ---- for programs
+def result_object(evaluation: Evaluation) -> dict[str, object]:
+    """Return the object: runs of our modes and of a server apart, and the means of the main mode (`spec`).
+
+    A value that was not measured is None.
+    """
+    main = choose_main_side(evaluation.summaries, evaluation.modes)
+    best = next((summary for summary in evaluation.summaries if summary.side == main), None)
+    return {
+        "runs": [run_object(run) for run in evaluation.runs if run.side in evaluation.modes],
+        "spec": main,
+        "geomean_speedup": best.speedup.mean if best else None,
+        "worst_speedup": best.worst.speedup.mean if best and best.worst.speedup else None,
+        "summaries": [summary_object(summary) for summary in evaluation.summaries],
+        "comparisons": [
+            {
+                "category": one.category,
+                "concurrency": one.concurrency,
+                "spec": one.side,
+                "against": one.other,
+                "ratio": one.ratio.mean,
+                **bound_ends(one.ratio, "ratio_"),
+            }
+            for one in evaluation.comparisons
+        ],
+        "server_runs": [run_object(run) for run in evaluation.runs if run.side not in evaluation.modes],
+        "other_prompts": evaluation.num_other_prompts,
+        "differences": [
+            {
+                "category": one.category,
+                "spec": one.side,
+                "token": one.index,
+                "finding": one.verdict.value,
+                "gap": one.gap,
+            }
+            for run in evaluation.runs
+            for one in run.differences
+        ],
+    }
 
 
-# ---- chart: the chart of speed-ups: SVG without a library, bars with the 95 % interval as whiskers, by category and
-# mode
-#
-# The SVG has its own background and two sets of colours, for light and dark pages. Every bar has its figure beside
-# it, so colour is never the only signal.
-WIDTH, LEFT, RIGHT = 760, 100, 200
-TOP, BAR, GAP, BOTTOM = 64, 16, 10, 44
-COLOURS = ("#3b82c4", "#d97a2b", "#3f9e6a", "#b0579a", "#a58a1f", "#7d7f86")
-MAX_OVERSHOOT = 1.5  # whiskers longer than this many times the longest bar do not stretch the axis
-STYLE = """
-svg { font: 12px system-ui, sans-serif; color-scheme: light dark }
-.page { fill: #ffffff } .ink { fill: #24292f } .faint { fill: #6a737d }
-.line { stroke: #6a737d } .grid { stroke: #d8dee4 } .whisker { stroke: #24292f; stroke-width: 1.5 }
-@media (prefers-color-scheme: dark) {
-  .page { fill: #16181d } .ink { fill: #e6e8eb } .faint { fill: #9aa3ad }
-  .line { stroke: #9aa3ad } .grid { stroke: #2f353d } .whisker { stroke: #e6e8eb }
-}
-"""
+def run_object(run: CategoryResult) -> dict[str, object]:
+    return {
+        "category": run.category,
+        "concurrency": run.concurrency,
+        "spec": run.side,
+        "plain_tok_s": run.plain_tok_s,
+        "spec_tok_s": run.tok_s,
+        "speedup": run.speedup.mean if run.speedup else None,
+        **bound_ends(run.speedup, "speedup_"),
+        "acceptance_length": run.acceptance_length,
+        "plain_ttft_s": run.plain_ttft_s,
+        "ttft_s": run.ttft_s,
+        "pairs": run.num_pairs,
+        "too_short": run.num_short,
+        "answers": run.num_answers,
+        "identical": run.num_identical == run.num_answers,
+        "num_identical": run.num_identical,
+        "near_ties": sum(one.verdict is DifferenceVerdict.NEAR_TIE for one in run.differences),
+        "different": sum(one.verdict is DifferenceVerdict.DIFFERENT for one in run.differences),
+        "reused_prompts": run.num_reused,
+        "asleep": run.num_asleep,
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """The x axis of the chart: speed-ups from 0 to `most`, with a tick every `step`."""
-
-    most: float
-    step: float
-
-    def x(self, value: float) -> float:
-        return LEFT + min(max(value, 0.0), self.most) / self.most * (WIDTH - LEFT - RIGHT)
-
-    @property
-    def ticks(self) -> list[float]:
-        return [i * self.step for i in range(round(self.most / self.step) + 1)]
+def bound_ends(bound: Bound | None, prefix: str) -> Mapping[str, float | None]:
+    """Return the ends of the 95 % interval and the one-sided 95 % bound; None if they are not known."""
+    known = bound if bound and bound.is_known else None
+    return {f"{prefix}{name}": getattr(known, name) if known else None for name in ("low", "high", "least")}
 
 
-def choose_axis(runs: Sequence[CategoryResult]) -> Axis:
-    """Return an axis of at most eight steps that holds every mean and every whisker up to MAX_OVERSHOOT."""
-    bounds = [run.speedup for run in runs if run.speedup is not None]
-    longest = max((bound.mean for bound in bounds), default=1.0)
-    ends = [bound.high for bound in bounds if bound.high <= MAX_OVERSHOOT * longest]
-    most = max(longest, 1.0, *ends)
-    steps = (part * 10**power for power in range(-1, 9) for part in (0.25, 0.5, 1.0))
-    step = next(step for step in steps if most / step <= 8)
-    return Axis(math.ceil(most / step) * step, step)
-
-
-def draw_chart(runs: Sequence[CategoryResult], *, title: str, subtitle: str) -> str:
-    """Return the text of the SVG file. A run without a speed gets a row that says so."""
-    axis, sides = choose_axis(runs), list(dict.fromkeys(run.side for run in runs))
-    rows = [(key, list(own)) for key, own in groupby(runs, key=lambda run: (run.category, run.concurrency))]
-    height = TOP + sum(len(own) * BAR + GAP for _, own in rows) + BOTTOM
-    size = f'width="{WIDTH}" height="{height}"'
-    body: list[str] = []
-    y = float(TOP)
-    for (category, concurrency), own in rows:
-        body.append(draw_text(LEFT - 8, y + len(own) * BAR / 2 + 4, row_label(category, concurrency), anchor="end"))
-        for run in own:
-            body.extend(draw_bar(run, axis, y, COLOURS[sides.index(run.side) % len(COLOURS)]))
-            y += BAR
-        y += GAP
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {size}>',
-            f"<title>{escape(make_printable(title))}</title><style>{STYLE}</style>",
-            f'<rect class="page" {size}/>',
-            draw_text(16, 22, title, weight="bold"),
-            draw_text(16, 40, subtitle, shade="faint"),
-            *draw_grid(axis, bottom=y),
-            *body,
-            "</svg>",
-            "",
-        ]
-    )
-
-
-def draw_grid(axis: Axis, *, bottom: float) -> Iterator[str]:
-    for tick in axis.ticks:
-        x = axis.x(tick)
-        yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 6}" y2="{bottom:.1f}"/>'
-        yield draw_text(x, bottom + 16, f"{tick:g}x", anchor="middle", shade="faint")
-    x = axis.x(1.0)
-    yield f'<line class="line" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 6}" y2="{bottom:.1f}" stroke-dasharray="4 3"/>'
-    yield draw_text(x, bottom + 32, "plain decoding", anchor="middle", shade="faint")
-
-
-def draw_bar(run: CategoryResult, axis: Axis, y: float, colour: str) -> Iterator[str]:
-    """Yield the elements of one row: the bar, its whisker, and at the right the mode and its figure."""
-    middle, x0 = y + BAR / 2, axis.x(0.0)
-    if run.speedup is None:
-        yield draw_text(x0 + 4, middle + 4, f"{run.side}: answers too short", shade="faint")
-        return
-    bound = run.speedup
-    long = axis.x(bound.mean) - x0
-    yield f'<rect x="{x0:.1f}" y="{y + 2:.1f}" width="{long:.1f}" height="{BAR - 4}" fill="{colour}"/>'
-    if bound.is_known:
-        yield f'<path class="whisker" fill="none" d="{whisker_path(axis, bound, middle)}"/>'
-    yield draw_text(WIDTH - RIGHT + 12, middle + 4, f"{run.side}  {format_interval(bound)}")
-
-
-def whisker_path(axis: Axis, bound: Bound, y: float) -> str:
-    """Return the SVG path of an interval: a line with a cap at each end, or an arrow where it leaves the chart."""
-    low, high = axis.x(bound.low), axis.x(bound.high)
-    end = f"M{high - 5:.1f} {y - 4:.1f}l5 4l-5 4" if bound.high > axis.most else f"M{high:.1f} {y - 4:.1f}v8"
-    return f"M{low:.1f} {y - 4:.1f}v8 M{low:.1f} {y:.1f}H{high:.1f} {end}"
-
-
-def draw_text(
-    x: float, y: float, content: str, *, anchor: str = "start", shade: str = "ink", weight: str = "normal"
-) -> str:
-    style = f'text-anchor="{anchor}" font-weight="{weight}"'
-    return f'<text class="{shade}" x="{x:.1f}" y="{y:.1f}" {style}>{escape(make_printable(content))}</text>'
+def summary_object(summary: Summary) -> dict[str, object]:
+    return {
+        "spec": summary.side,
+        "concurrency": summary.concurrency,
+        "speedup": summary.speedup.mean,
+        **bound_ends(summary.speedup, "speedup_"),
+        "worst_category": summary.worst.category,
+        "worst_speedup": summary.worst.speedup.mean if summary.worst.speedup else None,
+        "pairs": summary.num_pairs,
+        "distinguishable": summary.speedup.is_known and summary.speedup.shows_difference,
+    }

@@ -17,11 +17,8 @@ from enum import Enum
 from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.prompt_run import Side, ask
 from eaglelocal.core.events import TextPiece
-from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.reader import read_header
 
 # largest gap from the best logit at which rounding may flip a token, by weight type
 BOUNDS = {"F32": 1e-3, "F16": 0.02, "BF16": 0.05, "Q8_0": 0.1}
@@ -67,22 +64,9 @@ def first_difference(plain: Sequence[int], other: Sequence[int]) -> Flip | None:
     return None
 
 
-def weight_type(header: Header) -> str:
-    """Return the name of the tensor type with the most bytes."""
-    num_bytes: dict[str, int] = {}
-    for tensor in header.tensors.values():
-        num_bytes[tensor.type.name] = num_bytes.get(tensor.type.name, 0) + tensor.nbytes
-    return max(num_bytes, key=lambda name: num_bytes[name], default="F32")
-
-
 def tie_bound(weights: str, kv_type: str) -> float:
     """Return the largest gap that counts as a near-tie, for a type of weights and a type of the KV cache."""
     return max(BOUNDS.get(weights, COARSE), KV_BOUNDS.get(kv_type, COARSE))
-
-
-def plan_tie_bound(plan: Plan) -> float:
-    """Return the near-tie bound of a plan's target and KV cache type. Reads the target's header."""
-    return tie_bound(weight_type(read_header(plan.target)), plan.kv_type)
 
 
 class TextComparer:

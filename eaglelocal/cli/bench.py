@@ -83,14 +83,14 @@ def run(
     settings: Settings, options: BenchOptions, groups: Sequence[PromptGroup], given: BenchFlags, output: Output
 ) -> tuple[BenchSubject, BenchResult]:
     """Load the model, measure, and close it. Returns the run's description and its result."""
-    from eaglelocal.bench.text_identity import TextComparer, tie_bound, weight_type
+    from eaglelocal.bench.text_identity import TextComparer, tie_bound
     from eaglelocal.gguf.reader import read_header
 
     with contextlib.ExitStack() as opened:
         server = open_server(given, opened)
         server_info = server.start() if server is not None else None  # fails before a model is loaded
         plan = plan_bench(settings, options, output)
-        weights = weight_type(read_header(plan.target))
+        weights = read_header(plan.target).main_type
         model = load_model(plan, output)
         opened.callback(model.client.close)
         note_cut_lengths(options, model.info, output)

@@ -15,7 +15,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 
 if TYPE_CHECKING:
-    from eaglelocal.doctor.finding import Finding
+    from eaglelocal.doctor.installation import Finding
 
 
 def doctor(as_json: flags.AsJson = False) -> None:

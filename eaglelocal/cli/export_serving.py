@@ -22,8 +22,8 @@ from eaglelocal.core.user_paths import expand_path, quote_word
 from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
 
 if TYPE_CHECKING:
+    from eaglelocal.preparation.vllm.exports import VllmPlan
     from eaglelocal.preparation.vllm.served_pair import ServedPair
-    from eaglelocal.preparation.vllm.vllm_arguments import VllmPlan
 
 MAX_VALUES_BYTES = 1 << 20
 SUFFIX_NAME = "suffix"
@@ -107,10 +107,9 @@ def plan_order(order: ExportFlags) -> VllmPlan:
     from eaglelocal.catalog.catalog import load_catalog
     from eaglelocal.conversation.session import ModelChoice
     from eaglelocal.preparation.machines import find_known_machine, this_machine
-    from eaglelocal.preparation.vllm.describe_drafts import GivenSources
-    from eaglelocal.preparation.vllm.find_pair import find_pair
-    from eaglelocal.preparation.vllm.vllm_arguments import HEADS, plan_vllm
-    from eaglelocal.preparation.vllm.vllm_memory import ServingLimits, find_fit
+    from eaglelocal.preparation.vllm.exports import HEADS, plan_vllm
+    from eaglelocal.preparation.vllm.find_pair import GivenSources, find_pair
+    from eaglelocal.preparation.vllm.served_pair import ServingLimits, find_fit
 
     catalog = load_catalog()
     machine = find_known_machine(order.machine, catalog, None) if order.machine else this_machine(catalog.machines)
@@ -173,8 +172,7 @@ def export_own_head(order: ExportFlags, plan: VllmPlan, head: Path) -> list[str]
 
 def format_plan(order: ExportFlags, plan: VllmPlan) -> str:
     """Return the text of the command or file. Raises UsageError on a name that is no text."""
-    from eaglelocal.preparation.vllm.helm_values import make_helm_values
-    from eaglelocal.preparation.vllm.vllm_arguments import VLLM_VERSION, make_command, make_compose_file
+    from eaglelocal.preparation.vllm.exports import VLLM_VERSION, make_command, make_compose_file, make_helm_values
 
     if order.what == VLLM:
         return check_is_text(make_command(plan)) + "\n"
@@ -216,7 +214,7 @@ def describe_plan(order: ExportFlags, plan: VllmPlan, text: str, notes: list[str
         "schedule": [list(each) for each in plan.schedule],
         "device": fit.device.label,
         "cards": fit.num_cards,
-        "slice": fit.slice.name if fit.slice else None,
+        "slice": fit.slice or None,
         "ctx": fit.n_ctx,
         "max_num_seqs": fit.max_num_seqs,
         "bytes": {
@@ -244,7 +242,7 @@ def write_text(path: Path, text: str) -> None:
 def check_helm_file(form: str, name: str, *, as_json: bool) -> None:
     """Show what is wrong with Helm values. Raises UsageError if they cannot be read, IncompatibleError on problems."""
     from eaglelocal.catalog.catalog import load_catalog
-    from eaglelocal.preparation.vllm.helm_values import list_problems
+    from eaglelocal.preparation.vllm.exports import list_problems
 
     if form != HELM:
         raise UsageError("only Helm values can be checked", hint=f"eaglelocal export helm --check {quote_word(name)}")

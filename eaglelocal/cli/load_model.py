@@ -263,7 +263,7 @@ def choose_build(target: str, *, draft: str = "auto") -> ChosenBuild | None:
     if outcome.chosen is None:
         reason = outcome.rejected[0].reason if outcome.rejected else "nothing of it is known to fit"
         return ChosenBuild(problem=reason)
-    best = outcome.chosen.candidate
+    best = outcome.chosen
     is_known = best.draft.id in catalog.drafts and best.draft.shape is not None
     return ChosenBuild(best.option.quant, best.draft.id if is_known else "none")
 

@@ -16,9 +16,8 @@ from eaglelocal.client.http_client import HttpClient
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.user_paths import quote_path
-from eaglelocal.doctor import build_checks, folder_checks, machine_checks
-from eaglelocal.doctor.finding import Finding, ok, problem
-from eaglelocal.doctor.installation import Installation
+from eaglelocal.doctor import folder_checks, machine_checks
+from eaglelocal.doctor.installation import Finding, Installation, ok, problem
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ResourceError, UsageError
 from eaglelocal.hub.derived.derived_file import check_room as check_room_for_derived
 from eaglelocal.hub.draft_resolver import ModelFiles, find_draft, find_files
@@ -42,14 +41,14 @@ CHECKS: tuple[Check, ...] = (
     machine_checks.check_gpu_driver,
     machine_checks.check_hidden_gpus,
     machine_checks.check_gpu_devices,
-    build_checks.check_library_version,
-    build_checks.check_library_load,
-    build_checks.check_images,
-    build_checks.check_native_part,
-    build_checks.check_compiler,
-    build_checks.check_toolkit,
-    build_checks.check_packages,
-    build_checks.check_extras,
+    machine_checks.check_library_version,
+    machine_checks.check_library_load,
+    machine_checks.check_images,
+    machine_checks.check_native_part,
+    machine_checks.check_compiler,
+    machine_checks.check_toolkit,
+    machine_checks.check_packages,
+    machine_checks.check_extras,
     folder_checks.check_settings,
     folder_checks.check_disks,
     folder_checks.check_hub_token,

@@ -6,9 +6,7 @@ import shlex
 from pathlib import Path
 
 from eaglelocal.core.byte_sizes import format_disk
-from eaglelocal.doctor.finding import Finding, ok, problem, warning
-from eaglelocal.doctor.installation import Disk, Installation
-from eaglelocal.learning.drift import DriftReport
+from eaglelocal.doctor.installation import Disk, Finding, Installation, ok, problem, warning
 
 MIN_FREE_BYTES = 2 << 30  # smaller than any useful model
 LOW_FREE_BYTES = 15 << 30  # a large model does not fit
@@ -41,14 +39,9 @@ def check_drift(facts: Installation) -> Finding | None:
         return None
     worst = min(facts.drifts, key=lambda report: report.ratio)
     others = f" (and {len(facts.drifts) - 1} more)" if len(facts.drifts) > 1 else ""
-    return warning("drift", f"{worst.text}{others}", suggest_remedy(worst))
-
-
-def suggest_remedy(report: DriftReport) -> str:
-    """Return a command: another draft, where the model itself has changed; else learning."""
-    if "model file" in report.changed:
-        return "eaglelocal train --target REF"
-    return "eaglelocal serve --learn"
+    # another draft, where the model itself has changed; else learning
+    remedy = "eaglelocal train --target REF" if "model file" in worst.changed else "eaglelocal serve --learn"
+    return warning("drift", f"{worst.text}{others}", remedy)
 
 
 def check_hub_token(facts: Installation) -> Finding:
@@ -126,10 +119,5 @@ def check_calibrations(facts: Installation) -> Finding:
     builds = ", ".join(dict.fromkeys(build for _, build in stale))
     number = "a calibration is" if len(stale) == 1 else f"{len(stale)} calibrations are"
     text = f"{number} outdated: measured with {builds}, now it is {facts.current_build}; the next run measures again"
-    return warning("calibration", text, _remove_command([path for path, _ in stale]))
-
-
-def _remove_command(paths: list[Path]) -> str:
-    """Return the command that deletes these files only: their folder also holds current ones."""
-    names = shlex.join(path.name for path in paths)
-    return f"(cd {shlex.quote(str(paths[0].parent))} && rm {names})"
+    names = shlex.join(path.name for path, _ in stale)  # these only: their folder also holds current ones
+    return warning("calibration", text, f"(cd {shlex.quote(str(stale[0][0].parent))} && rm {names})")

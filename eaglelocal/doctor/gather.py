@@ -6,6 +6,7 @@ A fact that cannot be read counts as "nothing wrong": doctor must not fail on an
 from __future__ import annotations
 
 import contextlib
+import grp
 import importlib.metadata
 import os
 import re
@@ -22,8 +23,7 @@ from eaglelocal.backend.llama_library import BUILD, CHECKED_VERSION
 from eaglelocal.backend.native_step import FILE as NATIVE_LIBRARY
 from eaglelocal.client.running_servers import find_running_servers, find_stale_files
 from eaglelocal.core.own_files import read_regular
-from eaglelocal.doctor.finding import find_device_files, find_missing_vulkan_parts
-from eaglelocal.doctor.installation import Disk, Hub, Installation, NativePart, Port, Tools, try_library
+from eaglelocal.doctor.installation import DeviceFiles, Disk, Hub, Installation, NativePart, Port, Tools, try_library
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.client_settings import check_settings
 from eaglelocal.learning.drift import read_reports
@@ -172,24 +172,62 @@ def _is_installed(name: str) -> bool:
     return True
 
 
+# ---- gpu parts: requirements of GPU builds other than compiler and driver: the parts of Vulkan, and access to device
+# files
+# llama.cpp uses this extension by name; the headers of Ubuntu 22.04 and Debian 12 are older
+REQUIRED_EXTENSION = "VK_EXT_layer_settings"
+NEWER_HEADERS = f"Vulkan headers with {REQUIRED_EXTENSION}"
+
+
+def find_missing_vulkan_parts(
+    environ: Mapping[str, str], *, has_glslc: bool, root: Path = Path("/")
+) -> tuple[str, ...]:
+    """Return what a Vulkan build of llama.cpp lacks here, as it is shown; empty if nothing."""
+    roots = [root / "usr", root / "usr/local", *(Path(sdk) for sdk in [environ.get("VULKAN_SDK")] if sdk)]
+    headers = [path for each in roots if (path := each / "include/vulkan/vulkan_core.h").is_file()]
+    missing = [] if has_glslc else ["glslc"]
+    if not headers:
+        missing.append("Vulkan headers")
+    elif not any(REQUIRED_EXTENSION in path.read_text(errors="replace") for path in headers):
+        missing.append(NEWER_HEADERS)
+    folders = ("share/cmake", "lib*/cmake", "lib/*/cmake")  # that cmake searches
+    if not any(any(each.glob(f"{folder}/SPIRV-Headers*")) for each in roots for folder in folders):
+        missing.append("SPIR-V headers")
+    return tuple(missing)
+
+
+def find_device_files(root: Path = Path("/")) -> DeviceFiles:
+    """Return the device files through which AMD's and Intel's GPUs compute."""
+    paths = tuple(path for pattern in ("dri/renderD*", "kfd") for path in sorted((root / "dev").glob(pattern)))
+    inaccessible = tuple((path, _read_group(path)) for path in paths if not os.access(path, os.R_OK | os.W_OK))
+    return DeviceFiles(paths=paths, inaccessible=inaccessible)
+
+
+def _read_group(path: Path) -> str:
+    number = path.stat().st_gid
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:  # a group of the host, unknown in this container
+        return str(number)
+
+
 # ---- folders
 def _read_disks(environ: Mapping[str, str]) -> tuple[Disk, ...]:
     folders = {"downloads": locations.hub_cache_dir(environ), "generated models": locations.generated_models_dir()}
+
+    def is_writable(folder: Path) -> bool:
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+
     return tuple(
         Disk(
             folder=folder,
             holds=holds,
             free_bytes=attempt_or(partial(free_bytes, folder), None),
-            is_writable=attempt_or(partial(_is_writable, folder), True),
+            is_writable=attempt_or(partial(is_writable, folder), True),
         )
         for holds, folder in folders.items()
     )
-
-
-def _is_writable(folder: Path) -> bool:
-    """Return whether files can be made in the folder, or in its nearest existing parent."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
 def read_hub(settings: Settings, environ: Mapping[str, str]) -> Hub:

@@ -1,4 +1,4 @@
-"""The facts that the checks read: plain data about an installation and its machine, collected by gather.py."""
+"""The facts that the checks read, collected by gather.py, and what a check finds. Plain data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.records import dataclass
@@ -120,6 +120,32 @@ class Installation:
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
+# ---- findings
+Level = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of a check."""
+
+    check: str  # the name that programs read, such as compiler
+    level: Level
+    text: str
+    command: str = ""  # to paste into a shell; empty: nothing to do, or no command can do it
+
+
+def ok(check: str, text: str) -> Finding:
+    return Finding(check, "ok", text)
+
+
+def warning(check: str, text: str, command: str = "") -> Finding:
+    return Finding(check, "warning", text, command)
+
+
+def problem(check: str, text: str, command: str = "") -> Finding:
+    return Finding(check, "problem", text, command)
+
+
 # ---- llama trial: a trial of llama.cpp: load it in a separate process and list its devices, without a model
 #
 # A build for another processor, or a driver that does not match, can crash the process that loads it.
@@ -159,27 +185,22 @@ def _describe_crash(code: int, stderr: str) -> str:
 
 
 def main() -> None:
-    from eaglelocal.backend.llama_library import load_library
+    from eaglelocal.backend.llama_library import free_memory, load_library
     from eaglelocal.backend.parent_watch import end_with_parent
     from eaglelocal.errors import EagleLocalError
+    from eaglelocal.memory.budget import RAM
 
     with contextlib.suppress(EagleLocalError):  # the C library may be what is broken
         end_with_parent()
     devices, failure, image_problem = list[str](), "", ""
     try:
         library = load_library()
-        devices = list_devices(library)
+        pools = free_memory(library, ram_bytes=None, unified=False)
+        devices = [pool.device for pool in pools if pool.device != RAM]
         image_problem = find_image_problem(library)
     except EagleLocalError as error:
         failure = error.message
     sys.stdout.write(json.dumps({"devices": devices, "failure": failure, "image_problem": image_problem}) + "\n")
-
-
-def list_devices(library: LlamaLibrary) -> list[str]:
-    from eaglelocal.backend.llama_library import free_memory
-    from eaglelocal.memory.budget import RAM
-
-    return [pool.device for pool in free_memory(library, ram_bytes=None, unified=False) if pool.device != RAM]
 
 
 def find_image_problem(library: LlamaLibrary) -> str:

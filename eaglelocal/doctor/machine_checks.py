@@ -1,16 +1,20 @@
-"""Checks of the machine: whether this llama.cpp can use its GPUs, its memory and its processors."""
+"""Checks of the machine, and of what is built and installed for it: llama.cpp, our C library, compilers, packages."""
 
 from __future__ import annotations
 
 import math
+import shlex
 
 from eaglelocal.core.byte_sizes import count_noun, format_memory
-from eaglelocal.doctor.finding import Finding, ok, problem, warning
-from eaglelocal.doctor.installation import Installation
+from eaglelocal.doctor.gather import NEWER_HEADERS
+from eaglelocal.doctor.installation import Finding, Installation, ok, problem, warning
 from eaglelocal.doctor.repair_commands import (
     BACKEND_NAMES,
     choose_backend_to_build,
+    find_missing_tools,
+    install_compilers,
     install_driver,
+    install_toolkit,
     is_macos,
     reinstall_llama_cpp,
 )
@@ -129,7 +133,8 @@ def check_threads(facts: Installation) -> Finding:
     granted = f"{cpu.quota_cores:g} of {cpu.physical_cores or cpu.logical_cores}" if cpu.quota_cores else ""
     if granted and (cpu.quota_cores or 0.0) < (cpu.physical_cores or cpu.logical_cores or 1):
         text = f"the cgroup grants {granted} cores: llama.cpp gets {usable}"
-        return warning("threads", text, _raise_cpu_limit(facts.machine))
+        update = f"docker update --cpus {cpu.physical_cores or cpu.logical_cores or 1} CONTAINER"
+        return warning("threads", text, update if facts.machine.system.container == "docker" else "")
     if cpu.allowed_cores and cpu.logical_cores and cpu.allowed_cores < cpu.logical_cores:
         text = f"this shell may use {cpu.allowed_cores} of {cpu.logical_cores} processors: llama.cpp gets {usable}"
         return warning("threads", text, f"taskset -c 0-{cpu.logical_cores - 1} eaglelocal chat")
@@ -149,6 +154,96 @@ def check_swap(facts: Installation) -> Finding | None:
     return warning("swap", text, "sudo swapoff -a && sudo swapon -a" if fits else _list_processes(facts.machine))
 
 
+# ---- what is built and installed
+def check_library_version(facts: Installation) -> Finding:
+    """Check that llama-cpp-python has the one version whose internal interfaces eaglelocal was checked with."""
+    installed, required = facts.machine.llama_cpp.version, facts.required_version
+    command = reinstall_llama_cpp(facts, choose_backend(facts))
+    if installed is None:
+        return problem("library_version", "llama-cpp-python is not installed", command)
+    if not has_required_version(facts):
+        text = f"llama-cpp-python {installed} is installed, but eaglelocal needs {required}"
+        return problem("library_version", text, command)
+    backends = ", ".join(facts.machine.llama_cpp.backends) or "no backend"
+    return ok("library_version", f"llama-cpp-python {installed}, built for {backends}")
+
+
+def check_library_load(facts: Installation) -> Finding | None:
+    """Report that llama.cpp does not load. It is tried in a separate process, which a broken build may crash."""
+    if facts.trial is None or not facts.trial.failure:
+        return None
+    why = facts.trial.failure.removeprefix("llama.cpp cannot be loaded: ")
+    text = f"llama.cpp does not load: {why}"
+    return problem("library_loads", text, reinstall_llama_cpp(facts, choose_backend(facts)))
+
+
+def check_images(facts: Installation) -> Finding | None:
+    """Warn if no model can read images: llama.cpp was built without that part, or Pillow is missing."""
+    if facts.trial is None or not facts.trial.image_problem:
+        return None
+    command = reinstall_llama_cpp(facts, choose_backend(facts))
+    return warning("images", f"models cannot read images: {facts.trial.image_problem}", command)
+
+
+def check_native_part(facts: Installation) -> Finding:
+    """Check eaglelocal's C library, without which no engine starts."""
+    command = f"{facts.tools.pip} install --force-reinstall --no-deps {shlex.quote(facts.native.install_from)}"
+    if not facts.native.exists:
+        text = f"eaglelocal's C library is not compiled ({facts.native.library.name} is missing)"
+        return problem("native_part", text, command)
+    if facts.native.is_outdated:
+        return warning("native_part", "eaglelocal's C library is older than its source", command)
+    return ok("native_part", "eaglelocal's C library is compiled")
+
+
+def check_compiler(facts: Installation) -> Finding:
+    """Check for C and C++ compilers. A missing one is a problem only if something must be built."""
+    missing = [name for name, path in (("C", facts.tools.c), ("C++", facts.tools.cxx)) if path is None]
+    if not missing:
+        return ok("compiler", f"C and C++ compilers: {facts.tools.c}, {facts.tools.cxx}")
+    text = f"no {' and no '.join(missing)} compiler"
+    if not has_required_version(facts) or not facts.native.exists or find_missing_backend(facts) is not None:
+        text += ", and llama.cpp or eaglelocal must be built"
+        return problem("compiler", text, install_compilers(facts.machine.system))
+    return ok("compiler", f"{text}; none is needed, as everything is built")
+
+
+def check_toolkit(facts: Installation) -> Finding | None:
+    """Report the missing build tools of the backend that llama.cpp lacks; None if nothing is missing."""
+    backend = find_missing_backend(facts)
+    missing = find_missing_tools(backend, facts.tools) if backend else ()
+    if backend is None or not missing:
+        return None
+    text = f"to build llama.cpp for {BACKEND_NAMES[backend]}, this is missing: {', '.join(missing)}"
+    if NEWER_HEADERS in missing:
+        newer = "this system's headers are older, install newer ones from https://vulkan.lunarg.com"
+        return problem("toolkit", f"{text}; {newer}")
+    return problem("toolkit", text, install_toolkit(backend, facts.machine.system))
+
+
+def check_packages(facts: Installation) -> Finding:
+    if facts.missing_packages:
+        names = ", ".join(facts.missing_packages)
+        command = f"{facts.tools.pip} install {shlex.join(facts.missing_packages)}"
+        return problem("packages", f"packages that eaglelocal needs are not installed: {names}", command)
+    return ok("packages", "all packages that eaglelocal needs are installed")
+
+
+def check_extras(facts: Installation) -> Finding | None:
+    """List the optional packages that are not installed. Only some commands need them, so it is never a problem."""
+    if not facts.missing_extras:
+        return None
+    missing = "; ".join(f"{extra}: {', '.join(names)}" for extra, names in facts.missing_extras.items())
+    names = ",".join(facts.missing_extras)
+    command = f"{facts.tools.pip} install 'eaglelocal[{names}]'"
+    return ok("extras", f"optional packages are not installed ({missing}); to install them: {command}")
+
+
+def has_required_version(facts: Installation) -> bool:
+    return (facts.machine.llama_cpp.version or "").split("+")[0] == facts.required_version
+
+
+# ---- GPUs and their backends
 def list_visible_gpus(machine: Machine) -> list[Gpu]:
     """Return the GPUs that llama.cpp should see here."""
     return [gpu for gpu in machine.gpus if not gpu.is_unresponsive and not gpu.hidden_by and machine.backend_of(gpu)]
@@ -202,8 +297,3 @@ def _raise_memory_limit(machine: Machine) -> str:
 
 def _list_processes(machine: Machine) -> str:
     return "ps aux -m | head" if is_macos(machine.system) else "ps aux --sort=-rss | head"
-
-
-def _raise_cpu_limit(machine: Machine) -> str:
-    cores = machine.cpu.physical_cores or machine.cpu.logical_cores or 1
-    return f"docker update --cpus {cores} CONTAINER" if machine.system.container == "docker" else ""

@@ -193,16 +193,10 @@ def _read_key(path: Path) -> dict[str, object]:
 
 def list_stale_files(machine: Machine, library: str) -> list[tuple[Path, str]]:
     """Return the cost files of this machine that another build measured, with that build. They are never read again."""
-    found = ((path, _read_build(path, machine_name(machine))) for path in list_own(folder(), "*.json"))
-    current = describe_build(library, machine)
-    return [(path, build) for path, build in found if build is not None and build != current]
-
-
-def _read_build(path: Path, machine: str) -> str | None:
-    """Return the build named in a cost file of this machine; None for other machines and for acceptance files."""
-    key = _read_key(path)
-    build = key.get("library") if key.get("machine") == machine else None
-    return build if isinstance(build, str) else None
+    current, here = describe_build(library, machine), machine_name(machine)
+    keys = ((path, _read_key(path)) for path in list_own(folder(), "*.json"))
+    builds = [(path, key.get("library")) for path, key in keys if key.get("machine") == here]  # none: of acceptance
+    return [(path, build) for path, build in builds if isinstance(build, str) and build != current]
 
 
 def save(key: Key, state: object) -> bool:

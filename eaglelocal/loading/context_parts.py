@@ -1,4 +1,4 @@
-"""Place the models of a plan on devices, and make the parameters of their contexts."""
+"""Read the headers of a plan's models, place them on devices, and make the parameters of their contexts."""
 
 from __future__ import annotations
 
@@ -11,26 +11,61 @@ from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.model import D2T, Placement
 from eaglelocal.backend.weight_loading import has_plenty, is_moved, is_read
+from eaglelocal.core.draft import LOOKUPS
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import TENSOR, is_rpc_device
+from eaglelocal.errors import UsageError
 from eaglelocal.gguf.block_info import BlockInfo
-from eaglelocal.gguf.draft_pairing import DraftInfo
+from eaglelocal.gguf.draft_pairing import DraftInfo, check_rolls_back, read_draft, read_model
 from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import MedusaInfo
+from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape, read_shape
 from eaglelocal.gguf.mtp import MtpInfo
+from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.upper_layers import find_upper_layers
-from eaglelocal.loading.model_headers import ModelHeader
-from eaglelocal.memory.budget import (
-    RAM,
-    FreeMemory,
-    subtract_margins,
-)
+from eaglelocal.memory.budget import RAM, FreeMemory, subtract_margins
 from eaglelocal.memory.contexts import PlannedContext, plan_contexts
 from eaglelocal.memory.placement import choose_gpus, place_layers, single_device_shares
 from eaglelocal.probe.machine import Machine
 from eaglelocal.processes.child_process import glibc_version, has_huge_pages
 
 PROCESSOR = "CPU"  # as llama.cpp names it
+DRAFT_KINDS = ("none", "ngram", "eagle3", "dflash", "mtp", "draft_model")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHeader:
+    """The header of a model file, and the properties of the model that it describes."""
+
+    header: Header
+    info: DraftInfo
+    shape: ModelShape
+
+
+def read_models(plan: Plan) -> tuple[ModelHeader, ...]:
+    """Return the header of the target, and of the draft if it has a file, checked against the target.
+
+    Raises UsageError, ModelFileError or IncompatibleError.
+    """
+    header = read_header(plan.target)
+    info = read_model(header)
+    target = ModelHeader(header, info, read_shape(header))
+    if plan.draft_kind not in DRAFT_KINDS:
+        raise UsageError(f"unknown draft kind {plan.draft_kind!r}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
+    if unknown := set(plan.lookups).difference(LOOKUPS):
+        raise UsageError(f"unknown drafter {unknown.pop()!r}", hint=f"one of: {', '.join(LOOKUPS)}")
+    if not plan.speculates:
+        return (target,)
+    check_rolls_back(info)
+    if plan.draft_kind == "ngram":
+        return (target,)
+    if plan.draft is None:
+        raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft auto")
+    own = header if plan.draft == plan.target else read_header(plan.draft)
+    draft = read_draft(own, target_header=header, target=info, kind=plan.draft_kind)
+    return target, ModelHeader(own, draft, read_draft_shape(own, plan.draft_kind))
 
 
 def make_placements(
@@ -41,18 +76,17 @@ def make_placements(
     in_huge_pages = has_huge_pages(setting, os.environ, glibc_version())
     repacks = library.can_repack and machine.cpu.has_avx2
     fits_twice = has_plenty(sum(model.shape.weights_bytes for model in models), free, plan.gpu_layers)
-    types = [model.header.main_type for model in models]
     gpus = choose_gpus(free, device=plan.device, split=plan.split)
     shares = plan.shares or find_shares(plan, free)
     placements = [
         make_placement(
             plan,
             of_draft=index > 0,
-            no_mmap=fits_twice and is_read(main_type, huge_pages=in_huge_pages, repacks=repacks),
-            moves_weights=fits_twice and is_moved(main_type, huge_pages=setting, is_brief=plan.is_brief),
+            no_mmap=fits_twice and is_read(model.header.main_type, huge_pages=in_huge_pages, repacks=repacks),
+            moves_weights=fits_twice and is_moved(model.header.main_type, huge_pages=setting, is_brief=plan.is_brief),
             shares=shares,
         )
-        for index, main_type in enumerate(types)
+        for index, model in enumerate(models)
     ]
     if plan.split == TENSOR:
         placements, gpus, shares = place_divided(placements, gpus), gpus[:1], ()

@@ -24,7 +24,6 @@ from eaglelocal.backend.head_context import (
 from eaglelocal.backend.llama_library import free_memory
 from eaglelocal.backend.model import D2T, LlamaModel
 from eaglelocal.backend.weight_loading import moving_weights
-from eaglelocal.core.batch import Floats
 from eaglelocal.core.byte_sizes import format_memory
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.ports import Cache
@@ -53,7 +52,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.gguf.upper_layers import find_upper_layers
 from eaglelocal.loading.model_loader import PlanLoader
-from eaglelocal.memory.budget import RAM, FreeMemory, subtract_margins
+from eaglelocal.memory.budget import RAM, subtract_margins
 from eaglelocal.memory.cache_bytes import cache_bytes
 from eaglelocal.memory.contexts import plan_contexts
 from eaglelocal.memory.placement import choose_gpus, place_layers
@@ -167,7 +166,9 @@ def make_eagle(
         return Eagle3(
             head, taps, num_choices=num_choices, sequences=sequences, window=window, max_prompt_rows=MAX_PROMPT_ROWS
         )
-    (state,) = head.encode([read_mask_hidden(header, info)])
+    # what it reads for rows whose states are unknown: [1, taps, target hidden size]
+    hidden = np.array(header.array(MASK_HIDDEN_KEY), np.float32)
+    (state,) = head.encode([hidden.reshape(1, len(info.target_layers), info.target_hidden_size)])
     mask = Mask(info.mask, state, info.num_depths)
     return PEagle(head, taps, mask, num_choices=num_choices, window=window, max_prompt_rows=MAX_PROMPT_ROWS)
 
@@ -179,12 +180,6 @@ def read_head_norms(header: Header, info: EagleInfo) -> HeadNorms:
         output_gains=read_tensor(header.path, header, "output_norm.weight") if info.norm_output else None,
         output_eps=info.rms_eps,
     )
-
-
-def read_mask_hidden(header: Header, info: EagleInfo) -> Floats:
-    """Return the state that a P-EAGLE head reads for rows whose states are unknown: [1, taps, target hidden size]."""
-    values = np.array(header.array(MASK_HIDDEN_KEY), np.float32)
-    return values.reshape(1, len(info.target_layers), info.target_hidden_size)
 
 
 def read_medusa_format(header: Header, info: MedusaInfo) -> MedusaFormat:
@@ -249,7 +244,7 @@ class HeadOpener:
         target, first = parts.target, parts.draft
         assert first is not None and isinstance(target.info, ModelInfo)
         info = read_draft(header, target_header=target.header, target=target.info, kind=parts.plan.draft_kind)
-        if problem := find_difference(first.info, info) or find_other_tensors(first.header, header):
+        if problem := find_difference(first, header, info):
             raise IncompatibleError(
                 f"{header.path.name} cannot replace the head in use: {problem}",
                 hint="restart with it: `--draft HEAD.gguf`",
@@ -265,7 +260,7 @@ class HeadOpener:
         gpus = choose_gpus(free, device=part.placement.devices, split=part.placement.split)
         device = place_layers(shape, gpus, part.placement.shares, gpu_layers=part.placement.gpu_layers)[-1]
         needed_bytes = shape.weights_bytes + cache_bytes(shape, plan_contexts(plan, parts.shape, shape)[1].sizes)
-        usable_bytes = find_free_bytes(subtract_margins(free), device)
+        usable_bytes = next((each.free_bytes for each in subtract_margins(free) if each.device == device), None)
         if usable_bytes is not None and needed_bytes > usable_bytes:
             place = "in RAM" if device == RAM else f"on {device}"
             raise ResourceError(
@@ -275,31 +270,23 @@ class HeadOpener:
             )
 
 
-def find_free_bytes(free: Sequence[FreeMemory], device: str) -> int | None:
-    return next((each.free_bytes for each in free if each.device == device), None)
-
-
-def find_difference(first: DraftInfo, other: DraftInfo) -> str:
-    """Describe how another head differs in the properties that the engine was built for; empty if only
-    weights differ.
+def find_difference(first: DryRunPart, header: Header, info: DraftInfo) -> str:
+    """Describe how another head differs in what the engine was built for, or in the tensors that decide its placement;
+    empty if only weights differ.
     """
-    if isinstance(first, EagleInfo) and isinstance(other, EagleInfo):
-        one, two = (first.mask is None, first.num_depths), (other.mask is None, other.num_depths)
-    elif isinstance(first, MedusaInfo) and isinstance(other, MedusaInfo):
-        one, two = (False, first.num_parts), (False, other.num_parts)
+    old = first.info
+    if isinstance(old, EagleInfo) and isinstance(info, EagleInfo):
+        is_alike = (old.mask is None, old.num_depths) == (info.mask is None, info.num_depths)
+    elif isinstance(old, MedusaInfo) and isinstance(info, MedusaInfo):
+        is_alike = old.num_parts == info.num_parts
     else:
         return "it is of another kind"
-    if first.target_layers != other.target_layers:
-        return f"it reads the target's layers {other.target_layers}, not {first.target_layers}"
-    if one != two:
+    if old.target_layers != info.target_layers:
+        return f"it reads the target's layers {info.target_layers}, not {old.target_layers}"
+    if not is_alike:
         return "it drafts another number of tokens in one pass"
-    return ""
-
-
-def find_other_tensors(first: Header, other: Header) -> str:
-    """Describe differences in the tensors that decide a head's placement; empty if there are none."""
-    if (find_upper_layers(first) is None) != (find_upper_layers(other) is None):
+    if (find_upper_layers(first.header) is None) != (find_upper_layers(header) is None):
         return "it has another number of layers"
-    if (D2T in first.tensors) != (D2T in other.tensors):
+    if (D2T in first.header.tensors) != (D2T in header.tensors):
         return "it drafts from another vocabulary"
     return ""

@@ -36,7 +36,7 @@ from eaglelocal.loading.calibration_store import make_acceptance_key, make_cost_
 from eaglelocal.loading.calibration_store import save as save_learned
 from eaglelocal.loading.draft_loader import HeadOpener, hold_head, open_drafters
 from eaglelocal.loading.fit import fit_plan
-from eaglelocal.loading.load_notes import TemplateCheck, collect_notes, open_conversation_files
+from eaglelocal.loading.load_notes import TemplateCheck, list_notes, open_conversation_files
 from eaglelocal.loading.model_loader import PlanLoader
 from eaglelocal.probe.cpuinfo import count_usable_threads
 from eaglelocal.probe.machine import Machine
@@ -55,7 +55,9 @@ from eaglelocal.text.templates.render_process import RenderProcess
 
 MAX_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # limit, and divisor of the free memory
 MAX_SWAP_BYTES, SWAP_PART = 2**33, 8
-MIN_FORK, FORK_PART = 32, 512  # tokens; n_ctx / FORK_PART tokens take longer to prefill than copying a whole cache
+# tokens of a prompt from which on they are copied from another slot; n_ctx / FORK_PART tokens take longer to prefill
+# than copying a whole cache
+MIN_FORK, FORK_PART = 32, 512
 
 
 def prepare() -> None:
@@ -99,7 +101,7 @@ def build(plan: Plan, report: Report) -> Engine:
         description = describe_engine(loader, target, draft)
         input_processor = make_input_processor(description, target, context, image_reader, template)
         lacks = (template_check.note(), no_images, *share_prefixes(input_processor, plan.owners))
-        notes = collect_notes(parts, info, library, lacks, description.max_draft)
+        notes = tuple(list_notes(parts, info, library, lacks, description.max_draft))
         warmup = make_warmup(plan, context, drafters, constraints.wait)
         idle_work = calibrate(loader, machine, warmup, controller)
         restore_acceptance(loader, controller, drafters)
@@ -157,6 +159,7 @@ def list_moves(part: DryRunPart | None, model: LlamaModel | None) -> list[Range]
 def describe_engine(loader: PlanLoader, target: LlamaModel, draft: OpenDraft) -> EngineInfo:
     """Describe the engine, from its plan, its target and llama.cpp's log of the contexts."""
     plan, vocabulary = loader.parts.plan, target.vocabulary
+    depths = [drafter.traits.max_depth for drafter in draft.drafters if not isinstance(drafter, Lookup)]
     buffers = sum_buffer_bytes(loader.library.log)
     return EngineInfo(
         target=plan.target_label,
@@ -174,7 +177,7 @@ def describe_engine(loader: PlanLoader, target: LlamaModel, draft: OpenDraft) ->
         cache_bytes=buffers.get("KV", 0) + buffers.get("RS", 0),
         compute_bytes=buffers.get("compute", 0) + buffers.get("output", 0),
         trained_ctx=target.trained_ctx,
-        max_draft=min(plan.max_draft, find_max_depth(draft.drafters)),
+        max_draft=min(plan.max_draft, *depths, MAX_DRAFT_TOKENS),  # lookups draft none where there is a model
         sampling=read_recommended_sampling(loader.parts.target.header),
         template=vocabulary.chat_template or "",
         bos_text=vocabulary.bos_text,
@@ -224,33 +227,13 @@ def restore_original_draft(plan: Plan) -> Plan:
     """
     if plan.draft is None or plan.draft.is_file():
         return plan
-    if plan.draft_origin is None or not plan.draft_origin.is_file():
-        return plan if plan.draft_base is None else restore_base_head(plan)
-    note = "the requantized copy of the head is gone: the original drafts instead, at a higher cost"
-    return dataclasses.replace(plan, draft=plan.draft_origin, draft_origin=None, draft_note=note)
-
-
-def restore_base_head(plan: Plan) -> Plan:
-    """Return the plan with the head that the missing one was learned from."""
-    assert plan.draft_base is not None
+    if plan.draft_origin is not None and plan.draft_origin.is_file():
+        note = "the requantized copy of the head is gone: the original drafts instead, at a higher cost"
+        return dataclasses.replace(plan, draft=plan.draft_origin, draft_origin=None, draft_note=note)
+    if plan.draft_base is None:
+        return plan
     note = f"learned version {plan.draft_version} is gone: the head that it was learned from drafts instead"
     return dataclasses.replace(plan.with_head(plan.draft_base, 0), draft_note=note)
-
-
-def find_max_depth(drafters: tuple[Drafter, ...]) -> int:
-    """Return how many tokens a chain of a given length can have at most: lookups draft none where there is a model."""
-    depths = [drafter.traits.max_depth for drafter in drafters if not isinstance(drafter, Lookup)]
-    return min(depths, default=MAX_DRAFT_TOKENS)
-
-
-def describe_drafters(primary: Drafter | None, lookups: tuple[str, ...]) -> DrafterSet:
-    """Describe the drafters for the drafting policy."""
-    if primary is None:
-        return DrafterSet(None, lookups)
-    traits = primary.traits
-    return DrafterSet(
-        traits.name, lookups, traits.block_size, traits.num_branches, traits.max_depth, traits.reads_texts
-    )
 
 
 def make_controller(
@@ -258,10 +241,19 @@ def make_controller(
 ) -> Controller:
     """Return the controller of these drafters: lookups, and at most one that has a model."""
     lookups = tuple(drafter.traits.name for drafter in drafters if isinstance(drafter, Lookup))
-    primary = next((drafter for drafter in drafters if not isinstance(drafter, Lookup)), None)
+    primary = next((drafter.traits for drafter in drafters if not isinstance(drafter, Lookup)), None)
     return Controller(
         plan.spec,
-        describe_drafters(primary, lookups),
+        DrafterSet(None, lookups)
+        if primary is None
+        else DrafterSet(
+            primary.name,
+            lookups,
+            primary.block_size,
+            primary.num_branches,
+            primary.max_depth,
+            primary.reads_texts,
+        ),
         StepCosts(makes_kernels=makes_kernels),
         leveled=not plan.is_unified,
         max_siblings=max_siblings,
@@ -280,12 +272,15 @@ def make_scheduler(
     parts = loader.parts
     plan, shape = parts.plan, parts.shape
     num_kept = count_checkpoints(shape.state_bytes, plan.num_slots, machine)
+    # In a unified cache a copy only marks cells; with a cache for each slot the whole cache is copied, whatever part is
+    # wanted.
+    min_fork = MIN_FORK if plan.is_unified else max(MIN_FORK, plan.n_ctx // FORK_PART)
     prefix_cache = PrefixCache(
         plan.num_slots,
         reuse_margin=max((drafter.traits.reuse_margin for drafter in drafters), default=0),
         can_cut=parts.can_cut and not model.is_hybrid,
         checkpoints=Checkpoints(num_kept) if model.is_hybrid else None,
-        min_fork=None if branch_problem(shape) else choose_min_fork(plan),
+        min_fork=None if branch_problem(shape) else min_fork,
         swap=make_host_swap(loader, machine, model),
         may_store=None if files is None else files.wants,
     )
@@ -306,15 +301,6 @@ def make_host_swap(loader: PlanLoader, machine: Machine, model: LlamaModel) -> H
     most_bytes = choose_swap_bytes(parts.plan, machine.memory.available_bytes, loaded_bytes)
     min_rows = MIN_SWAP_ROWS_WITH_STATES if model.is_hybrid else MIN_SWAP_ROWS
     return HostSwap(most_bytes, min_rows=min_rows, has_windows=parts.shape.has_windows)
-
-
-def choose_min_fork(plan: Plan) -> int:
-    """Return the least number of prompt tokens for which another slot's cells are copied.
-
-    In a unified cache a copy only marks cells; with a cache per slot the whole cache is copied, whatever part is
-    wanted.
-    """
-    return MIN_FORK if plan.is_unified else max(MIN_FORK, plan.n_ctx // FORK_PART)
 
 
 def choose_swap_bytes(plan: Plan, available_bytes: int | None, loaded_bytes: int) -> int:

@@ -9,29 +9,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from eaglelocal.backend.cpu_attention import is_supported
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
 from eaglelocal.backend.llama_library import LlamaLibrary, free_memory
 from eaglelocal.backend.weight_loading import FLOAT_TYPES
-from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan, shares_cache
+from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import DraftPolicy
 from eaglelocal.core.run_options import TENSOR, suggest_split
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.block_info import BlockInfo
-from eaglelocal.gguf.draft_pairing import DraftInfo, branch_problem
+from eaglelocal.gguf.draft_pairing import DraftInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
-from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lora_adapter import read_adapter_tensors
 from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.projector import Projector, check_projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.context_parts import make_parts, make_placements
-from eaglelocal.loading.model_headers import ModelHeader, read_models
+from eaglelocal.loading.context_parts import ModelHeader, make_parts, make_placements, read_models
 from eaglelocal.memory.budget import (
     RAM,
     AdjustableSizes,
@@ -45,12 +43,10 @@ from eaglelocal.memory.budget import (
 )
 from eaglelocal.memory.contexts import (
     ROLLBACKS,
-    has_kernel_widths,
     image_buffers,
     plan_contexts,
     plan_rollback,
-    resolve_flash_attn,
-    scores_bytes,
+    settle_plan,
 )
 from eaglelocal.memory.estimate import estimate
 from eaglelocal.memory.placement import (
@@ -85,10 +81,6 @@ class FittedPlan:
         return self.target.context.num_branches // self.plan.num_slots
 
     @property
-    def has_gpu(self) -> bool:
-        return bool(self.gpus)
-
-    @property
     def has_gpu_layers(self) -> bool:
         """True if any layer of the target lies on a GPU, which then computes beside the processor."""
         return self.uses_gpu and self.plan.gpu_layers != 0
@@ -109,10 +101,9 @@ class FittedPlan:
         requested = self.plan.spec.max_draft if self.plan.spec.drafting is DraftPolicy.FIXED else ROLLBACKS[0]
         if self.plan.rollback is not None and self.plan.rollback < requested:
             notes.append(f"at most {self.plan.rollback} tokens are drafted: each needs a copy of this model's state")
-        if self.plan.gpu_layers and not self.has_gpu:
-            notes.append(f"--gpu-layers {self.plan.gpu_layers} has no effect: llama.cpp finds no GPU on this machine")
-        if self.plan.n_cpu_moe and not self.has_gpu:
-            notes.append(f"--n-cpu-moe {self.plan.n_cpu_moe} has no effect: llama.cpp finds no GPU on this machine")
+        for flag, count in (("--gpu-layers", self.plan.gpu_layers), ("--n-cpu-moe", self.plan.n_cpu_moe)):
+            if count and not self.gpus:
+                notes.append(f"{flag} {count} has no effect: llama.cpp finds no GPU on this machine")
         return tuple(notes)
 
     @property
@@ -147,13 +138,15 @@ def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: in
     check_experts(plan, models[0].shape)
     check_tensor_split(plan, [model.shape for model in models], free)
     check_own_output(plan, models[-1].info)
-    plan = decide_flash_attn(decide_unified_cache(plan, models, free), models[0], free)
+    plan = decide_open_settings(plan, models, free)
     check_graph(plan, models[0].shape)
     placements = make_placements(plan, machine, library, models, free)
 
     def attempt(candidate: Plan) -> FittedPlan:
         parts = make_parts(candidate, models, placements, threads=threads)
-        usable = subtract_margins(free) if exceeds_planned_rollback(candidate) else free
+        # states beyond those that the planner assumed must leave its reserve free
+        exceeds_plan = (candidate.rollback or 0) > plan_rollback(candidate.draft_kind)
+        usable = subtract_margins(free) if exceeds_plan else free
         check_memory(candidate, models, parts, library, usable)
         draft = parts[1] if len(parts) > 1 else None
         used = choose_gpus(free, device=candidate.device, split=candidate.split)
@@ -167,7 +160,13 @@ def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: in
             uses_gpu=bool(used),
         )
 
-    *earlier, last = list_memory_choices(plan, models[0].shape)
+    target = models[0].shape
+    *earlier, last = (
+        candidate
+        for with_images in list_image_choices(plan)
+        for with_windows in list_window_choices(with_images, target)
+        for candidate in list_rollback_choices(with_windows, target)
+    )  # each needs less memory than the one before, as far as the settings leave a choice
     for candidate in earlier:
         with contextlib.suppress(ResourceError):
             return attempt(candidate)
@@ -214,44 +213,17 @@ def check_shares(plan: Plan, free: Sequence[FreeMemory]) -> None:
         raise UsageError(message, hint=suggest_split(len(gpus)))
 
 
-def decide_unified_cache(plan: Plan, models: Sequence[ModelHeader], free: Sequence[FreeMemory]) -> Plan:
-    """Return the plan with `unified` decided: one cache for all slots if that allows trees, else one for each.
-
-    With sliding windows, llama.cpp lets a slot reuse cells outside another slot's window, although that slot may return
-    to them: with such a target or draft model, each slot gets a cache of its own.
-    """
-    if plan.unified is not None:
-        return plan
-    shapes = [model.shape for model in models if model is models[0] or plan.draft_kind == "draft_model"]
-    on_gpu, may_branch = is_on_gpu(plan, free), not any(map(branch_problem, shapes))
-    is_quantized = not on_gpu and models[0].header.main_type not in FLOAT_TYPES
-    unified = shares_cache(plan.num_slots, on_gpu=on_gpu and may_branch, is_quantized=is_quantized)
-    return dataclasses.replace(plan, unified=unified)
-
-
-def is_on_gpu(plan: Plan, free: Sequence[FreeMemory]) -> bool:
-    """Return whether any layer of the target lies on a GPU."""
-    return plan.gpu_layers != 0 and bool(choose_gpus(free, device=plan.device, split=plan.split))
-
-
-def decide_flash_attn(plan: Plan, target: ModelHeader, free: Sequence[FreeMemory]) -> Plan:
-    """Return the plan with `--flash-attn auto` decided."""
-    num_cells = plan.n_ctx * (plan.num_slots if plan.is_unified else 1)
-    chosen = resolve_flash_attn(
-        plan.flash_attn,
-        on_gpu=is_on_gpu(plan, free),
-        kv_type=plan.kv_type,
-        scores_bytes=scores_bytes(n_batch=plan.n_batch, num_cells=num_cells, n_head=target.shape.n_head),
-        has_kernel=has_kernel_widths(target.shape) and is_supported(),
+def decide_open_settings(plan: Plan, models: Sequence[ModelHeader], free: Sequence[FreeMemory]) -> Plan:
+    """Return the plan with what depends on this machine decided: one cache or several, and flash attention."""
+    target, *drafts = models
+    return settle_plan(
+        plan,
+        target.shape,
+        drafts[0].shape if drafts else None,
+        free,
+        is_quantized=target.header.main_type not in FLOAT_TYPES,
+        has_kernel=is_supported(),
     )
-    return dataclasses.replace(plan, flash_attn=chosen)
-
-
-def list_memory_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
-    """Yield the plan, then variants that need less and less memory, as far as the settings leave a choice."""
-    for with_images in list_image_choices(plan):
-        for candidate in list_window_choices(with_images, target):
-            yield from list_rollback_choices(candidate, target)
 
 
 def list_image_choices(plan: Plan) -> Iterator[Plan]:
@@ -280,11 +252,6 @@ def list_rollback_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
         yield dataclasses.replace(plan, draft_kind="none", draft_label="none", draft_reason=reason)
 
 
-def exceeds_planned_rollback(plan: Plan) -> bool:
-    """Return whether the plan keeps more states than the planner assumed; they must leave its reserve free."""
-    return plan.rollback is not None and plan.rollback > plan_rollback(plan.draft_kind)
-
-
 def list_window_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
     """Yield the plan with all positions kept first: a conversation can then be edited anywhere and reuse its prefix."""
     if plan.swa_full is not None or not target.has_windows:
@@ -292,13 +259,6 @@ def list_window_choices(plan: Plan, target: ModelShape) -> Iterator[Plan]:
         return
     yield dataclasses.replace(plan, swa_full=True)
     yield dataclasses.replace(plan, swa_full=False)
-
-
-def list_runtime_buffers(buffers: Iterable[Buffer], free: Sequence[FreeMemory]) -> list[Buffer]:
-    """Return the memory that llama.cpp allocates while computing, on each GPU that holds one of the buffers."""
-    used = {buffer.device for buffer in buffers if buffer.num_bytes}
-    gpus = [memory.device for memory in free if memory.device != RAM and not memory.in_ram and memory.device in used]
-    return [Buffer(gpu, MemoryKind.RUNTIME, COMPUTING_BYTES) for gpu in gpus]
 
 
 def check_memory(
@@ -320,28 +280,30 @@ def check_memory(
         expert_layer_bytes=sum(shape.expert_bytes) // shape.n_layer,
     )
     jobs = plan_contexts(plan, *(model.shape for model in models))
-    images = [*list_image_buffers(plan, models[0].header, free), *list_adapter_buffers(plan, shape, free)]
+    beside = list(list_side_buffers(plan, models[0], free))
     least = [buffer for job in jobs for buffer in minimum_buffers(job.shape, job.sizes)]
-    check_fits([*least, *images], [join_devices(free)], sizes)
+    check_fits([*least, *beside], [join_devices(free)], sizes)
     devices = [memory.device for memory in free if memory.device != RAM]
     if plan.split == TENSOR:  # the log that a dry run parses does not name single GPUs then
         estimated = estimate(plan, shape, models[1].shape if len(models) > 1 else None, free)
-        buffers = [*(each for each in estimated if each.kind is not MemoryKind.RUNTIME), *images]
+        buffers = [*(each for each in estimated if each.kind is not MemoryKind.RUNTIME), *beside]
     else:
-        buffers = [*plan_buffers(library, parts, devices=devices), *images]
-    check_fits([*buffers, *list_runtime_buffers(buffers, free)], free, sizes)
+        buffers = [*plan_buffers(library, parts, devices=devices), *beside]
+    used = {buffer.device for buffer in buffers if buffer.num_bytes}
+    gpus = [memory.device for memory in free if memory.device in used - {RAM} and not memory.in_ram]
+    runtime = [Buffer(gpu, MemoryKind.RUNTIME, COMPUTING_BYTES) for gpu in gpus]
+    check_fits([*buffers, *runtime], free, sizes)
 
 
-def list_adapter_buffers(plan: Plan, target: ModelShape, free: Sequence[FreeMemory]) -> Iterator[Buffer]:
-    """Yield the memory of LoRA adapters. Raises ModelFileError if one cannot be read."""
-    tensors = read_adapter_tensors(adapter.path for adapter in plan.adapters)
-    yield from adapter_buffers(tensors, plan, target, choose_gpus(free, device=plan.device, split=plan.split))
+def list_side_buffers(plan: Plan, target: ModelHeader, free: Sequence[FreeMemory]) -> Iterator[Buffer]:
+    """Yield the memory for reading images and of LoRA adapters.
 
-
-def list_image_buffers(plan: Plan, target: Header, free: Sequence[FreeMemory]) -> Iterator[Buffer]:
-    """Yield the memory for reading images. Raises ModelFileError or IncompatibleError for an unsuitable projector."""
+    Raises ModelFileError if a file cannot be read, or IncompatibleError for an unsuitable projector.
+    """
+    gpus = choose_gpus(free, device=plan.device, split=plan.split)
     if plan.projector is not None:
-        gpus = choose_gpus(free, device=plan.device, split=plan.split)
         projector = Projector.from_header(read_header(plan.projector))
-        check_projector(projector, target, name=plan.projector.name)
+        check_projector(projector, target.header, name=plan.projector.name)
         yield from image_buffers(projector, plan, gpus)
+    tensors = read_adapter_tensors(adapter.path for adapter in plan.adapters)
+    yield from adapter_buffers(tensors, plan, target.shape, gpus)

@@ -3,104 +3,64 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 
 from eaglelocal import locations
 from eaglelocal.backend.cpu_repack import AMX
-from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.weight_loading import REPACKED_TYPES
 from eaglelocal.core.draft import describe_cut_length
 from eaglelocal.core.own_files import fingerprint
-from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import NGRAM, WARNING
 from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.draft_pairing import HeadInfo, branch_problem, draft_warnings
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.loading.calibration_store import load, make_template_key, save
 from eaglelocal.loading.fit import FittedPlan
 from eaglelocal.text.templates.chat_template import ChatTemplate
 from eaglelocal.text.templates.render_process import RenderProcess
 
 
-def collect_notes(
+def list_notes(
     parts: FittedPlan, target: ModelInfo, library: LlamaLibrary, lacks: tuple[str, ...], max_draft: int
-) -> tuple[str, ...]:
-    """Return all notes about an engine.
+) -> Iterator[str]:
+    """Yield all notes about an engine. A draft that fits its target only partly is no reason to refuse it: it drafts
+    badly, but never changes the answers' distribution.
 
     lacks      why a chat template of our own is used, or none can be; why no images are read; empty texts are left out
     max_draft  tokens that can be drafted at most
     """
-    header = parts.target.header
-    return (
-        *filter(None, [*lacks, parts.plan.draft_note]),
-        *list_draft_notes(parts.draft, header, target, parts.plan.n_ctx),
-        *list_tree_notes(parts.plan, parts.shape),
-        *list_length_notes(parts.plan, max_draft),
-        *parts.notes,
-        *list_repack_notes(library, header),
-        *list_memory_notes(parts.plan),
-        *([WARNING] if parts.plan.rpc else ()),
-    )
-
-
-def list_length_notes(plan: Plan, max_draft: int) -> tuple[str, ...]:
-    """Return a note if fewer tokens are drafted than --spec asks for, unless FittedPlan.notes explains it already."""
+    plan, header, draft = parts.plan, parts.target.header, parts.draft
+    yield from filter(None, [*lacks, plan.draft_note])
+    if draft is not None:
+        yield from draft_warnings(draft.info, draft.header, target_header=header, target=target)
+        if not isinstance(draft.info, HeadInfo) and 0 < (trained := draft.info.context_length) < plan.n_ctx:
+            positions = f"{trained} of {plan.n_ctx} positions"
+            yield f"the draft model was trained for {positions}; after them fewer drafts are accepted"
+    if plan.speculates and plan.draft_kind != NGRAM and (problem := branch_problem(parts.shape)):
+        yield f"drafts are chains: {problem}"
     asked = plan.spec.num_draft_tokens
-    if plan.rollback is not None and plan.rollback <= max_draft:
-        return ()
-    cut = describe_cut_length(asked, max_draft)
-    return (f"--spec {asked}: {cut}",) if cut and plan.speculates else ()
+    is_explained = plan.rollback is not None and plan.rollback <= max_draft  # by the notes of the fitted plan
+    if plan.speculates and not is_explained and (cut := describe_cut_length(asked, max_draft)):
+        yield f"--spec {asked}: {cut}"
+    yield from parts.notes
+    if is_repacked_less(library, header):
+        yield "weights are not repacked for this processor: llama.cpp would use AMX, where its kernels crash"
+    if plan.lookup_memory and plan.speculates and NGRAM in plan.lookups:
+        kept = f"the newest {plan.lookup_memory} tokens of each key's texts"
+        yield f"lookup memory: {kept} stay in {locations.lookups_dir()}; `eaglelocal forget` deletes them"
+    if plan.cache_disk:
+        cells = f"up to {plan.cache_disk:g} GB of their caches stay in {locations.conversation_cells_dir()}"
+        yield f"conversations: {cells}; `eaglelocal forget` deletes them"
+    if plan.rpc:
+        yield WARNING
 
 
-def list_memory_notes(plan: Plan) -> tuple[str, ...]:
-    """Return notes if texts of questions and answers are kept on disk."""
-    cells = f"conversations: up to {plan.cache_disk:g} GB of their caches stay in {locations.conversation_cells_dir()}"
-    disk = (f"{cells}; `eaglelocal forget` deletes them",) if plan.cache_disk else ()
-    if not (plan.lookup_memory and plan.speculates and NGRAM in plan.lookups):
-        return disk
-    kept = f"the newest {plan.lookup_memory} tokens of each key's texts"
-    return (f"lookup memory: {kept} stay in {locations.lookups_dir()}; `eaglelocal forget` deletes them", *disk)
-
-
-def list_repack_notes(library: LlamaLibrary, target: Header) -> tuple[str, ...]:
-    """Return a note if weights decode more slowly than they could."""
-    if AMX not in library.layouts or target.main_type not in REPACKED_TYPES:
-        return ()
-    return ("weights are not repacked for this processor: llama.cpp would use AMX, where its kernels crash",)
-
-
-def list_tree_notes(plan: Plan, target: ModelShape) -> tuple[str, ...]:
-    """Return a note if drafts are chains, not trees, because of the model."""
-    if not plan.speculates or plan.draft_kind == "ngram":
-        return ()
-    problem = branch_problem(target)
-    return (f"drafts are chains: {problem}",) if problem else ()
-
-
-def list_draft_notes(part: DryRunPart | None, beside: Header, target: ModelInfo, n_ctx: int) -> tuple[str, ...]:
-    """Return notes about a draft that fits its target only partly.
-
-    It is not refused: it drafts badly, but never changes the answers' distribution.
-    """
-    if part is None:
-        return ()
-    return (
-        *draft_warnings(part.info, part.header, target_header=beside, target=target),
-        *list_context_notes(part, n_ctx),
-    )
-
-
-def list_context_notes(part: DryRunPart, n_ctx: int) -> tuple[str, ...]:
-    """Return a note about a draft model that was trained for less than the `n_ctx` positions of the target."""
-    if isinstance(part.info, HeadInfo):
-        return ()
-    trained = part.info.context_length
-    if not 0 < trained < n_ctx:
-        return ()
-    return (f"the draft model was trained for {trained} of {n_ctx} positions; after them fewer drafts are accepted",)
+def is_repacked_less(library: LlamaLibrary, target: Header) -> bool:
+    """Return whether weights decode more slowly than they could on this processor."""
+    return AMX in library.layouts and target.main_type in REPACKED_TYPES
 
 
 # ---- template check: check the chat template of a model, unless an earlier engine did

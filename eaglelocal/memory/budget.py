@@ -46,6 +46,9 @@ class Buffer:
     of_draft: bool = False
 
 
+Needs = Sequence[Buffer]  # what a model holds
+
+
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
     """The free memory of a device: RAM, or a GPU as llama.cpp names it."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from eaglelocal.core.plan import MAX_SLOTS, Plan
+from eaglelocal.core.plan import MAX_SLOTS, Plan, shares_cache
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.architectures import BLOCK, EAGLE
+from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.gguf.model_shape import MTP, ModelShape
 from eaglelocal.gguf.projector import Projector, max_image_tokens
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import CacheParams, compressed_cells, kv_bytes_of_layer, row_bytes
+from eaglelocal.memory.placement import choose_gpus
 
 # numbers of drafted rows that can be rolled back; the first that fits is taken, and each costs a recurrent state
 ROLLBACKS = (8, 4, 2)
@@ -354,7 +356,41 @@ def output_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int) -> 
     return logits + sizes.n_batch * shape.n_expert_used * shape.n_embd * FLOAT_BYTES
 
 
-# ---- flash attention
+# ---- what a plan may leave open
+def settle_plan(
+    plan: Plan,
+    target: ModelShape,
+    draft: ModelShape | None,
+    free_memory: Sequence[FreeMemory],
+    *,
+    is_quantized: bool,
+    has_kernel: bool,
+) -> Plan:
+    """Return the plan with `unified` and `--flash-attn auto` decided: one cache for all slots if that allows trees.
+
+    With sliding windows, llama.cpp lets a slot reuse cells outside another slot's window, although that slot may return
+    to them: with such a target or draft model, each slot gets a cache of its own.
+
+    is_quantized  the target's weights have fewer than 16 bits
+    has_kernel    our own attention kernel (backend/cpu_attention.py) runs on this processor
+    """
+    on_gpu = plan.gpu_layers != 0 and bool(choose_gpus(free_memory, device=plan.device, split=plan.split))
+    unified = plan.unified
+    if unified is None:
+        models = [target, draft] if draft is not None and plan.draft_kind == "draft_model" else [target]
+        may_branch = not any(map(branch_problem, models))
+        unified = shares_cache(plan.num_slots, on_gpu=on_gpu and may_branch, is_quantized=is_quantized and not on_gpu)
+    num_cells = plan.n_ctx * (plan.num_slots if unified else 1)
+    flash_attn = resolve_flash_attn(
+        plan.flash_attn,
+        on_gpu=on_gpu,
+        kv_type=plan.kv_type,
+        scores_bytes=scores_bytes(n_batch=plan.n_batch, num_cells=num_cells, n_head=target.n_head),
+        has_kernel=has_kernel and has_kernel_widths(target),
+    )
+    return replace(plan, unified=unified, flash_attn=flash_attn)
+
+
 def has_kernel_widths(shape: ModelShape) -> bool:
     """Return whether our attention kernel for processors handles the model's heads.
 

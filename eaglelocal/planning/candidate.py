@@ -1,4 +1,4 @@
-"""Define the records of a search: a way to run an option, the chosen way, and rejected ways with reasons."""
+"""Define the records of a search, a way to run an option and a rejected one with its reason, and score the ways."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from eaglelocal.core.byte_sizes import format_memory
 from eaglelocal.core.records import dataclass
 from eaglelocal.memory.placement import Offload
-from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateMemory
+from eaglelocal.planning.candidate_evaluation import NOT_WEIGHED, CacheSetup, CandidateMemory
 from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.quality import KV_LOSS
 from eaglelocal.planning.speed import Prediction
@@ -18,7 +18,10 @@ from eaglelocal.planning.speed import Prediction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A way to run an option: its draft, setup and offload, with the predicted speed and the terms of its score."""
+    """A way to run an option: its draft, setup and offload, with the predicted speed and the terms of its score.
+
+    memory  NOT_WEIGHED: its memory was not computed, and its score is a bound, as if everything fitted
+    """
 
     option: ModelOption
     draft: DraftOption
@@ -26,10 +29,15 @@ class Candidate:
     offload: Offload
     prediction: Prediction
     terms: Mapping[Term, float]  # whose sum is the score
+    memory: CandidateMemory = NOT_WEIGHED
 
     @property
     def score(self) -> float:
         return sum(self.terms.values())
+
+    @property
+    def is_bound(self) -> bool:
+        return self.memory is NOT_WEIGHED
 
     @property
     def gpu_layers(self) -> int | None:
@@ -46,32 +54,24 @@ class Candidate:
         return self.draft.shape is not None and not self.prediction.num_draft_tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """The best way that fits, with its memory."""
-
-    candidate: Candidate
-    memory: CandidateMemory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rejected:
     """An option that was rejected, with the reason.
 
-    draft              id of its draft; "": the option was rejected with any draft
-    candidate, memory  None: it was rejected before that stage of the search
+    draft      id of its draft; "": the option was rejected with any draft
+    candidate  None: it was rejected before the search
     """
 
     option: ModelOption
     draft: str
     reason: str
     candidate: Candidate | None = None
-    memory: CandidateMemory | None = None
 
     @property
     def missing_bytes(self) -> int | None:
         """Return the bytes missing on the device that lacks most; None if it was not weighed, or fits."""
-        return None if self.memory is None or self.memory.fits else self.memory.worst.missing_bytes
+        memory = NOT_WEIGHED if self.candidate is None else self.candidate.memory
+        return None if memory.fits else memory.worst.missing_bytes
 
 
 def offload_text(candidate: Candidate) -> str:
@@ -151,47 +151,20 @@ GOALS: Mapping[str, Goal] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comfort:
-    """The properties of a plan that count besides quality and speed."""
-
-    n_ctx: int
-    kv_type: str
-    swa_full: bool
-    on_host: bool  # some layers or experts are in RAM, though there is a GPU
-    is_unseen: bool = False  # the file's size was computed
-    is_by_name: bool = False  # the catalog offers the model by name only
-
-    @property
-    def worth(self) -> float:
-        return sum(self.terms.values())
-
-    @property
-    def terms(self) -> Mapping[Term, float]:
-        return {
-            Term.CONTEXT: context_worth(self.n_ctx),
-            Term.CACHE: math.log(1.0 - KV_LOSS[self.kv_type]),
-            Term.WINDOWS: WHOLE_WINDOWS_WORTH if self.swa_full else 0.0,
-            Term.HOST: ON_HOST_WORTH if self.on_host else 0.0,
-            Term.UNSEEN: UNSEEN_WORTH if self.is_unseen else 0.0,
-            Term.BY_NAME: BY_NAME_WORTH if self.is_by_name else 0.0,
-        }
-
-
-def score(goal: Goal, *, quality_b: float, age_worth: float, tok_s: float, comfort: Comfort) -> float:
-    """Return the score, in natural logarithms. Arguments as of `compute_terms`."""
-    return sum(compute_terms(goal, quality_b=quality_b, age_worth=age_worth, tok_s=tok_s, comfort=comfort).values())
-
-
 def compute_terms(
-    goal: Goal, *, quality_b: float, age_worth: float, tok_s: float, comfort: Comfort
+    goal: Goal, option: ModelOption, setup: CacheSetup, offload: Offload, tok_s: float
 ) -> Mapping[Term, float]:
-    """Return the terms of the score. `age_worth`: the value of each parameter by its age (planning/quality.py)."""
+    """Return the terms of the score of an option with this setup, offload and speed, in natural logarithms."""
     return {
-        Term.QUALITY: math.log(max(quality_b, 1e-3)),
-        Term.AGE: math.log(age_worth),
+        Term.QUALITY: math.log(max(option.quality_b, 1e-3)),
+        Term.AGE: math.log(option.age.worth),
         Term.SPEED: goal.rate_speed(tok_s),
-        **comfort.terms,
+        Term.CONTEXT: context_worth(setup.n_ctx),
+        Term.CACHE: math.log(1.0 - KV_LOSS[setup.kv_type]),
+        Term.WINDOWS: WHOLE_WINDOWS_WORTH if setup.swa_full else 0.0,
+        Term.HOST: 0.0 if offload.is_whole else ON_HOST_WORTH,
+        Term.UNSEEN: UNSEEN_WORTH if option.is_unseen else 0.0,
+        Term.BY_NAME: BY_NAME_WORTH if option.by_name else 0.0,
     }
 
 
@@ -210,9 +183,9 @@ MAX_TOLD = 2
 CLEARLY = 1.05  # factor above the plan's speed or size from which on it is mentioned
 
 
-def explain_missing_memory(candidate: Candidate, memory: CandidateMemory) -> str:
+def explain_missing_memory(candidate: Candidate) -> str:
     """Name the device that lacks most memory, the bytes it would hold, and its free bytes."""
-    load = memory.worst
+    load = candidate.memory.worst
     setup = f"{candidate.setup.n_ctx} tokens in {candidate.setup.kv_type}"
     return (
         f"{format_memory(load.total)} on {load.device} even with {setup}"
@@ -226,42 +199,39 @@ def lies_text(candidate: Candidate, joint: str) -> str:
     return f" {joint} {text}" if text else ""
 
 
-def explain_lower_score(candidate: Candidate, chosen: Candidate, goal: Goal, *, is_bound: bool) -> str:
-    """Name the terms in which a way scores below the chosen one, the largest first.
-
-    is_bound  its score is a bound, because it was not weighed
-    """
+def explain_lower_score(candidate: Candidate, chosen: Candidate, goal: Goal) -> str:
+    """Name the terms in which a way scores below the chosen one, the largest first."""
     lost = {term: chosen.terms[term] - candidate.terms[term] for term in Term}
     telling = sorted((term for term in Term if lost[term] > TELLING), key=lambda term: -lost[term])[:MAX_TOLD]
     if Term.SPEED in telling:  # whose clause says how many layers are on the GPU
         telling = [term for term in telling if term is not Term.HOST]
     if not telling:
-        return f"as good as the plan{draft_text(candidate, chosen)}, which comes first"
-    text = ", ".join(term_text(term, candidate, chosen, is_bound=is_bound) for term in telling)
-    advantage = advantage_text(telling, candidate, chosen, is_bound=is_bound)
-    return f"{text}{pace_text(telling, candidate, chosen, goal)}{advantage}"
+        other = f" with {chosen.draft.id}" if candidate.option is chosen.option else ""
+        return f"as good as the plan{other}, which comes first"
+    text = ", ".join(term_text(term, candidate, chosen) for term in telling)
+    misses = candidate.prediction.spec_tok_s < goal.pace <= chosen.prediction.spec_tok_s
+    pace = f"; --goal {goal.name} wants {goal.pace:.0f}" if Term.SPEED in telling and misses else ""
+    return f"{text}{pace}{advantage_text(telling, candidate, chosen)}"
 
 
-def draft_text(candidate: Candidate, chosen: Candidate) -> str:
-    return f" with {chosen.draft.id}" if candidate.option is chosen.option else ""
-
-
-def term_text(term: Term, candidate: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
+def term_text(term: Term, candidate: Candidate, chosen: Candidate) -> str:
     """Describe one term of the score: this way's figure (or its bound) and the plan's."""
-    best = "at best " if is_bound else ""
+    best = "at best " if candidate.is_bound else ""
+    option, setup = candidate.option, candidate.setup
     match term:
         case Term.QUALITY:
-            what = "lower quality" if candidate.option.answers_b < chosen.option.answers_b else "smaller"
+            what = "lower quality" if option.answers_b < chosen.option.answers_b else "smaller"
             return f"{what}: {quality_text(candidate, chosen)}"
         case Term.AGE:
-            return f"older: {release_text(candidate)}, the plan {release_text(chosen)}"
+            released, newer = (each.age.released or "no known date" for each in (option, chosen.option))
+            return f"older: {released}, the plan {newer}"
         case Term.SPEED:
             slow, plan = format_distinct(candidate.prediction.spec_tok_s, chosen.prediction.spec_tok_s)
             return f"slower: {best}{slow} tokens/s{lies_text(candidate, 'with')}, the plan {plan}"
         case Term.CONTEXT:
-            return f"less context: {best}{candidate.setup.n_ctx} tokens, the plan {chosen.setup.n_ctx}"
+            return f"less context: {best}{setup.n_ctx} tokens, the plan {chosen.setup.n_ctx}"
         case Term.CACHE:
-            return f"a cache of {candidate.setup.kv_type}, the plan's is {chosen.setup.kv_type}"
+            return f"a cache of {setup.kv_type}, the plan's is {chosen.setup.kv_type}"
         case Term.WINDOWS:
             return "its cache keeps windows only"
         case Term.HOST:
@@ -269,30 +239,21 @@ def term_text(term: Term, candidate: Candidate, chosen: Candidate, *, is_bound: 
         case Term.UNSEEN:
             return "the size of its file is not confirmed"
         case Term.BY_NAME:
-            return f"offered by name only, {candidate.option.by_name}"
+            return f"offered by name only, {option.by_name}"
 
 
 def quality_text(candidate: Candidate, chosen: Candidate) -> str:
     return f"rated {candidate.option.quality_b:.1f} B, the plan {chosen.option.quality_b:.1f} B"
 
 
-def release_text(candidate: Candidate) -> str:
-    return candidate.option.age.released or "no known date"
-
-
-def pace_text(telling: list[Term], candidate: Candidate, chosen: Candidate, goal: Goal) -> str:
-    misses = candidate.prediction.spec_tok_s < goal.pace <= chosen.prediction.spec_tok_s
-    return f"; --goal {goal.name} wants {goal.pace:.0f}" if Term.SPEED in telling and misses else ""
-
-
-def advantage_text(telling: list[Term], candidate: Candidate, chosen: Candidate, *, is_bound: bool) -> str:
+def advantage_text(telling: list[Term], candidate: Candidate, chosen: Candidate) -> str:
     """Describe how the way beats the plan; empty if it does not."""
     speed, best = candidate.prediction.spec_tok_s, chosen.prediction.spec_tok_s
     more = []
     if Term.AGE in telling and candidate.option.quality_b > CLEARLY * chosen.option.quality_b:
         more.append(quality_text(candidate, chosen))
     if Term.SPEED not in telling and speed > CLEARLY * best:
-        more.append(f"{'at best ' if is_bound else ''}{speed:.1f} tokens/s, the plan {best:.1f}")
+        more.append(f"{'at best ' if candidate.is_bound else ''}{speed:.1f} tokens/s, the plan {best:.1f}")
     return f" (though {', '.join(more)})" if more else ""
 
 

@@ -13,29 +13,21 @@ from itertools import accumulate
 from pathlib import Path
 
 from eaglelocal.catalog.draft_entries import NGRAM
-from eaglelocal.core.plan import Plan, shares_cache
+from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import TENSOR
+from eaglelocal.core.run_options import TENSOR, RunOptions
 from eaglelocal.core.stats import MeasuredCosts
-from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.gguf.model_shape import ModelShape
-from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, FreeMemory, device_load, subtract_margins
+from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, device_load, join_devices, subtract_margins
 from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
-from eaglelocal.memory.contexts import (
-    has_kernel_widths,
-    plan_rollback,
-    plan_target_context,
-    resolve_flash_attn,
-    scores_bytes,
-)
+from eaglelocal.memory.contexts import plan_rollback, plan_target_context, settle_plan
 from eaglelocal.memory.estimate import MemorySummary, estimate, sum_by_purpose
 from eaglelocal.memory.placement import WHOLE, Offload, choose_gpus, place_layers
-from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.planning.machine_spec import MachineSpec, select_gpus
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.speed import HALVES, MAX_DRAFT, TYPICAL_CELLS, Prediction, make_curve, predict, predict_length
+from eaglelocal.planning.speed import HALVES, MAX_DRAFT, Curve, Prediction, expect_cells, make_curve, predict
 
 SPEED_KV_TYPE = "f16"  # a quantized cache counts as fast as f16: it saves reading, but costs unpacking
-N_BATCH = 512  # as in core/plan.py
 NO_FILE = Path()  # plans here are for sizes only
 
 
@@ -48,7 +40,7 @@ class CacheSetup:
     swa_full: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CandidateMemory:
     """The memory of a way to run on each device."""
 
@@ -58,6 +50,10 @@ class CandidateMemory:
     @property
     def fits(self) -> bool:
         return all(load.missing_bytes <= 0 for load in self.loads)
+
+    @property
+    def fits_gpus(self) -> bool:
+        return all(load.missing_bytes <= 0 for load in self.loads if load.device != RAM)
 
     @property
     def worst(self) -> DeviceLoad:
@@ -78,51 +74,39 @@ class CandidateMemory:
         return sum(load.free_bytes or 0 for load in self.used if not load.in_ram)
 
 
-class CandidateEvaluator:
-    """Computes memory and speed of options on one machine.
+NOT_WEIGHED = CandidateMemory((), ())
 
-    measured            costs of decodes measured here, by the reference of an option
-    split, shares, flash_attn  as in core/plan.py
-    num_cells           in the cache while an answer is written, on average: what speeds are predicted for
+
+class CandidateEvaluator:
+    """Computes memory and speed of options on one machine, with the GPUs that the run's options allow.
+
+    measured   costs of decodes measured here, by the reference of an option
+    num_cells  in the cache while an answer is written, on average; None: by the context that the options ask for
+
+    Raises UsageError if the options name GPUs that the machine lacks.
     """
 
     def __init__(
         self,
         machine: MachineSpec,
+        options: RunOptions,
+        measured: Mapping[str, MeasuredCosts] | None = None,
         *,
-        num_slots: int,
-        measured: Mapping[str, MeasuredCosts],
-        split: str = "layer",
-        shares: tuple[float, ...] = (),
-        flash_attn: str = "auto",
-        num_cells: int = TYPICAL_CELLS,
+        num_cells: int | None = None,
     ) -> None:
-        self._machine = join_cards(machine) if split == TENSOR else machine
-        self._split = split
-        self._shares = shares
-        self._flash_attn_setting = flash_attn
-        self._num_cells = num_cells
-        self._num_slots = num_slots
-        self._measured = measured
-        self.free_memory: tuple[FreeMemory, ...] = subtract_margins(machine.free_memory)
-        self._gpus = choose_gpus(self.free_memory, device=None, split=split)
-
-    @property
-    def _gpu_bytes(self) -> int:
-        return sum(room.free_bytes or 0 for room in self._gpus)
-
-    @property
-    def _computing(self) -> tuple[FreeMemory, ...]:
-        """Return the GPUs that compute after one another."""
-        return self._gpus[:1] if self._split == TENSOR else self._gpus
-
-    def _is_measured(self, offload: Offload) -> bool:
-        """Return whether measured costs apply: they were measured with whole layers, all on GPUs."""
-        return offload.is_whole and self._split != TENSOR
-
-    @property
-    def has_gpus(self) -> bool:
-        return bool(self._gpus)
+        self.machine = select_gpus(machine, options)
+        self.options = options
+        self.measured = measured or {}
+        self._split = options.split_mode
+        self._shares = options.shares
+        self._num_cells = num_cells or expect_cells(options.ctx)
+        self._computer = join_cards(self.machine) if self._split == TENSOR else self.machine
+        self._free_memory = subtract_margins(self.machine.free_memory)
+        self._gpus = choose_gpus(self._free_memory, device=None, split=self._split)
+        self._gpu_bytes = sum(room.free_bytes or 0 for room in self._gpus)
+        self.total_free_bytes = join_devices(self._free_memory).free_bytes  # None if a part is unknown
+        self.has_gpus = bool(self._gpus)
+        self.may_use_gpus = self.has_gpus and options.gpu_layers != 0
 
     def lacks_gpu_bytes(self, option: ModelOption) -> bool:
         """Return whether there are GPUs and even the weights alone exceed their memory."""
@@ -130,51 +114,67 @@ class CandidateEvaluator:
         held = shape.weights_bytes - shape.embedding_bytes + shape.tied_output_bytes
         return self.has_gpus and held > self._gpu_bytes
 
-    @property
-    def total_free_bytes(self) -> int | None:
-        """Return the free bytes of all devices; None if a part is unknown."""
-        free = [room.free_bytes for room in self.free_memory if not room.in_ram]
-        known = [each for each in free if each is not None]
-        return sum(known) if len(known) == len(free) else None
-
     def estimate_memory(
         self, option: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload = WHOLE
     ) -> CandidateMemory:
         """Return the memory of a way to run on each device."""
-        plan = self.make_sizing_plan(option, draft, setup, offload)
-        buffers = estimate(plan, option.shape, draft.shape, self.free_memory, option.projector, option.adapters)
-        return CandidateMemory(
-            buffers=buffers, loads=tuple(device_load(room, buffers, self.free_memory) for room in self.free_memory)
+        plan, free = self.make_sizing_plan(option, draft, setup, offload), self._free_memory
+        buffers = estimate(plan, option.shape, draft.shape, free, option.projector, option.adapters)
+        return CandidateMemory(buffers, tuple(device_load(room, buffers, free) for room in free))
+
+    def make_sizing_plan(
+        self, option: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload = WHOLE
+    ) -> Plan:
+        """Return a plan with the sizes of a way to run, but no files."""
+        plan = Plan(
+            target=NO_FILE,
+            target_label=option.target,
+            draft_kind=draft.kind,
+            n_ctx=setup.n_ctx,
+            num_slots=self.options.parallel,
+            gpu_layers=offload.gpu_layers,
+            n_cpu_moe=offload.n_cpu_moe,
+            kv_type=setup.kv_type,
+            flash_attn=self.options.flash_attn,
+            split=self._split,
+            shares=self._shares,
+            swa_full=setup.swa_full,
+        )
+        return settle_plan(
+            plan,
+            option.shape,
+            draft.shape,
+            self._free_memory,
+            is_quantized=option.model.arithmetic != HALVES,
+            has_kernel=self.machine.has_attention_kernel,
         )
 
-    def predict(
-        self,
-        option: ModelOption,
-        draft: DraftOption,
-        offload: Offload = WHOLE,
-        num_drafted: int | None = None,
-    ) -> Prediction:
-        """Return the predicted speed, and the draft length for it: `num_drafted`, or the best."""
-        curve = make_curve(
+    def make_curve(self, option: ModelOption, draft: DraftOption, offload: Offload = WHOLE) -> Curve:
+        """Return what decodes and draft steps cost. Costs were measured with whole layers, all on GPUs."""
+        computing = self._gpus[:1] if self._split == TENSOR else self._gpus  # GPUs that compute after one another
+        is_measured = offload.is_whole and self._split != TENSOR
+        return make_curve(
             option.model,
-            place_layers(option.shape, self._computing, self._shares, gpu_layers=offload.gpu_layers),
-            self._machine,
+            place_layers(option.shape, computing, self._shares, gpu_layers=offload.gpu_layers),
+            self._computer,
             draft.shape,
             n_cpu_moe=offload.n_cpu_moe,
             kv_type=SPEED_KV_TYPE,
             num_cells=self._num_cells,
-            measured=self._measured.get(option.reference) if self._is_measured(offload) else None,
+            measured=self.measured.get(option.reference) if is_measured else None,
         )
+
+    def predict(self, option: ModelOption, draft: DraftOption, offload: Offload = WHOLE) -> Prediction:
+        """Return the predicted speed, and the best draft length."""
+        curve = self.make_curve(option, draft, offload)
         most = plan_rollback(draft.kind) if option.shape.has_state else MAX_DRAFT
-        if num_drafted is not None and draft.acceptance is not None:
-            return predict_length(curve, draft.acceptance, num_drafted)
         alone = predict(curve, draft.acceptance, looks_up=draft.kind == NGRAM, most=most)
-        return replace(alone, together_tok_s=curve.together_tok_s(self._num_slots))
+        return replace(alone, together_tok_s=curve.together_tok_s(self.options.parallel))
 
     def max_gpu_layers(self, option: ModelOption, draft: DraftOption, n_cpu_moe: int = 0) -> Offload:
         """Return an upper bound of the layers on GPUs, less than all: by weights alone, without cache and buffers."""
-        shape, each = option.shape, layer_weights(option.shape, n_cpu_moe)
-        layers = 1 + count_fitting(each, self._free_beside(shape, draft))
+        shape = option.shape
+        layers = 1 + count_fitting(layer_weights(shape, n_cpu_moe), self._free_beside(shape, draft))
         return Offload(min(layers, shape.n_layer + shape.n_layer_ahead), n_cpu_moe)
 
     def min_cpu_experts(self, option: ModelOption, draft: DraftOption, gpu_layers: int | None) -> Offload:
@@ -182,8 +182,7 @@ class CandidateEvaluator:
         shape, free = option.shape, self._free_beside(option.shape, draft)
         on_gpu = shape.n_layer if gpu_layers is None else min(max(gpu_layers - 1, 0), shape.n_layer)
         held = (sum(layer_weights(shape, count)[shape.n_layer - on_gpu :]) for count in range(1, shape.n_layer))
-        least = next((count for count, size in enumerate(held, 1) if size <= free), shape.n_layer)
-        return Offload(gpu_layers, least)
+        return Offload(gpu_layers, next((n for n, size in enumerate(held, 1) if size <= free), shape.n_layer))
 
     def _free_beside(self, shape: ModelShape, draft: DraftOption) -> int:
         """Return the free bytes of the GPUs for layers, beside the output and the draft's weights."""
@@ -199,31 +198,23 @@ class CandidateEvaluator:
         An evaluation with only the output on the GPUs gives the bytes of everything but layers. The number of layers
         that fits beside them is a guess, which is then corrected, because several GPUs are never filled evenly.
         """
-        alone = Offload(1, n_cpu_moe)
+        shape, alone = option.shape, Offload(1, n_cpu_moe)
         held = sum(load.total for load in self.estimate_memory(option, draft, setup, alone).loads if load.device != RAM)
-        shape, sizes = (
-            option.shape,
-            plan_target_context(self.make_sizing_plan(option, draft, setup, alone), option.shape).sizes,
-        )
+        sizes = plan_target_context(self.make_sizing_plan(option, draft, setup, alone), shape).sizes
         weights = layer_weights(shape, n_cpu_moe)
         each = [size + cache_bytes_of_layer(shape, layer, sizes) for layer, size in enumerate(weights)]
-        guess = replace(alone, gpu_layers=1 + count_fitting(each, self._gpu_bytes - held))
-        chosen = self._correct_layers(option, draft, setup, guess)
-        return chosen, self.estimate_memory(option, draft, setup, chosen)
-
-    def _correct_layers(self, option: ModelOption, draft: DraftOption, setup: CacheSetup, guess: Offload) -> Offload:
-        """Return the most layers that fit the GPUs, searched down and up from a guess."""
+        guess = 1 + count_fitting(each, self._gpu_bytes - held)
 
         def fits(layers: int) -> bool:
-            return fits_gpus(self.estimate_memory(option, draft, setup, replace(guess, gpu_layers=layers)))
+            return self.estimate_memory(option, draft, setup, Offload(layers, n_cpu_moe)).fits_gpus
 
-        guessed = layers = guess.gpu_layers or 0
+        layers = guess
         while layers and not fits(layers):
-            layers -= max(1, (guessed - layers) // 2)
-            layers = max(layers, 0)
-        while layers <= option.shape.n_layer and fits(layers + 1):
+            layers = max(layers - max(1, (guess - layers) // 2), 0)
+        while layers <= shape.n_layer and fits(layers + 1):
             layers += 1
-        return replace(guess, gpu_layers=layers)
+        chosen = Offload(layers, n_cpu_moe)
+        return chosen, self.estimate_memory(option, draft, setup, chosen)
 
     def best_experts(
         self, option: ModelOption, draft: DraftOption, setup: CacheSetup, gpu_layers: int | None
@@ -232,58 +223,16 @@ class CandidateEvaluator:
         offloads = [Offload(gpu_layers, count) for count in range(1, option.shape.n_layer + 1)]
 
         def fits(offload: Offload) -> bool:
-            return fits_gpus(self.estimate_memory(option, draft, setup, offload))
+            return self.estimate_memory(option, draft, setup, offload).fits_gpus
 
         chosen = offloads[min(bisect_left(offloads, True, key=fits), len(offloads) - 1)]
         return chosen, self.estimate_memory(option, draft, setup, chosen)
 
-    def make_sizing_plan(
-        self, option: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload = WHOLE
-    ) -> Plan:
-        """Return a plan with the sizes of a way to run, but no files."""
-        gpu_layers = offload.gpu_layers
-        return Plan(
-            target=NO_FILE,
-            target_label=option.target,
-            draft_kind=draft.kind,
-            n_ctx=setup.n_ctx,
-            num_slots=self._num_slots,
-            gpu_layers=gpu_layers,
-            n_cpu_moe=offload.n_cpu_moe,
-            kv_type=setup.kv_type,
-            flash_attn=self._flash_attn(option, setup, gpu_layers),
-            unified=self._shares_cache(option, gpu_layers),
-            split=self._split,
-            shares=self._shares,
-            swa_full=setup.swa_full,
-        )
-
-    def _flash_attn(self, option: ModelOption, setup: CacheSetup, gpu_layers: int | None) -> str:
-        """Return the setting of flash attention, `auto` resolved."""
-        cells = setup.n_ctx * (self._num_slots if self._shares_cache(option, gpu_layers) else 1)
-        return resolve_flash_attn(
-            self._flash_attn_setting,
-            on_gpu=self._is_on_gpu(gpu_layers),
-            kv_type=setup.kv_type,
-            scores_bytes=scores_bytes(n_batch=N_BATCH, num_cells=cells, n_head=option.shape.n_head),
-            has_kernel=self._machine.has_attention_kernel and has_kernel_widths(option.shape),
-        )
-
-    def _shares_cache(self, option: ModelOption, gpu_layers: int | None) -> bool:
-        on_gpu = self._is_on_gpu(gpu_layers)
-        is_quantized = not on_gpu and option.model.arithmetic != HALVES
-        may_branch = on_gpu and not branch_problem(option.shape)
-        return shares_cache(self._num_slots, on_gpu=may_branch, is_quantized=is_quantized)
-
-    def _is_on_gpu(self, gpu_layers: int | None) -> bool:
-        return self.has_gpus and gpu_layers != 0
-
 
 def join_cards(machine: MachineSpec) -> MachineSpec:
     """Join the machine's GPUs into one that computes like all of them at once, each as fast as the slowest."""
-    first, *_ = machine.gpus
     joined = replace(
-        first,
+        machine.gpus[0],
         num_cards=len(machine.gpus),
         bytes_s=min(gpu.bytes_s for gpu in machine.gpus),
         flops=min(gpu.flops for gpu in machine.gpus),
@@ -301,9 +250,4 @@ def layer_weights(shape: ModelShape, n_cpu_moe: int) -> list[int]:
 
 def count_fitting(sizes: Sequence[int], free_bytes: int) -> int:
     """Return how many of the sizes, from the last on, fit into the free bytes."""
-    sums = accumulate(reversed(sizes))
-    return sum(1 for taken in sums if taken <= free_bytes)
-
-
-def fits_gpus(memory: CandidateMemory) -> bool:
-    return all(load.missing_bytes <= 0 for load in memory.loads if load.device != RAM)
+    return sum(1 for taken in accumulate(reversed(sizes)) if taken <= free_bytes)

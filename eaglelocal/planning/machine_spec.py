@@ -16,7 +16,7 @@ from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RPC_DEVICE, TENSOR, RunOptions, suggest_split
 from eaglelocal.errors import UsageError
-from eaglelocal.memory.budget import RAM, FreeMemory
+from eaglelocal.memory.budget import RAM, FreeMemory, Needs, device_load
 from eaglelocal.memory.placement import check_tensor_gpus, choose_gpus
 from eaglelocal.probe.machine import Gpu, Machine, Unified
 from eaglelocal.probe.rpc_servers import RpcServer
@@ -347,7 +347,20 @@ def _name(machine: Machine) -> str:
     return ", ".join([*gpus, *chips, machine.cpu.name or "unknown processor"])
 
 
-# ---- gpu selection: choose the GPUs of a machine that a run may use
+# ---- what a run may use
+def subtract_other_models(machine: MachineSpec, held: Needs) -> MachineSpec:
+    """Reduce the machine's free memory by the memory that other models hold."""
+
+    def left(device: DeviceSpec, room: FreeMemory) -> DeviceSpec:
+        if device.free_bytes is None:
+            return device
+        held_bytes = device_load(room, held, machine.free_memory).total
+        return replace(device, free_bytes=max(device.free_bytes - held_bytes, 0))
+
+    host, *gpus = map(left, (machine.host, *machine.gpus), machine.free_memory)
+    return replace(machine, host=host, gpus=tuple(gpus))
+
+
 PROCESSOR = "CPU"  # as llama.cpp names it
 
 

@@ -16,16 +16,16 @@ from eaglelocal.core.byte_sizes import GIB, format_memory
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.stats import NOISY
 from eaglelocal.memory.budget import RAM, DeviceLoad
-from eaglelocal.planning.candidate import GOALS, Candidate, Chosen, Rejected, lies_text
+from eaglelocal.planning.candidate import GOALS, Candidate, Rejected, lies_text
 from eaglelocal.planning.machine_spec import MachineSpec, name_places, replace_ram
+from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import (
     KV_TYPES,
     SearchOutcome,
     exceeds_trained_context,
-    explain_graph_abort,
+    find_refusal,
     search_plan,
 )
-from eaglelocal.planning.quality import Age
 
 RAM_GIB = (32, 48, 64, 96, 128, 192, 256)  # usual sizes of RAM
 CTX_STEP = 256  # a hinted --ctx is a multiple of it
@@ -34,32 +34,28 @@ CTX_STEP = 256  # a hinted --ctx is a multiple of it
 def explain_no_fit(outcome: SearchOutcome) -> tuple[str, str]:
     """Return the message (the smallest lack of memory) and the hint (options that make a plan fit)."""
     miss = outcome.nearest
-    if miss is None:
+    if miss is None or miss.candidate is None:
         return _too_long(outcome) or _unweighed(outcome)
-    if miss.candidate is None or miss.memory is None:
-        raise AssertionError("what lacks memory was weighed")
-    load = miss.memory.worst
+    load, setup = miss.candidate.memory.worst, miss.candidate.setup
+    slots = f"{outcome.options.parallel} x " if outcome.options.parallel > 1 else ""
     assumed = outcome.machine.assumed if load.device == RAM else ""
     message = (
         f"nothing fits {outcome.machine.name}: the nearest, {name_model(miss)}, "
         f"needs {format_memory(load.total)} on {load.device} "
-        f"{with_setup(miss.candidate, outcome.options)} where {format_memory(load.free_bytes or 0)} may be used"
+        f"with {slots}{setup.n_ctx} tokens in {setup.kv_type}{lies_text(miss.candidate, 'and')} "
+        f"where {format_memory(load.free_bytes or 0)} may be used"
         f"{f' ({assumed}, as assumed)' if assumed else ''}"
     )
-    candidates = [*_freed(load, outcome.machine), *_more_memory(miss, outcome), *_other_asks(miss, outcome)]
-    return message, " or ".join(candidates or ["a smaller model" if _has_smaller_tried(miss, outcome) else SMALLER])
-
-
-SMALLER = "a smaller model or quantization"
+    hints = [
+        *_freed(load, outcome.machine),
+        *_more_memory(miss.option, outcome),
+        *_other_asks(miss.option, setup.n_ctx, outcome),
+    ]
+    return message, " or ".join(hints or [_suggest_smaller(miss.option, outcome)])
 
 
 def name_model(rejected: Rejected) -> str:
     return f"{rejected.option.target} {rejected.option.quant}".strip()
-
-
-def with_setup(candidate: Candidate, options: RunOptions) -> str:
-    slots = f"{options.parallel} x " if options.parallel > 1 else ""
-    return f"with {slots}{candidate.setup.n_ctx} tokens in {candidate.setup.kv_type}{lies_text(candidate, 'and')}"
 
 
 def _too_long(outcome: SearchOutcome) -> tuple[str, str] | None:
@@ -74,14 +70,10 @@ def _too_long(outcome: SearchOutcome) -> tuple[str, str] | None:
 
 
 def _unweighed(outcome: SearchOutcome) -> tuple[str, str]:
-    miss = next(iter(outcome.rejected), None)
-    if miss is None:
+    if not outcome.rejected:
         return "there is nothing to plan", ""
-    hint = ""
-    if miss.option.shape.experts_problem(outcome.options.n_cpu_moe or 0):
-        hint = "leave --n-cpu-moe out"
-    elif outcome.options.kv_type and explain_graph_abort(miss.option, outcome.options, outcome.options.kv_type):
-        hint = "--kv-type f16"
+    miss = outcome.rejected[0]
+    _, hint = find_refusal(miss.option, outcome.options)
     return f"{name_model(miss)}: {miss.reason}", hint
 
 
@@ -93,42 +85,38 @@ def _freed(load: DeviceLoad, machine: MachineSpec) -> Iterator[str]:
         yield f"free {format_memory(load.missing_bytes)} on {load.device}"
 
 
-def _more_memory(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:
+def _more_memory(option: ModelOption, outcome: SearchOutcome) -> Iterator[str]:
     """Yield the smallest --ram that fits, for a catalog machine whose RAM was assumed."""
     held = outcome.machine.host.total_bytes or 0
-    sizes = (size for size in RAM_GIB if outcome.machine.assumed and size * GIB > held)
-    fits = (
-        size
-        for size in sizes
-        if search_plan([miss.option], replace_ram(outcome.machine, size * GIB), outcome.options).chosen
-    )
-    yield from (f"--ram {size}, if you have it" for size in islice(fits, 1))
+    for size in RAM_GIB if outcome.machine.assumed else ():
+        machine = replace_ram(outcome.machine, size * GIB)
+        if size * GIB > held and search_plan([option], machine, outcome.options).chosen:
+            yield f"--ram {size}, if you have it"
+            return
 
 
-def _other_asks(miss: Rejected, outcome: SearchOutcome) -> Iterator[str]:
-    """Yield single changes of the user's options that make this option fit, the smallest loss first."""
+def _other_asks(option: ModelOption, n_ctx: int, outcome: SearchOutcome) -> Iterator[str]:
+    """Yield single changes of the user's options that make this option fit, the smallest loss first.
+
+    n_ctx  the context with which it does not fit
+    """
     options = outcome.options
 
-    def planned(other: RunOptions) -> Chosen | None:
-        return search_plan([miss.option], outcome.machine, other).chosen
+    def planned(other: RunOptions) -> Candidate | None:
+        return search_plan([option], outcome.machine, other).chosen
 
     if options.gpu_layers is not None and (chosen := planned(replace(options, gpu_layers=None))):
-        layers = chosen.candidate.gpu_layers
-        yield "no --gpu-layers" if layers is None else f"--gpu-layers {layers}"
+        yield "no --gpu-layers" if chosen.gpu_layers is None else f"--gpu-layers {chosen.gpu_layers}"
     if options.n_cpu_moe is not None and (chosen := planned(replace(options, n_cpu_moe=None))):
-        count = chosen.candidate.n_cpu_moe
-        yield f"--n-cpu-moe {count}" if count else "no --n-cpu-moe"
-    if options.kv_type is not None:
-        smaller = (each for each in KV_TYPES[KV_TYPES.index(options.kv_type) + 1 :] if options.flash_attn != "off")
+        yield f"--n-cpu-moe {chosen.n_cpu_moe}" if chosen.n_cpu_moe else "no --n-cpu-moe"
+    if options.kv_type is not None and options.flash_attn != "off":
+        smaller = KV_TYPES[KV_TYPES.index(options.kv_type) + 1 :]
         yield from islice((f"--kv-type {each}" for each in smaller if planned(replace(options, kv_type=each))), 1)
-    n_ctx = options.ctx or (miss.candidate.setup.n_ctx if miss.candidate else 0)
-    steps = most_that(
-        lambda count: planned(replace(options, ctx=count * CTX_STEP)) is not None, (n_ctx - 1) // CTX_STEP
-    )
-    if steps:
+    most_steps = (n_ctx - 1) // CTX_STEP
+    if steps := most_that(lambda count: planned(replace(options, ctx=count * CTX_STEP)) is not None, most_steps):
         yield f"--ctx {steps * CTX_STEP}"
-    slots = most_that(lambda count: planned(replace(options, parallel=count)) is not None, options.parallel - 1)
-    if slots:
+    most_slots = options.parallel - 1
+    if slots := most_that(lambda count: planned(replace(options, parallel=count)) is not None, most_slots):
         yield f"--parallel {slots}"
 
 
@@ -143,75 +131,68 @@ def most_that(fits: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def _has_smaller_tried(miss: Rejected, outcome: SearchOutcome) -> bool:
-    """Return whether other quantizations of the same target were rejected too."""
-    tried = {each.option.quant for each in outcome.rejected if each.option.target == miss.option.target}
-    return len(tried) > 1
+def _suggest_smaller(option: ModelOption, outcome: SearchOutcome) -> str:
+    """Suggest another quantization too, unless others of the same target were rejected as well."""
+    tried = {each.option.quant for each in outcome.rejected if each.option.target == option.target}
+    return "a smaller model" if len(tried) > 1 else "a smaller model or quantization"
 
 
 # ---- reasons: explain the chosen plan in sentences with figures. Pure: takes an outcome, returns texts
 SLOW = 1.5  # times the predicted time of a decode: one published speed in ten is off by more than a fifth
 
 
-def explain_choice(outcome: SearchOutcome, chosen: Chosen) -> tuple[str, ...]:
+def explain_choice(outcome: SearchOutcome, chosen: Candidate) -> tuple[str, ...]:
     """Return the reasons for the chosen plan, the most important first."""
-    candidate = chosen.candidate
     return (
         *_about_goal(outcome, chosen),
         *_about_layers(outcome, chosen),
         *_about_measurement(outcome, chosen),
         *_about_draft(chosen, outcome.options),
-        *_about_memory(outcome, chosen),
-        *_about_other_drafts(chosen),
-        *candidate.option.notes,
+        *_about_memory(chosen, outcome.options),
+        *(f"not {draft.id}: {draft.reason}" for draft in chosen.option.unusable if chosen.draft.shape is None),
+        *chosen.option.notes,
         *outcome.machine.notes,
     )
 
 
-def _about_goal(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
-    goal, candidate = GOALS[outcome.options.goal], chosen.candidate
-    if not any(each.option.quality_b != candidate.option.quality_b for each in outcome.rejected):
+def _about_goal(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
+    goal, option = GOALS[outcome.options.goal], chosen.option
+    if not any(each.option.quality_b != option.quality_b for each in outcome.rejected):
         return  # the model was named, and its file too: the goal decided nothing
-    rating = f"rated {candidate.option.quality_b:.1f} B{age_text(candidate.option.age)}"
-    if candidate.prediction.spec_tok_s < goal.pace:
+    age = option.age
+    weighed = "" if age.worth == 1.0 else f", where a parameter of {age.released} counts {age.worth:.1f} of {age.usual}"
+    rating = f"rated {option.quality_b:.1f} B{weighed}"
+    if chosen.prediction.spec_tok_s < goal.pace:
         yield f"{goal.name}: the best compromise, though below the {goal.pace:.0f} tokens/s of this goal; {rating}"
     else:
         yield f"{goal.name}: the best answers expected at {goal.pace:.0f} tokens/s or more; {rating}"
 
 
-def age_text(age: Age) -> str:
-    """Return the effect of the age in words; empty if the model is as old as usual, or of unknown age."""
-    if age.worth == 1.0:
-        return ""
-    return f", where a parameter of {age.released} counts {age.worth:.1f} of {age.usual}"
-
-
-def _about_layers(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
+def _about_layers(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
     """Yield the layers and experts that are not on the GPU, and why."""
-    candidate, options = chosen.candidate, outcome.options
-    if candidate.offload.is_whole:
+    options, layers = outcome.options, chosen.option.shape.n_layer
+    if chosen.offload.is_whole:
         return
-    layers = candidate.option.shape.n_layer
     memory = f" ({outcome.machine.assumed}, as assumed)" if outcome.machine.assumed else ""
-    if candidate.gpu_layers is not None:
+    if chosen.gpu_layers is not None:
         places = name_places(outcome.machine.gpus)
         why = f"are on the {places}, as asked" if options.gpu_layers is not None else f"fit the {places}"
-        on_gpu = f"{candidate.gpu_layers} of {layers + 1} layers {why}"
+        on_gpu = f"{chosen.gpu_layers} of {layers + 1} layers {why}"
         yield f"{on_gpu}; the others run from main memory{memory}, prompts slowly"
-    if candidate.n_cpu_moe:
+    if chosen.n_cpu_moe:
         why = ", as asked," if options.n_cpu_moe is not None else ""
-        experts = f"the experts of {candidate.n_cpu_moe} of {layers} layers{why}"
+        experts = f"the experts of {chosen.n_cpu_moe} of {layers} layers{why}"
         yield f"{experts} run from main memory{memory}, prompts slowly"
     if options.gpu_layers is None and any(gpu.kind == METAL for gpu in outcome.machine.gpus):
         yield "macOS limits the GPU's memory; `sudo sysctl iogpu.wired_limit_mb=N` raises that until a restart"
 
 
-def _about_measurement(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
+def _about_measurement(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
     """Yield how to measure again, if the measured costs suggest that the machine was busy.
 
     If the memory's bandwidth was assumed, or measured on a busy machine, the comparison proves nothing.
     """
-    prediction, probed = chosen.candidate.prediction, outcome.machine.probed
+    prediction, probed = chosen.prediction, outcome.machine.probed
     bandwidth = probed.cpu.bandwidth if probed is not None else None
     is_sound = probed is None or (bandwidth is not None and not bandwidth.is_disturbed)
     if prediction.slowdown >= SLOW and is_sound:
@@ -220,16 +201,15 @@ def _about_measurement(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
         what = f"equal decodes differed by a factor of {math.exp(prediction.noise):.1f} when they were measured here"
     else:
         return
-    command = shlex.join(["eaglelocal", "tune", "--target", chosen.candidate.option.reference])
+    command = shlex.join(["eaglelocal", "tune", "--target", chosen.option.reference])
     yield f"{what}: if other programs ran then, `{command}` measures again"
 
 
-def _about_draft(chosen: Chosen, options: RunOptions) -> Iterator[str]:
-    candidate = chosen.candidate
-    count, acceptance = candidate.prediction.num_draft_tokens, candidate.draft.acceptance
-    if candidate.drafts_nothing and options.names_draft:
+def _about_draft(chosen: Candidate, options: RunOptions) -> Iterator[str]:
+    count, acceptance = chosen.prediction.num_draft_tokens, chosen.draft.acceptance
+    if chosen.drafts_nothing and options.names_draft:
         yield "the draft is predicted not to pay, and is used because you named it"
-    elif candidate.drafts_nothing:
+    elif chosen.drafts_nothing:
         yield "the draft is predicted not to pay; it is on this disk, so it is loaded, and drafts where it pays"
     elif acceptance is not None:
         source = "by its reported acceptance" if acceptance.is_reported else "by an assumed acceptance"
@@ -238,20 +218,14 @@ def _about_draft(chosen: Chosen, options: RunOptions) -> Iterator[str]:
     elif count:
         tokens = f"up to {count} looked-up tokens are" if count > 1 else "1 looked-up token is"
         yield f"{tokens} safe: a step that rejects {'all of them' if count > 1 else 'it'} takes at most twice as long"
-    yield from candidate.draft.notes
+    yield from chosen.draft.notes
 
 
-def _about_other_drafts(chosen: Chosen) -> Iterator[str]:
-    """Yield the reasons for rejected drafts, if no model drafts."""
-    for draft in chosen.candidate.option.unusable if chosen.candidate.draft.shape is None else ():
-        yield f"not {draft.id}: {draft.reason}"
-
-
-def _about_memory(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
-    candidate, options = chosen.candidate, outcome.options
+def _about_memory(chosen: Candidate, options: RunOptions) -> Iterator[str]:
+    setup = chosen.setup
     if options.kv_type is not None:
-        yield f"the cache is {candidate.setup.kv_type}, as asked"
-    elif candidate.setup.kv_type != "f16":
-        yield f"the cache is {candidate.setup.kv_type}, which makes room for {candidate.setup.n_ctx} tokens"
-    if not candidate.setup.swa_full and candidate.option.shape.has_windows:
+        yield f"the cache is {setup.kv_type}, as asked"
+    elif setup.kv_type != "f16":
+        yield f"the cache is {setup.kv_type}, which makes room for {setup.n_ctx} tokens"
+    if not setup.swa_full and chosen.option.shape.has_windows:
         yield "layers with a window keep only that: a chat that branches is read again"

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.byte_sizes import format_memory
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import TENSOR, RunOptions
 from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.gguf.hazards import graph_problem
@@ -24,17 +25,14 @@ from eaglelocal.planning.candidate import (
     GOALS,
     WORKING_CTX,
     Candidate,
-    Chosen,
-    Comfort,
     Rejected,
     compute_terms,
     explain_lower_score,
     explain_missing_memory,
 )
-from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator, CandidateMemory, fits_gpus
-from eaglelocal.planning.machine_spec import MachineSpec, select_gpus
-from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.speed import expect_cells
+from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator, CandidateMemory
+from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.planning.options import NO_DRAFT, DraftOption, ModelOption
 
 CONTEXTS = (32768, WORKING_CTX, COMFORTABLE_CTX, 4096)  # the context sizes to try if none is given, in this order
 # More is taken up to these limits where it costs nothing else: llama.cpp scans all cells in each step, and a processor
@@ -42,15 +40,17 @@ CONTEXTS = (32768, WORKING_CTX, COMFORTABLE_CTX, 4096)  # the context sizes to t
 LONGEST_CTX, LONGEST_CTX_WITHOUT_GPU = 131072, 65536
 LEFT_SHARE = 0.25  # of the free RAM: what a context above WORKING_CTX leaves to other programs
 KV_TYPES = ("f16", "q8_0", "q4_0")
+DOES_NOT_PAY = "it is predicted not to pay: verifying costs more than is accepted"
+NO_LOOKUP = replace(NO_DRAFT, notes=("no lookup: a rejected token would cost more than a whole step",))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SearchOutcome:
     """The result of a search. `rejected`: the nearest to being chosen first; `chosen`: None if nothing fits."""
 
-    machine: MachineSpec
+    machine: MachineSpec  # with the GPUs that the options allow
     options: RunOptions
-    chosen: Chosen | None
+    chosen: Candidate | None
     rejected: tuple[Rejected, ...]
 
     @property
@@ -74,27 +74,10 @@ def search_plan(
     Raises UsageError if the options name GPUs that the machine does not have, or contradict each other.
     """
     options.check_cache()
-    search = _Search(machine, options, measured or {})
+    search = _Search(CandidateEvaluator(machine, options, measured))
     chosen = search.run(models)
     rejected = [*search.rejected, *(search.list_outscored(chosen) if chosen else ()), *list_unusable_drafts(models)]
-    return SearchOutcome(
-        machine=select_gpus(machine, options), options=options, chosen=chosen, rejected=tuple(rejected)
-    )
-
-
-def make_evaluator(
-    machine: MachineSpec, options: RunOptions, measured: Mapping[str, MeasuredCosts] | None = None
-) -> CandidateEvaluator:
-    """Return an evaluator for this machine. Raises UsageError if the options name GPUs that it lacks."""
-    return CandidateEvaluator(
-        select_gpus(machine, options),
-        num_slots=options.parallel,
-        measured=measured or {},
-        split=options.split_mode,
-        shares=options.shares,
-        flash_attn=options.flash_attn,
-        num_cells=expect_cells(options.ctx),
-    )
+    return SearchOutcome(search.evaluator.machine, options, chosen, tuple(rejected))
 
 
 def list_setups(option: ModelOption, options: RunOptions, *, on_gpu: bool = True) -> tuple[CacheSetup, ...]:
@@ -118,8 +101,7 @@ def list_contexts(option: ModelOption, options: RunOptions, *, on_gpu: bool) -> 
     """Return the contexts to try, the longest first: only the user's --ctx, or from the model's own downward."""
     if options.ctx:
         return (options.ctx,)
-    own = option.max_context or max(CONTEXTS)
-    longest = min(own, LONGEST_CTX if on_gpu else LONGEST_CTX_WITHOUT_GPU)
+    longest = min(option.max_context or max(CONTEXTS), LONGEST_CTX if on_gpu else LONGEST_CTX_WITHOUT_GPU)
     halves = (LONGEST_CTX >> count for count in range(LONGEST_CTX.bit_length()))
     return (longest, *(ctx for ctx in halves if min(CONTEXTS) <= ctx < longest))
 
@@ -156,8 +138,8 @@ def exceeds_room(setup: CacheSetup, memory: CandidateMemory, options: RunOptions
     """
     if options.ctx is not None or setup.n_ctx <= WORKING_CTX:
         return False
-    free = {load.device: load.free_bytes for load in memory.used}.get(RAM)
-    return free is not None and any(load.total > (1 - LEFT_SHARE) * free for load in memory.used if load.device == RAM)
+    ram = next((load for load in memory.used if load.device == RAM), None)
+    return ram is not None and ram.free_bytes is not None and ram.total > (1 - LEFT_SHARE) * ram.free_bytes
 
 
 def exceeds_trained_context(option: ModelOption, options: RunOptions) -> bool:
@@ -165,239 +147,184 @@ def exceeds_trained_context(option: ModelOption, options: RunOptions) -> bool:
     return bool(options.ctx and option.max_context and options.ctx > option.max_context)
 
 
-@dataclass(order=True, slots=True)
-class _HeapEntry:
-    """An entry of the heap, best score first. `order` makes ties deterministic."""
-
-    minus_score: float
-    order: int
-    candidate: Candidate = field(compare=False)
-    memory: CandidateMemory | None = field(compare=False, default=None)  # None: the score is a bound
-    is_split: bool = field(compare=False, default=False)  # it does not fit whole: a bound with some layers in RAM
+def find_refusal(option: ModelOption, options: RunOptions) -> tuple[str, str]:
+    """Return why a model cannot run as asked, whatever the machine, and the flag that helps; empty if it can."""
+    if exceeds_trained_context(option, options):
+        reason = f"it was trained for {option.max_context} tokens, --ctx asks for {options.ctx}"
+        return reason, f"--ctx {option.max_context}"
+    if options.kv_type and (problem := explain_graph_abort(option, options, options.kv_type)):
+        return f"{problem}; --kv-type f16 goes, or --parallel 1", "--kv-type f16"
+    if problem := option.shape.experts_problem(options.n_cpu_moe or 0):
+        return f"{problem}, --n-cpu-moe asks for {options.n_cpu_moe}", "leave --n-cpu-moe out"
+    if options.split_mode == TENSOR and (problem := explain_tensor_split(option.shape)):
+        return f"{problem}; --split layer goes", ""
+    return "", ""
 
 
 class _Search:
-    def __init__(self, machine: MachineSpec, options: RunOptions, measured: Mapping[str, MeasuredCosts]) -> None:
-        self._evaluator = make_evaluator(machine, options, measured)
-        self._options, self._goal = options, GOALS[options.goal]
-        self._heap: list[_HeapEntry] = []
-        self._order = 0
+    """The heap of candidates, best score first, and what was rejected of them."""
+
+    def __init__(self, evaluator: CandidateEvaluator) -> None:
+        self.evaluator = evaluator
+        self._options, self._goal = evaluator.options, GOALS[evaluator.options.goal]
+        self._is_tensor_split = evaluator.options.split_mode == TENSOR
+        self._heap: list[tuple[float, int, Candidate]] = []  # by falling score, then in the order of being pushed
+        self._num_pushed = 0
         self.rejected: list[Rejected] = []
 
-    def run(self, models: Sequence[ModelOption]) -> Chosen | None:
+    def run(self, models: Sequence[ModelOption]) -> Candidate | None:
         """Return the best way that fits; None if none does. Adds to `rejected`."""
         too_large = [option for option in models if not self._push_bounds(option)]
         while self._heap:
-            node = heapq.heappop(self._heap)
-            if node.memory is not None:
+            _, _, candidate = heapq.heappop(self._heap)
+            if not candidate.is_bound:
                 self.rejected += [self._too_large(option) for option in too_large]
-                return Chosen(candidate=node.candidate, memory=node.memory)
-            if node.is_split:
-                self._try_split(node.candidate)
+                return candidate
+            if candidate.offload == self._offload(candidate.option):
+                self._try_whole(candidate)
             else:
-                self._try_whole(node.candidate)
-        self.rejected += [self._nearest_of(option) for option in too_large]
+                self._try_split(candidate)
+        self.rejected += [self._too_large(option, self._find_nearest(option)) for option in too_large]
         return None
 
-    def list_outscored(self, chosen: Chosen) -> Iterator[Rejected]:
+    def list_outscored(self, chosen: Candidate) -> Iterator[Rejected]:
         """Yield the ways left in the heap as rejected: their score is lower, whether or not they fit."""
-        for node in sorted(self._heap):
-            candidate, is_bound = node.candidate, node.memory is None
-            if candidate.option is chosen.candidate.option and candidate.draft.id == chosen.candidate.draft.id:
+        for _, _, candidate in sorted(self._heap):
+            if candidate.option is chosen.option and candidate.draft.id == chosen.draft.id:
                 continue  # a lookup of no tokens became NO_LOOKUP, the same way as none
-            if is_bound and candidate.offload.is_whole and self._evaluator.lacks_gpu_bytes(candidate.option):
+            if candidate.is_bound and candidate.offload.is_whole and self.evaluator.lacks_gpu_bytes(candidate.option):
                 candidate = self._best_bound(candidate) or candidate
-            reason = self._idle_reason(candidate) or explain_lower_score(
-                candidate, chosen.candidate, self._goal, is_bound=is_bound
-            )
-            yield Rejected(
-                option=candidate.option,
-                draft=candidate.draft.id,
-                reason=reason,
-                candidate=candidate,
-                memory=node.memory,
-            )
+            is_idle = candidate.drafts_nothing and not self._options.names_draft
+            reason = DOES_NOT_PAY if is_idle else explain_lower_score(candidate, chosen, self._goal)
+            yield Rejected(candidate.option, candidate.draft.id, reason, candidate)
 
     # ---- inside
     @property
     def _may_split(self) -> bool:
-        return self._evaluator.has_gpus and self._options.gpu_layers is None
-
-    @property
-    def _on_gpu(self) -> bool:
-        return self._evaluator.has_gpus and self._options.gpu_layers != 0
+        return self.evaluator.has_gpus and self._options.gpu_layers is None
 
     def _setups(self, option: ModelOption) -> tuple[CacheSetup, ...]:
-        return list_setups(option, self._options, on_gpu=self._on_gpu)
+        return list_setups(option, self._options, on_gpu=self.evaluator.may_use_gpus)
 
     def _may_split_experts(self, option: ModelOption) -> bool:
         """Return whether experts may lie in RAM while the rest of their layers is on GPUs."""
-        is_open = self._options.n_cpu_moe is None and self._options.gpu_layers != 0
-        return self._evaluator.has_gpus and is_open and any(option.shape.expert_bytes)
+        return self.evaluator.may_use_gpus and self._options.n_cpu_moe is None and any(option.shape.expert_bytes)
 
     def _offload(self, option: ModelOption) -> Offload:
         """Return the layers that the options put on the GPUs; all if they set none."""
-        if not self._evaluator.has_gpus:
+        if not self.evaluator.has_gpus:
             return WHOLE
-        blocks, options = option.shape.n_layer + option.shape.n_layer_ahead, self._options
-        layers = None if options.gpu_layers is None or options.gpu_layers > blocks else options.gpu_layers
-        return Offload(layers, options.n_cpu_moe or 0)
+        blocks, layers = option.shape.n_layer + option.shape.n_layer_ahead, self._options.gpu_layers
+        return Offload(None if layers is None or layers > blocks else layers, self._options.n_cpu_moe or 0)
 
     def _push_bounds(self, option: ModelOption) -> bool:
         """Push the bounds of an option, or reject it; return False if its weights exceed all free memory."""
-        if exceeds_trained_context(option, self._options):
-            reason = f"it was trained for {option.max_context} tokens, --ctx asks for {self._options.ctx}"
-            self.rejected.append(Rejected(option=option, draft="", reason=reason))
+        reason, _ = find_refusal(option, self._options)
+        if reason:
+            self.rejected.append(Rejected(option, "", reason))
             return True
-        if self._options.kv_type and (problem := explain_graph_abort(option, self._options, self._options.kv_type)):
-            reason = f"{problem}; --kv-type f16 goes, or --parallel 1"
-            self.rejected.append(Rejected(option=option, draft="", reason=reason))
-            return True
-        if problem := option.shape.experts_problem(self._options.n_cpu_moe or 0):
-            reason = f"{problem}, --n-cpu-moe asks for {self._options.n_cpu_moe}"
-            self.rejected.append(Rejected(option=option, draft="", reason=reason))
-            return True
-        if self._options.split_mode == TENSOR and (problem := explain_tensor_split(option.shape)):
-            self.rejected.append(Rejected(option=option, draft="", reason=f"{problem}; --split layer goes"))
-            return True
-        free = self._evaluator.total_free_bytes
+        free = self.evaluator.total_free_bytes
         if free is not None and option.shape.weights_bytes > free:
             return False
         roomiest, *_ = self._setups(option)
         for draft in option.drafts:
-            if self._options.split_mode == TENSOR and (problem := explain_borrowed_output(draft.shape)):
-                self.rejected.append(Rejected(option=option, draft=draft.id, reason=f"{problem}; --split layer goes"))
-                continue
-            self._push(self._way(option, draft, roomiest, self._offload(option)))
+            if self._is_tensor_split and (problem := explain_borrowed_output(draft.shape)):
+                self.rejected.append(Rejected(option, draft.id, f"{problem}; --split layer goes"))
+            else:
+                self._push(self._way(option, draft, roomiest, self._offload(option)))
         return True
 
-    def _push(self, candidate: Candidate, *, memory: CandidateMemory | None = None, is_split: bool = False) -> None:
-        self._order += 1
-        heapq.heappush(self._heap, _HeapEntry(-candidate.score, self._order, candidate, memory, is_split))
+    def _push(self, candidate: Candidate) -> None:
+        """Push a way, unless its memory shows that it fits, and its draft is predicted not to pay."""
+        if candidate.drafts_nothing and not candidate.is_bound and not self._options.names_draft:
+            self.rejected.append(Rejected(candidate.option, candidate.draft.id, DOES_NOT_PAY, candidate))
+            return
+        self._num_pushed += 1
+        heapq.heappush(self._heap, (-candidate.score, self._num_pushed, candidate))
 
     def _way(self, option: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload) -> Candidate:
-        prediction = self._evaluator.predict(option, draft, offload)
+        prediction = self.evaluator.predict(option, draft, offload)
         return Candidate(
             option=option,
             draft=NO_LOOKUP if draft.kind == NGRAM and not prediction.num_draft_tokens else draft,
             setup=setup,
             offload=offload,
             prediction=prediction,
-            terms=compute_terms(
-                self._goal,
-                quality_b=option.quality_b,
-                age_worth=option.age.worth,
-                tok_s=prediction.spec_tok_s,
-                comfort=Comfort(
-                    n_ctx=setup.n_ctx,
-                    kv_type=setup.kv_type,
-                    swa_full=setup.swa_full,
-                    on_host=not offload.is_whole,
-                    is_unseen=option.is_unseen,
-                    is_by_name=bool(option.by_name),
-                ),
-            ),
+            terms=compute_terms(self._goal, option, setup, offload, prediction.spec_tok_s),
         )
+
+    def _weigh(self, way: Candidate) -> Candidate:
+        memory = self.evaluator.estimate_memory(way.option, way.draft, way.setup, way.offload)
+        return replace(way, memory=memory)
 
     def _try_whole(self, bound: Candidate) -> None:
         """Try the layers asked for, else all on the GPUs; push the best setup that fits, or a bound with RAM."""
-        option, draft, offload = bound.option, bound.draft, bound.offload
-        setups = self._setups(option)
-        smallest = self._evaluator.estimate_memory(option, draft, setups[-1], offload)
-        if smallest.fits:
-            for candidate in sorted(
-                (self._way(option, draft, setup, offload) for setup in setups), key=lambda candidate: -candidate.score
-            ):
-                memory = self._evaluator.estimate_memory(option, candidate.draft, candidate.setup, offload)
-                in_ram = not (self._on_gpu and offload.is_whole)
-                if memory.fits and not (in_ram and exceeds_room(candidate.setup, memory, self._options)):
-                    return self._push_if_used(candidate, memory)
+        setups = self._setups(bound.option)
+        smallest = self._weigh(replace(bound, setup=setups[-1]))
+        if smallest.memory.fits:
+            in_ram = not (self.evaluator.may_use_gpus and bound.offload.is_whole)
+            ways = [self._way(bound.option, bound.draft, setup, bound.offload) for setup in setups]
+            for way in map(self._weigh, sorted(ways, key=lambda way: -way.score)):
+                if way.memory.fits and not (in_ram and exceeds_room(way.setup, way.memory, self._options)):
+                    return self._push(way)
             raise AssertionError("the smallest setup fitted a moment ago")
         if at_best := self._best_bound(replace(bound, setup=setups[0])):
-            return self._push(at_best, is_split=True)
-        return self._reject(replace(bound, setup=setups[-1]), smallest)
+            return self._push(at_best)
+        return self._reject(smallest)
 
     def _best_bound(self, whole: Candidate) -> Candidate | None:
         """Return the better bound with layers or experts in RAM; None if the options forbid both."""
         option, draft, fixed = whole.option, whole.draft, self._offload(whole.option)
         offloads = []
         if self._may_split:
-            offloads.append(self._evaluator.max_gpu_layers(option, draft, fixed.n_cpu_moe))
+            offloads.append(self.evaluator.max_gpu_layers(option, draft, fixed.n_cpu_moe))
         if self._may_split_experts(option):
-            offloads.append(self._evaluator.min_cpu_experts(option, draft, fixed.gpu_layers))
+            offloads.append(self.evaluator.min_cpu_experts(option, draft, fixed.gpu_layers))
         candidates = [self._way(option, draft, whole.setup, offload) for offload in offloads]
         return max(candidates, key=lambda candidate: candidate.score, default=None)
 
     def _try_split(self, bound: Candidate) -> None:
         """Try with a part in RAM; a small cache leaves room for more layers on the GPUs."""
-        option, draft = bound.option, bound.draft
-        tried = []
-        for group in list_small_setups(self._setups(option)):
-            split = [each for setup in group for each in self._splits(option, draft, setup)]
-            found = [(candidate, memory) for candidate, memory in split if memory.fits]
+        tried: list[Candidate] = []
+        for group in list_small_setups(self._setups(bound.option)):
+            split = [way for setup in group for way in self._splits(bound.option, bound.draft, setup)]
+            found = [way for way in split if way.memory.fits]
             if found:
-                return self._push_if_used(*max(found, key=lambda each: each[0].score))
+                return self._push(max(found, key=lambda way: way.score))
             tried += split
-        return self._reject(*min(tried, key=lambda each: each[1].worst.missing_bytes))
+        return self._reject(min(tried, key=lambda way: way.memory.worst.missing_bytes))
 
-    def _splits(
-        self, option: ModelOption, draft: DraftOption, setup: CacheSetup
-    ) -> Iterator[tuple[Candidate, CandidateMemory]]:
+    def _splits(self, option: ModelOption, draft: DraftOption, setup: CacheSetup) -> Iterator[Candidate]:
         """Yield the way with layers in RAM, then the way with experts in RAM.
 
         If moving all experts is not enough, the second way has whole layers in RAM too.
         """
-        evaluator, fixed = self._evaluator, self._offload(option)
+        evaluator, fixed = self.evaluator, self._offload(option)
         found = [evaluator.best_split(option, draft, setup, fixed.n_cpu_moe)] if self._may_split else []
         if self._may_split_experts(option):
             offload, memory = evaluator.best_experts(option, draft, setup, fixed.gpu_layers)
-            if self._may_split and not fits_gpus(memory):
+            if self._may_split and not memory.fits_gpus:
                 offload, memory = evaluator.best_split(option, draft, setup, offload.n_cpu_moe)
             found.append((offload, memory))
-        yield from ((self._way(option, draft, setup, offload), memory) for offload, memory in found)
+        for offload, memory in found:
+            yield replace(self._way(option, draft, setup, offload), memory=memory)
 
-    def _push_if_used(self, candidate: Candidate, memory: CandidateMemory) -> None:
-        idle = self._idle_reason(candidate)
-        if idle:
-            rejected = Rejected(
-                option=candidate.option, draft=candidate.draft.id, reason=idle, candidate=candidate, memory=memory
-            )
-            return self.rejected.append(rejected)
-        return self._push(candidate, memory=memory)
+    def _reject(self, candidate: Candidate) -> None:
+        reason = explain_missing_memory(candidate)
+        self.rejected.append(Rejected(candidate.option, candidate.draft.id, reason, candidate))
 
-    def _idle_reason(self, candidate: Candidate) -> str:
-        return DOES_NOT_PAY if candidate.drafts_nothing and not self._options.names_draft else ""
-
-    def _reject(self, candidate: Candidate, memory: CandidateMemory) -> None:
-        reason = explain_missing_memory(candidate, memory)
-        self.rejected.append(
-            Rejected(
-                option=candidate.option, draft=candidate.draft.id, reason=reason, candidate=candidate, memory=memory
-            )
-        )
-
-    def _too_large(self, option: ModelOption) -> Rejected:
-        free = self._evaluator.total_free_bytes or 0
+    def _too_large(self, option: ModelOption, nearest: Candidate | None = None) -> Rejected:
+        free = self.evaluator.total_free_bytes or 0
         reason = f"{format_memory(option.shape.weights_bytes)} of weights, {format_memory(free)} to use in all"
-        return Rejected(option=option, draft="", reason=reason)
+        return Rejected(option, "", reason, nearest)
 
-    def _nearest_of(self, option: ModelOption) -> Rejected:
-        """Evaluate a too large option where it lacks least memory, for the message that nothing fits."""
+    def _find_nearest(self, option: ModelOption) -> Candidate:
+        """Weigh a too large option where it lacks least memory, for the message that nothing fits."""
         draft, setup = option.drafts[-1], self._setups(option)[-1]
-        splits = self._splits(option, draft, setup)
-        candidate, memory = min(splits, key=lambda each: each[1].worst.missing_bytes, default=(None, None))
-        if candidate is None or memory is None:
-            candidate = self._way(option, draft, setup, self._offload(option))
-            memory = self._evaluator.estimate_memory(option, draft, setup, candidate.offload)
-        return replace(self._too_large(option), candidate=candidate, memory=memory)
-
-
-DOES_NOT_PAY = "it is predicted not to pay: verifying costs more than is accepted"
-
-
-NO_LOOKUP = DraftOption(
-    id="none", kind="none", notes=("no lookup: a rejected token would cost more than a whole step",)
-)
+        splits = list(self._splits(option, draft, setup))
+        if not splits:
+            return self._weigh(self._way(option, draft, setup, self._offload(option)))
+        return min(splits, key=lambda way: way.memory.worst.missing_bytes)
 
 
 def list_unusable_drafts(models: Sequence[ModelOption]) -> Iterator[Rejected]:
@@ -407,4 +334,4 @@ def list_unusable_drafts(models: Sequence[ModelOption]) -> Iterator[Rejected]:
         for draft in option.unusable:
             if (option.target, draft.id) not in seen:
                 seen.add((option.target, draft.id))
-                yield Rejected(option=option, draft=draft.id, reason=draft.reason)
+                yield Rejected(option, draft.id, draft.reason)

@@ -339,20 +339,6 @@ def make_curve(
     return Curve(readings, model.shape, model.arithmetic, draft_s, draft, measured, table)
 
 
-def predict_length(curve: Curve, acceptance: PredictedAcceptance, num_drafted: int) -> Prediction:
-    """Return the speeds with drafts of this length, or of the draft model's maximum if that is shorter."""
-    num_drafted = min(num_drafted, curve.max_depth)
-    speed = acceptance.tokens(num_drafted) / curve.drafted_s(num_drafted)
-    return Prediction(
-        plain_tok_s=1.0 / curve.plain_s(),
-        spec_tok_s=speed,
-        num_draft_tokens=num_drafted,
-        is_measured=curve.measured is not None,
-        noise=curve.noise,
-        slowdown=curve.slowdown,
-    )
-
-
 def predict(
     curve: Curve, acceptance: PredictedAcceptance | None, *, looks_up: bool = False, most: int = MAX_DRAFT
 ) -> Prediction:

@@ -18,12 +18,13 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.draft_resolver import ModelFiles, find_files
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.target_resolver import NATIVE
+from eaglelocal.memory.budget import Needs
 from eaglelocal.planning.candidate import Candidate
-from eaglelocal.planning.eviction import Needs, subtract_other_models
-from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.planning.candidate_evaluation import CandidateEvaluator
+from eaglelocal.planning.machine_spec import MachineSpec, subtract_other_models
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_models import explain_missing_draft, plan_models
-from eaglelocal.planning.plan_search import SearchOutcome, make_evaluator
+from eaglelocal.planning.plan_search import SearchOutcome
 from eaglelocal.preparation.decision import DEFAULT_CTX, EMBEDDED, Decision
 from eaglelocal.preparation.machines import add_servers, find_known_machine, this_machine
 from eaglelocal.preparation.models import (
@@ -113,7 +114,10 @@ def _plan_embedded(options: RunOptions, reference: str, other_needs: Needs) -> D
         machine = read_free_machine(options, other_needs)
         if not machine.gpus:
             return decision
-        option = limit_context(make_demo_option(reference, options, load_catalog()), options, DEFAULT_CTX)
+        option = make_demo_option(reference, options, load_catalog())
+        if options.ctx is None:
+            most = min(option.max_context or DEFAULT_CTX, DEFAULT_CTX)
+            option = dataclasses.replace(option, max_context=most)
         return find_best(decision, [option], machine)
     except EagleLocalError:
         return decision
@@ -152,17 +156,9 @@ def _find_best(decision: Decision, models: Sequence[ModelOption], machine: Machi
     chosen = plan_models(models, machine, options, measured=read_measured_costs(models, machine)).chosen
     if chosen is None:
         return dataclasses.replace(decision, fits=False)
-    best, evaluator = chosen.candidate, make_evaluator(machine, options)
     return dataclasses.replace(
         decision,
-        candidate=best,
-        needs=evaluator.estimate_memory(best.option, best.draft, best.setup, best.offload).buffers,
-        without_draft=explain_missing_draft(best, machine, options),
+        candidate=chosen,
+        needs=chosen.memory.buffers,
+        without_draft=explain_missing_draft(chosen, CandidateEvaluator(machine, options)),
     )
-
-
-def limit_context(option: ModelOption, options: RunOptions, max_context: int) -> ModelOption:
-    """Return the model with no more context than that, unless --ctx is given."""
-    if options.ctx is not None:
-        return option
-    return dataclasses.replace(option, max_context=min(option.max_context or max_context, max_context))

@@ -1,12 +1,14 @@
 """Plan several models of one server to fit into memory together if that costs little, and choose which to unload.
 
-What a model needs is computed, not measured, because a loaded model's weights are mapped and count as free memory.
+What a model needs is computed, not measured, because a loaded model's weights are mapped and count as free memory. They
+count in full although the system could evict them: a model that is read from disk for each token is too slow to use.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from eaglelocal.catalog.catalog import load_machines
 from eaglelocal.core.model_task import ModelTask
@@ -16,11 +18,9 @@ from eaglelocal.gguf.lora_adapter import read_adapter_tensors
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.model_headers import read_models
-from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind, subtract_margins
+from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind, Needs, device_load, subtract_margins
 from eaglelocal.memory.estimate import estimate
 from eaglelocal.memory.placement import choose_gpus
-from eaglelocal.planning.eviction import Needs, choose_victims
 from eaglelocal.preparation.autoplan import CTX_KEPT, costs_little, replan
 from eaglelocal.preparation.decision import Decision, choose_ctx
 from eaglelocal.preparation.machines import this_machine
@@ -45,17 +45,17 @@ def plan_together(
     least = {name: needs for name, other in others.items() if (needs := estimate_minimum_needs(other, free_memory))}
     chosen = first
     kept: dict[str, Needs] = {}  # the needs of others that fit beside the first
-    for name, needs in sorted(least.items(), key=lambda item: total_bytes(item[1])):
+    for name, needs in sorted(least.items(), key=lambda item: sum(buffer.num_bytes for buffer in item[1])):
         if most is not None and len(kept) + 1 >= most:
             break
-        closer = replan(first, other_needs=merge_needs([*kept.values(), needs]))
+        closer = replan(first, other_needs=[*chain(*kept.values()), *needs])
         if loses_little(closer, first):
             chosen, kept[name] = keep_small_windows(closer), needs
     held = chosen.needs or estimate_minimum_needs(first, free_memory)
     decisions = {}
     for name, alone in others.items():
-        beside = [needs for other, needs in kept.items() if other != name]
-        decisions[name] = decide_with_others(alone, merge_needs([held, *beside]) if most != 1 else ())
+        beside = [held, *(needs for other, needs in kept.items() if other != name)]
+        decisions[name] = decide_with_others(alone, list(chain(*beside)) if most != 1 else ())
         if name in kept:
             kept[name] = decisions[name].needs or kept[name]
     return chosen, decisions
@@ -123,14 +123,38 @@ class EvictionPolicy:
         return over + choose_victims(self._needs[name], {other: self._needs[other] for other in stay}, self._rooms)
 
 
+def fit(needs: Iterable[Needs], free_memory: Sequence[FreeMemory]) -> bool:
+    """Return whether these models fit into the devices' memory together."""
+    buffers = list(chain(*needs))
+    return all(device_load(room, buffers, free_memory).missing_bytes <= 0 for room in free_memory)
+
+
+def choose_victims(needed: Needs, held: Mapping[str, Needs], free_memory: Sequence[FreeMemory]) -> list[str]:
+    """Return the loaded models to unload so that `needed` fits: no more than necessary, or all if nothing suffices.
+
+    held  the needs of each loaded model by name, the first to unload first
+    """
+    gone: list[str] = []
+    for name in held:
+        if fit([needed, *(held[other] for other in held if other not in gone)], free_memory):
+            break
+        gone.append(name)
+    for name in reversed(gone):  # keep models that can stay because a larger one after them is unloaded
+        stay = [held[other] for other in held if other not in gone or other == name]
+        if fit([needed, *stay], free_memory):
+            gone.remove(name)
+    return gone
+
+
 def estimate_needs(plan: Plan, free_memory: Sequence[FreeMemory]) -> Needs:
     """Return the buffers of a plan with its files on disk. Raises ModelFileError and IncompatibleError."""
     if plan.task is not ModelTask.TEXT:
         return estimate_embedding_needs(read_header(plan.target), plan.n_ctx, free_memory, gpu_layers=plan.gpu_layers)
-    from eaglelocal.loading.fit import decide_flash_attn, decide_unified_cache  # imports the backend
+    from eaglelocal.loading.context_parts import read_models  # imports the backend
+    from eaglelocal.loading.fit import decide_open_settings
 
-    target, *draft = read_models(plan)
-    plan = decide_flash_attn(decide_unified_cache(plan, (target, *draft), free_memory), target, free_memory)
+    target, *draft = models = read_models(plan)
+    plan = decide_open_settings(plan, models, free_memory)
     projector = None if plan.projector is None else Projector.from_header(read_header(plan.projector))
     adapters = read_adapter_tensors(adapter.path for adapter in plan.adapters)
     return estimate(plan, target.shape, draft[0].shape if draft else None, free_memory, projector, adapters)
@@ -152,11 +176,3 @@ def estimate_embedding_needs(
     device = gpus[0].device if gpus else RAM
     logits = Buffer(device, MemoryKind.BUFFERS, 0 if is_encoder else n_ctx * shape.n_vocab * LOGIT_BYTES)
     return (*estimate(plan, shape, None, free_memory), logits)
-
-
-def merge_needs(each: Iterable[Needs]) -> Needs:
-    return tuple(buffer for needs in each for buffer in needs)
-
-
-def total_bytes(needs: Needs) -> int:
-    return sum(buffer.num_bytes for buffer in needs)

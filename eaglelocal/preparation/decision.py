@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from eaglelocal.core.draft import describe_draft
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import MAX_SLOTS, NO_ROOM_FOR_IMAGES, Plan
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import Spec, parse_spec
+from eaglelocal.core.request import parse_spec
 from eaglelocal.core.run_options import AUTO, NGRAM, NONE, RunOptions
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.lora_adapter import check_adapter, read_adapter
@@ -27,8 +28,8 @@ from eaglelocal.hub.inflation.generated_files import Progress
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import FoundProjector
 from eaglelocal.hub.target_resolver import FoundTarget, write_target
+from eaglelocal.memory.budget import Needs
 from eaglelocal.planning.candidate import Candidate, offload_text
-from eaglelocal.planning.eviction import Needs
 from eaglelocal.preparation.models import LocalModel
 from eaglelocal.text.reasoning.model_families import read_template_features
 
@@ -127,8 +128,13 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     Raises UsageError, ModelFileError, IncompatibleError or ResourceError.
     """
     options = decision.options
-    spec = read_spec(options)
-    files = decision.files or locate_files(decision.target, options, on_progress)
+    spec = parse_spec(options.spec)
+    if not 1 <= options.parallel <= MAX_SLOTS:
+        raise UsageError(f"--parallel must lie between 1 and {MAX_SLOTS}, not {options.parallel}")
+    options.check_cache()
+    files = decision.files or find_files(
+        locate_reference(decision.target, options.model_folders), options, on_progress=on_progress
+    )
     n_ctx = choose_ctx(decision.ctx, files.target)
     projector = FoundProjector() if decision.without_projector else files.projector
     target, draft = write_files(files, decision, on_progress)
@@ -144,7 +150,7 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         draft_origin=draft.origin,
         draft_base=draft.base,
         draft_version=draft.version,
-        draft_label=label_draft(draft, options),
+        draft_label=draft.label,
         lookups=options.lookups,
         draft_note=draft.note,
         draft_reason=draft.reason,
@@ -173,18 +179,6 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     )
 
 
-def read_spec(options: RunOptions) -> Spec:
-    """Return how to draft, after a look at what else can be wrong before any file is read. Raises UsageError."""
-    spec = parse_spec(options.spec)
-    check_parallel(options.parallel)
-    options.check_cache()
-    return spec
-
-
-def locate_files(target: str, options: RunOptions, on_progress: Progress) -> ModelFiles:
-    return find_files(locate_reference(target, options.model_folders), options, on_progress=on_progress)
-
-
 def check_adapters(adapters: tuple[AdapterFile, ...], target: Path, task: ModelTask) -> tuple[AdapterFile, ...]:
     """Return the adapters. Raises UsageError, ModelFileError or IncompatibleError if one cannot be used."""
     if task is not ModelTask.TEXT:
@@ -195,26 +189,21 @@ def check_adapters(adapters: tuple[AdapterFile, ...], target: Path, task: ModelT
     return adapters
 
 
-def check_parallel(parallel: int) -> None:
-    """Raise UsageError if there cannot be so many slots."""
-    if not 1 <= parallel <= MAX_SLOTS:
-        raise UsageError(f"--parallel must lie between 1 and {MAX_SLOTS}, not {parallel}")
-
-
-def label_draft(draft: FoundDraft, options: RunOptions) -> str:
-    """Return the label of the draft: its model, and drafters without a model that the user named."""
-    if draft.kind == NONE:
-        return draft.label
-    return describe_draft("" if draft.kind == NGRAM else draft.label, options.lookups)
-
-
 def write_files(files: ModelFiles, decision: Decision, on_progress: Progress) -> tuple[FoundTarget, FoundDraft]:
-    """Return target and draft as they are loaded; derived files that are missing are written first."""
-    target = write_target(files.target, on_progress=on_progress)
+    """Return target and draft as they are loaded; derived files that are missing are written first.
+
+    The draft's label also names the drafters without a model that the user named.
+    """
+    target, options = write_target(files.target, on_progress=on_progress), decision.options
     if decision.without_draft:
-        return target, make_ngram_draft(target, decision.without_draft)
-    draft = write_draft(files.draft, on_progress=on_progress)
-    return target, requantize_draft(draft, decision.options.draft_type, on_progress=on_progress)
+        draft = make_ngram_draft(target, decision.without_draft)
+    else:
+        draft = write_draft(files.draft, on_progress=on_progress)
+        draft = requantize_draft(draft, options.draft_type, on_progress=on_progress)
+    if draft.kind == NONE:
+        return target, draft
+    label = describe_draft("" if draft.kind == NGRAM else draft.label, options.lookups)
+    return target, dataclasses.replace(draft, label=label)
 
 
 def choose_ctx(ctx: int | None, target: FoundTarget) -> int:

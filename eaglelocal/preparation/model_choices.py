@@ -16,11 +16,10 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub.hub_cache import list_models
-from eaglelocal.hub.inventory import InventoryEntry, list_all_models, list_embedded, list_inflated
+from eaglelocal.hub.inventory import list_all_models, list_embedded, list_inflated
 from eaglelocal.hub.model_library import list_library
-from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
+from eaglelocal.memory.budget import RAM, Buffer, MemoryKind, Needs
 from eaglelocal.planning.candidate import offload_text
-from eaglelocal.planning.eviction import Needs
 from eaglelocal.preparation.autoplan import autoplan
 from eaglelocal.preparation.decision import EMBEDDED, Decision, choose_ctx
 from eaglelocal.preparation.machines import this_machine
@@ -49,14 +48,12 @@ class ModelPreview:
 
 def list_choices(folders: Sequence[str] = ()) -> list[ModelChoiceEntry]:
     """Return the models on this disk that write text, the embedded one last. Reads their headers."""
-    entries = [entry for entry in list_all_models(locations.hub_cache_dir(), folders) if can_answer(entry)]
-    entries.sort(key=lambda entry: entry.reference.startswith(EMBEDDED))
-    return [ModelChoiceEntry(entry.reference, entry.size_bytes, entry.origin) for entry in entries]
-
-
-def can_answer(entry: InventoryEntry) -> bool:
-    about = entry.description
-    return about.kind == "model" and not about.problem and not entry.is_outdated
+    entries = [
+        ModelChoiceEntry(entry.reference, entry.size_bytes, entry.origin)
+        for entry in list_all_models(locations.hub_cache_dir(), folders)
+        if entry.description.kind == "model" and not entry.description.problem and not entry.is_outdated
+    ]
+    return sorted(entries, key=lambda entry: entry.reference.startswith(EMBEDDED))
 
 
 def list_names(folders: Sequence[str] = ()) -> list[str]:
@@ -69,8 +66,9 @@ def list_names(folders: Sequence[str] = ()) -> list[str]:
 
 def assess_model(options: RunOptions, *, freed: Needs = ()) -> ModelPreview:
     """Return how the options' target would run here. `freed`: the memory of a model that is unloaded for it."""
+    more = tuple(dataclasses.replace(buffer, num_bytes=-buffer.num_bytes) for buffer in freed)
     try:
-        return describe_decision(autoplan(options, other_needs=negate(freed)))
+        return describe_decision(autoplan(options, other_needs=more))
     except EagleLocalError as error:
         return ModelPreview(fits=False, problem=error.message)
 
@@ -84,12 +82,8 @@ def estimate_held(plan: Plan, info: EngineInfo) -> Needs:
     return (Buffer(RAM, MemoryKind.CACHE, info.cache_bytes + info.compute_bytes),)
 
 
-def negate(needs: Needs) -> Needs:
-    return tuple(dataclasses.replace(buffer, num_bytes=-buffer.num_bytes) for buffer in needs)
-
-
 def describe_decision(decision: Decision) -> ModelPreview:
-    """Return a decision as an preview. Raises UsageError on a context that the model was not trained for."""
+    """Return a decision as a preview. Raises UsageError on a context that the model was not trained for."""
     files, candidate = decision.files, decision.candidate
     n_ctx = choose_ctx(decision.ctx, files.target) if files is not None else decision.ctx or 0
     kv_type = decision.kv_type or "f16"

@@ -27,26 +27,22 @@ from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import EagleLocalError, IncompatibleError, UsageError
 from eaglelocal.gguf.ggml_types import normalize_quant
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.lora_adapter import AdapterInfo, check_adapter, check_shape, read_adapter
+from eaglelocal.gguf.lora_adapter import check_adapter, check_shape, read_adapter
 from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape
-from eaglelocal.gguf.mtp import has_mtp
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.writer import BEST_TYPE, choose_head_type, requantize_header
-from eaglelocal.hub.draft_resolver import ModelFiles, check_one_model, find_draft, find_files, read_draft_file
+from eaglelocal.gguf.writer import choose_head_type, requantize_header
+from eaglelocal.hub.draft_resolver import ModelFiles, check_one_model, find_draft, find_files
 from eaglelocal.hub.hub_cache import (
-    find_cached,
     find_known_target,
     list_models,
     list_repo_models,
-    make_hub_reference,
     repo_folder,
-    resolve_draft_reference,
 )
 from eaglelocal.hub.inflation.inflate import locate_inflated, sketch_pair
 from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
 from eaglelocal.hub.model_library import list_library, locate_reference
-from eaglelocal.hub.projector_resolver import find_projector, read_projector_file
-from eaglelocal.hub.target_resolver import NATIVE, FoundTarget, demo_sources, read_target
+from eaglelocal.hub.projector_resolver import read_projector_file
+from eaglelocal.hub.target_resolver import NATIVE, demo_sources
 from eaglelocal.loading.calibration_store import find_newest_costs
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import (
@@ -79,7 +75,7 @@ def find_models(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...
     """
     if options.target is None:
         every = [option for target in catalog.targets.values() for option in list_entry_options(target, catalog)]
-        return _with_drafts(every, options)
+        return restrict_entries(every, options)
     parsed = locate_reference(options.target, options.model_folders)
     if isinstance(parsed, EmbeddedModel):
         return (make_demo_option(options.target, options, catalog),)
@@ -90,20 +86,50 @@ def find_models(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...
     if not found:
         known = ", ".join(entry.quantizations)
         raise UsageError(f"the catalog has no {entry.id} in {parsed.quant}", hint=f"it has {known}")
-    return _with_drafts(found, options)
+    return restrict_entries(found, options)
 
 
-def adapt_models(models: Iterable[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
+# ---- what the options leave of a model: its adapters, its projector and its drafts
+def restrict_entries(models: Sequence[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
+    """Return models of the catalog as the run allows them. Raises UsageError on an unknown draft."""
+    adapted = [choose_projector(model, options) for model in adapt_models(models, options)]
+    check_one_model(options.draft)
+    if not options.names_draft:
+        return tuple(restrict_drafts(model, options) for model in adapted)
+    name = options.draft
+    found = []
+    for model in adapted:
+        drafts = tuple(draft for draft in model.drafts if name == draft.id or name == MTP == draft.kind)
+        found += [replace(model, drafts=drafts)] if drafts else []
+    if not found:
+        known = dict.fromkeys(draft.id for model in adapted for draft in model.drafts if draft.shape)
+        near = difflib.get_close_matches(name, [word for word in (*DRAFT_WORDS, *known) if word != name], n=1)
+        raise UsageError(
+            f"the catalog has no draft {name} that can be planned here",
+            hint=f"`--draft {near[0] if near else 'auto'}`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
+        )
+    return tuple(found)
+
+
+def adapt_models(models: Sequence[ModelOption], options: RunOptions) -> list[ModelOption]:
     """Return the models with the run's LoRA adapters, without those for which they were not made.
+
+    Of a target that is not on this disk, only the architecture, the width and the number of layers are known.
 
     Raises UsageError, ModelFileError, or IncompatibleError if no model can have them.
     """
-    adapters = read_adapters(options)
+    adapters = [(file.path.name, read_adapter(read_header(file.path))) for file in options.adapters]
+    tensors = tuple(tensor for _, adapter in adapters for tensor in adapter.tensors)
     adapted: list[ModelOption] = []
     refusals: list[IncompatibleError] = []
     for model in models:
         try:
-            adapted.append(add_adapters(model, adapters))
+            for name, adapter in adapters:
+                if model.header is None:
+                    check_shape(name, adapter, model.shape)
+                else:
+                    check_adapter(name, adapter, model.header)
+            adapted.append(replace(model, adapters=tensors))
         except IncompatibleError as error:
             refusals.append(error)
     if len({error.message for error in refusals}) > 1 and not adapted:
@@ -111,31 +137,37 @@ def adapt_models(models: Iterable[ModelOption], options: RunOptions) -> tuple[Mo
         raise IncompatibleError(what, hint="eaglelocal plan MODEL.gguf --lora FILE")
     if refusals and not adapted:
         raise refusals[0]
-    return tuple(adapted)
+    return adapted
 
 
-def _with_drafts(models: Iterable[ModelOption], options: RunOptions) -> tuple[ModelOption, ...]:
-    """Return the models with the drafts that the options leave to them. Raises UsageError on an unknown draft."""
-    models = tuple(choose_projector(model, options) for model in adapt_models(models, options))
-    check_one_model(options.draft)
-    if not options.names_draft:
-        return tuple(restrict_drafts(model, options) for model in models)
-    named = [
-        (model, [draft for draft in model.drafts if options.draft == draft.id or options.draft == MTP == draft.kind])
-        for model in models
-    ]
-    found = tuple(replace(model, drafts=tuple(drafts)) for model, drafts in named if drafts)
-    if not found:
-        known = dict.fromkeys(draft.id for model in models for draft in model.drafts if draft.shape)
-        others = [word for word in (*DRAFT_WORDS, *known) if word != options.draft]
-        near = difflib.get_close_matches(options.draft, others, n=1)
-        raise UsageError(
-            f"the catalog has no draft {options.draft} that can be planned here",
-            hint=f"`--draft {near[0] if near else 'auto'}`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
-        )
-    return found
+def restrict_drafts(option: ModelOption, options: RunOptions) -> ModelOption:
+    """Return the option with only the drafts that the run allows."""
+    if not options.drafts:
+        return replace(option, drafts=(NO_DRAFT,))
+    if options.draft == AUTO:
+        return option
+    named = tuple(draft for draft in option.drafts if (draft.shape is not None) == options.names_draft)
+    return replace(option, drafts=named or option.drafts)
 
 
+def choose_projector(option: ModelOption, options: RunOptions) -> ModelOption:
+    """Return the option with the projector that the run allows: as found, none, or the named file.
+
+    Raises ModelFileError or IncompatibleError if the named file does not fit the target on disk.
+    """
+    if options.mmproj == AUTO:
+        return option
+    named = None if options.mmproj == NONE else read_projector_file(expand_path(options.mmproj), option.header)
+    return replace(option, projector=named)
+
+
+def restrict_file(option: ModelOption, options: RunOptions) -> ModelOption:
+    """Return a model whose files were found for these options with its adapters, and the drafts that the run allows."""
+    (adapted,) = adapt_models([option], options)
+    return restrict_drafts(adapted, options)
+
+
+# ---- models in files
 def list_local_models(options: RunOptions, catalog: Catalog) -> Iterator[LocalModel]:
     """Yield the models on this disk that write text, each file once: of the hub's cache, then of other folders.
 
@@ -164,44 +196,11 @@ def make_local_option(files: ModelFiles, reference: str, options: RunOptions, ca
     target, draft = files.target, files.draft
     head = None
     if draft.header is not None:
-        head = make_draft_option(draft.label, read_loaded_shape(draft.header, draft.kind, options))
+        head = make_draft_option(draft.label, read_loaded_shape(draft.header, draft.kind, options.draft_type))
     option = make_file_option(target.header, reference=reference, label=target.label, catalog=catalog, draft=head)
     notes = () if target.small is None else (f"inflated: it answers as {target.small.label} does",)
     drafts = option.drafts if draft.kind != NONE else (NO_DRAFT,)
-    return restrict(replace(option, projector=files.projector.projector, drafts=drafts, notes=notes), options)
-
-
-def read_loaded_shape(header: Header, kind: str, options: RunOptions) -> ModelShape:
-    """Return the shape of a draft as it will be loaded: heads are copied in fewer bits."""
-    return read_draft_shape(requantize_header(header, choose_head_type(options.draft_type)), kind)
-
-
-def restrict(option: ModelOption, options: RunOptions) -> ModelOption:
-    """Return the option as the run allows it: with its adapters, and the drafts left. Raises as `add_adapters`."""
-    return restrict_drafts(add_adapters(option, read_adapters(options)), options)
-
-
-def restrict_drafts(option: ModelOption, options: RunOptions) -> ModelOption:
-    """Return the option with only the drafts that the run allows."""
-    if not options.drafts:
-        return replace(option, drafts=(NO_DRAFT,))
-    if options.draft == AUTO:
-        return option
-    named = tuple(draft for draft in option.drafts if (draft.shape is not None) == options.names_draft)
-    return replace(option, drafts=named or option.drafts)
-
-
-def choose_projector(option: ModelOption, options: RunOptions) -> ModelOption:
-    """Return the option with the projector that the run allows: as found, none, or the named file.
-
-    Raises ModelFileError or IncompatibleError if the named file does not fit the target on disk.
-    """
-    if options.mmproj == AUTO:
-        return option
-    if options.mmproj == NONE:
-        return replace(option, projector=None)
-    named = read_projector_file(expand_path(options.mmproj), option.header)
-    return replace(option, projector=named)
+    return restrict_file(replace(option, projector=files.projector.projector, drafts=drafts, notes=notes), options)
 
 
 def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> ModelOption:
@@ -210,29 +209,10 @@ def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> M
     Raises UsageError on an impossible size.
     """
     target, head = read_demo_headers(reference)
-    draft = make_draft_option(DEMO_HEAD, read_loaded_shape(head, EAGLE, options), DEMO_ACCEPTANCE)
+    shape = read_loaded_shape(head, EAGLE, options.draft_type)
+    draft = make_draft_option(DEMO_HEAD, shape, DEMO_ACCEPTANCE)
     option = make_file_option(target, reference=reference, label=reference, catalog=catalog, draft=draft)
-    return restrict(option, options)
-
-
-def read_adapters(options: RunOptions) -> list[tuple[str, AdapterInfo]]:
-    """Return the LoRA adapters of the run, with their names. Raises UsageError and ModelFileError."""
-    return [(file.path.name, read_adapter(read_header(file.path))) for file in options.adapters]
-
-
-def add_adapters(option: ModelOption, adapters: Sequence[tuple[str, AdapterInfo]]) -> ModelOption:
-    """Return the option with these LoRA adapters.
-
-    Raises IncompatibleError if one is for another model; of a target that is not on this disk, only the architecture,
-    the width and the number of layers are known.
-    """
-    for name, adapter in adapters:
-        if option.header is None:
-            check_shape(name, adapter, option.shape)
-        else:
-            check_adapter(name, adapter, option.header)
-    tensors = (tensor for _, adapter in adapters for tensor in adapter.tensors)
-    return replace(option, adapters=tuple(tensors))
+    return restrict_file(option, options)
 
 
 def read_demo_headers(reference: str) -> tuple[Header, Header]:
@@ -245,6 +225,11 @@ def read_demo_headers(reference: str) -> tuple[Header, Header]:
     if not paths.complete:
         return sketch_pair(size, target, head)
     return read_header(paths.target), read_header(paths.head)
+
+
+def read_loaded_shape(header: Header, kind: str, draft_type: str = AUTO) -> ModelShape:
+    """Return the shape of a draft as it will be loaded: heads are copied in fewer bits."""
+    return read_draft_shape(requantize_header(header, choose_head_type(draft_type)), kind)
 
 
 # ---- catalog models: build the options of catalog entries, with exact sizes for the files that are on disk already
@@ -262,13 +247,12 @@ def list_entry_options(target: TargetEntry, catalog: Catalog, *, quant: str | No
 
 
 def mark_on_disk(option: ModelOption, target: TargetEntry, catalog: Catalog) -> ModelOption:
-    """Return the option with the figures of its file, if that is on disk; else unchanged."""
-    found = _found(target, option.quant, catalog)
-    if found is None:
-        return option
+    """Return the option with the figures of the files that `chat` would find, if they are on disk; else unchanged."""
     try:
-        exact = make_file_option(found.header, reference=option.reference, label=target.id, catalog=catalog)
-        drafts = tuple(_drafts(option, found, catalog))
+        files = find_files(Profile(target.id, option.quant), RunOptions())
+        header = files.target.header
+        exact = make_file_option(header, reference=option.reference, label=target.id, catalog=catalog)
+        drafts = tuple(_list_drafts(option, files, catalog))
     except EagleLocalError:  # loading raises it again and reports it
         return option
     return replace(
@@ -277,18 +261,20 @@ def mark_on_disk(option: ModelOption, target: TargetEntry, catalog: Catalog) -> 
         quality_b=exact.quality_b,
         max_context=exact.max_context or option.max_context,
         drafts=drafts,
-        projector=find_projector(AUTO, found).projector,
+        projector=files.projector.projector,
         is_here=True,
         is_unseen=False,
         notes=(),
-        header=found.header,
+        header=header,
     )
 
 
 def _beyond(target: TargetEntry, catalog: Catalog, quant: str | None, cache: Path) -> Iterator[ModelOption]:
     """Yield the quantizations on disk that the catalog does not list, with the drafts of their target."""
     like = next(make_catalog_options(target, catalog))
-    for name in _unlisted(target, _quants_on_disk(target, cache), quant):
+    builds = [model.build for repo in target.repos for model in list_repo_models(cache, repo)]
+    quants = sorted({build.quant for build in builds if build.quant and not build.is_draft})
+    for name in _unlisted(target, quants, quant):
         option = mark_on_disk(replace(like, quant=name, reference=f"{target.id}:{name}"), target, catalog)
         if option.is_here:
             yield option
@@ -306,61 +292,26 @@ def _unlisted(target: TargetEntry, names: Sequence[str], quant: str | None) -> l
     return [name for name in unlisted if plain[name] in names or target.quantization(plain[name]) is None]
 
 
-def _quants_on_disk(target: TargetEntry, cache: Path) -> list[str]:
-    models = (model for repo in target.repos for model in list_repo_models(cache, repo))
-    return sorted({model.build.quant for model in models if model.build.quant and not model.build.is_draft})
-
-
-def _found(target: TargetEntry, quant: str, catalog: Catalog) -> FoundTarget | None:
-    """Return the file that `chat --target ID:QUANT` would find; None if there is none."""
-    try:
-        model = find_cached(locations.hub_cache_dir(), make_hub_reference(Profile(target.id, quant), catalog))
-        return replace(read_target(model.path), repo=model.repo)
-    except EagleLocalError:
-        return None
-
-
-def _drafts(option: ModelOption, found: FoundTarget, catalog: Catalog) -> Iterator[DraftOption]:
+def _list_drafts(option: ModelOption, files: ModelFiles, catalog: Catalog) -> Iterator[DraftOption]:
     """Yield the draft of `--draft auto`, then the catalog's others, on disk or not, and last the model-free ones."""
-    own, auto = None, _find_auto_draft(found)
-    if auto is not None:
-        label, kind, file = auto
-        own = next((draft for draft in option.drafts if _is_file_of(draft, file, kind, catalog)), None)
-        yield _exact(own, file) if own else make_draft_option(label, read_draft_shape(file, kind))
+    own, auto = None, files.draft
+    if auto.header is not None:
+        shape = read_loaded_shape(auto.header, auto.kind)
+        own = next((draft for draft in option.drafts if _is_file_of(draft, auto.header, auto.kind, catalog)), None)
+        yield _mark_draft(own, shape) if own else make_draft_option(auto.label, shape)
     for draft in option.drafts:
-        if draft is own:
-            continue
-        header = _draft_header(draft, found, catalog) if draft.shape is not None else None
-        yield draft if header is None else replace(_exact(draft, header), needs_naming=True)
+        header = None
+        if draft is not own and draft.shape is not None and not draft.import_from:
+            with suppress(EagleLocalError):  # it is not on disk as a GGUF under its own name, or does not fit
+                header = find_draft(draft.id, files.target).header
+        if header is not None:
+            yield replace(_mark_draft(draft, read_loaded_shape(header, draft.kind)), needs_naming=True)
+        elif draft is not own:
+            yield draft
 
 
-def _exact(draft: DraftOption, header: Header) -> DraftOption:
-    return replace(draft, shape=read_draft_shape(header, draft.kind), is_here=True, import_from="", notes=())
-
-
-def _find_auto_draft(found: FoundTarget) -> tuple[str, str, Header] | None:
-    """Return label, kind and header of the draft of `--draft auto`, as it will be loaded; None if none has a file."""
-    try:
-        draft = find_draft(AUTO, found)
-        header = None if draft.header is None else requantize_header(draft.header, BEST_TYPE)
-        return None if header is None else (draft.label, draft.kind, header)
-    except EagleLocalError:
-        return None
-
-
-def _draft_header(draft: DraftOption, found: FoundTarget, catalog: Catalog) -> Header | None:
-    """Return the header of a catalog draft on disk as a GGUF under its own name, if it fits; else None."""
-    entry = catalog.drafts.get(draft.id)
-    if entry is not None and entry.is_in_target:
-        return found.header if has_mtp(found.header) else None
-    if draft.import_from:
-        return None
-    try:
-        path = find_cached(locations.hub_cache_dir(), resolve_draft_reference(draft.id, catalog)).path
-        header = read_draft_file(path, found).header
-        return None if header is None else requantize_header(header, BEST_TYPE)
-    except EagleLocalError:
-        return None
+def _mark_draft(draft: DraftOption, shape: ModelShape) -> DraftOption:
+    return replace(draft, shape=shape, is_here=True, import_from="", notes=())
 
 
 def _is_file_of(option: DraftOption, header: Header, kind: str, catalog: Catalog) -> bool:
@@ -385,15 +336,7 @@ def read_measured_costs(options: Iterable[ModelOption], machine: MachineSpec) ->
         if option.header is None or machine.probed is None:
             continue
         state = find_newest_costs(machine.probed, option.header, BUILD)
-        costs = None if state is None else _restore(state)
-        if costs is not None:
-            found[option.reference] = costs
+        if state is not None:
+            with suppress(*UNREADABLE):
+                found[option.reference] = SavedCosts.read(state).measured()
     return found
-
-
-def _restore(state: object) -> MeasuredCosts | None:
-    """Return the costs in a calibration; None if it is not understood."""
-    try:
-        return SavedCosts.read(state).measured()
-    except UNREADABLE:
-        return None

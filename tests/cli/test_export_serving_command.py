@@ -28,7 +28,7 @@ from eaglelocal.cli.export_flags import ExportFlags
 from eaglelocal.cli.export_serving import format_plan, plan_order
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.target_resolver import demo_sources
-from eaglelocal.preparation.vllm.helm_values import PAIR, digest_pins, list_problems
+from eaglelocal.preparation.vllm.exports import PAIR, digest_pins, list_problems
 
 pytestmark = pytest.mark.full
 

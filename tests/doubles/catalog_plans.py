@@ -10,11 +10,11 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.memory.budget import RAM, device_load, subtract_margins
 from eaglelocal.memory.estimate import estimate
 from eaglelocal.memory.placement import WHOLE, Offload
-from eaglelocal.planning.candidate import GOALS, Chosen, Comfort, score
+from eaglelocal.planning.candidate import GOALS, Candidate, compute_terms
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec, make_known_spec
 from eaglelocal.planning.options import DraftOption, ModelOption, make_catalog_options
-from eaglelocal.planning.plan_search import SearchOutcome, make_evaluator, search_plan
+from eaglelocal.planning.plan_search import SearchOutcome, search_plan
 
 GIB = 2**30
 SOME = ("qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "qwen3.6-27b", "gemma-4-31b", "llama-3.3-70b")
@@ -46,8 +46,8 @@ def planned(machine: str, goal: str = "balanced") -> SearchOutcome:
 def check_fits(outcome: SearchOutcome) -> None:
     """Assert that the chosen plan fits, by the arithmetic of memory alone."""
     assert outcome.chosen is not None
-    candidate = outcome.chosen.candidate
-    evaluator = make_evaluator(outcome.machine, outcome.options)
+    candidate = outcome.chosen
+    evaluator = CandidateEvaluator(outcome.machine, outcome.options)
     settled = evaluator.make_sizing_plan(candidate.option, candidate.draft, candidate.setup, candidate.offload)
     free_memory = subtract_margins(outcome.machine.free_memory)
     buffers = estimate(settled, candidate.option.shape, candidate.draft.shape, free_memory)
@@ -56,7 +56,7 @@ def check_fits(outcome: SearchOutcome) -> None:
     assert outcome.chosen.memory.sum.total_bytes <= outcome.chosen.memory.budget_bytes
 
 
-def chosen_of(outcome: SearchOutcome) -> Chosen:
+def chosen_of(outcome: SearchOutcome) -> Candidate:
     assert outcome.chosen is not None
     return outcome.chosen
 
@@ -64,20 +64,8 @@ def chosen_of(outcome: SearchOutcome) -> Chosen:
 def score_of(
     evaluator: CandidateEvaluator, chosen: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload = WHOLE
 ) -> float:
-    return score(
-        GOALS["balanced"],
-        quality_b=chosen.quality_b,
-        age_worth=chosen.age.worth,
-        tok_s=evaluator.predict(chosen, draft, offload).spec_tok_s,
-        comfort=Comfort(
-            n_ctx=setup.n_ctx,
-            kv_type=setup.kv_type,
-            swa_full=setup.swa_full,
-            on_host=not offload.is_whole,
-            is_unseen=chosen.is_unseen,
-            is_by_name=bool(chosen.by_name),
-        ),
-    )
+    tok_s = evaluator.predict(chosen, draft, offload).spec_tok_s
+    return sum(compute_terms(GOALS["balanced"], chosen, setup, offload, tok_s).values())
 
 
 @cache

@@ -21,7 +21,7 @@ from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.load_notes import list_repack_notes
+from eaglelocal.loading.load_notes import is_repacked_less
 
 X86_LINUX = sys.platform == "linux" and platform.machine() == "x86_64"
 SHAPE = TargetShape(n_embd=256, n_ff=512, type="Q4_0")
@@ -81,7 +81,7 @@ def test_weights_that_decode_more_slowly_than_they_need_to_are_reported(
     library = load_library()
     monkeypatch.setattr(library, "layouts", found)
     header = read_header(write_target(tmp_path / "target.gguf", replace(SHAPE, type=type_name)))
-    assert bool(list_repack_notes(library, header)) is result
+    assert is_repacked_less(library, header) is result
 
 
 @pytest.mark.skipif(not X86_LINUX, reason="a stack_t of Linux on x86-64")

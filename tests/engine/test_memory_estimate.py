@@ -33,8 +33,7 @@ from eaglelocal.gguf.medusa_info import read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, ModelShape, read_shape
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.context_parts import make_context_params, make_parts
-from eaglelocal.loading.model_headers import read_models
+from eaglelocal.loading.context_parts import make_context_params, make_parts, read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 from eaglelocal.memory.contexts import SLACK_BYTES, PlannedContext, compute_bytes, plan_contexts

@@ -28,7 +28,7 @@ from eaglelocal.bench.bench_prompts import builtin_prompts, group_by_category
 from eaglelocal.bench.measure import PLAIN, Measurement, TaskResult, order_prompts
 from eaglelocal.bench.prompt_run import CacheClearer, Side
 from eaglelocal.bench.results import Bound, CategoryResult, Summary, bound_mean, evaluate_categories, summarize
-from eaglelocal.bench.text_identity import DifferenceVerdict, TextComparer, plan_tie_bound
+from eaglelocal.bench.text_identity import DifferenceVerdict, TextComparer, tie_bound
 from eaglelocal.cli.reports.bench import describe_machine
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.client.http_client import HttpClient
@@ -39,6 +39,7 @@ from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.warmup import Warmup
 from eaglelocal.errors import UsageError
+from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.loading.fit import COMPUTING_BYTES, fit_plan
 from eaglelocal.memory.estimate import estimate
@@ -374,7 +375,7 @@ def run_sides(sides: Sequence[Side], plan: Plan, ends_at: float) -> list[TaskRes
     prompts = group_by_category(builtin_prompts([], PROMPTS_PER_KIND + 1))
     warm_up = [group[-1] for group in prompts.values()][:2]
     groups = order_prompts({kind: group[:-1] for kind, group in prompts.items()}, (1,), repeats=1, warm_up=warm_up)
-    comparer = TextComparer(sides[0], bound=plan_tie_bound(plan))
+    comparer = TextComparer(sides[0], bound=tie_bound(read_header(plan.target).main_type, plan.kv_type))
     params = replace(GREEDY, max_tokens=ANSWER_TOKENS)
     results: list[TaskResult] = []
     Measurement(sides, params, comparer=comparer, on_ask=lambda group, done: None).run(

@@ -28,12 +28,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eaglelocal.catalog.catalog import Catalog, load_catalog
-from eaglelocal.core.run_options import NONE
+from eaglelocal.core.run_options import NONE, RunOptions
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.memory.placement import WHOLE, Offload
 from eaglelocal.planning.candidate_evaluation import CandidateEvaluator
 from eaglelocal.planning.machine_spec import MachineSpec, make_known_spec
 from eaglelocal.planning.options import NO_DRAFT, DraftOption, ModelOption, make_catalog_options
+from eaglelocal.planning.speed import Curve
 
 COLUMNS = ("machine id", "model", "quant", "engine", "ctx", "draft", "length", "plain_tok_s", "spec_tok_s")
 PLAIN_BOUND, GAIN_BOUND, FAMILY_BOUND = 0.07, 0.10, 0.12
@@ -143,6 +144,14 @@ def fail(message: str) -> Row:
 
 
 # ---- predictions
+def predict_gain(curve: Curve, draft: DraftOption, num_drafted: int) -> float:
+    """Return the gain of drafts of this length, or of the draft model's longest; 1.0 if nothing is known of it."""
+    if draft.acceptance is None:
+        return 1.0
+    num_drafted = min(num_drafted, curve.max_depth)
+    return draft.acceptance.tokens(num_drafted) / curve.drafted_s(num_drafted) * curve.plain_s()
+
+
 class Predictor:
     """Predicts what was measured, for machines and models of the catalog."""
 
@@ -157,12 +166,12 @@ class Predictor:
         machine = self._find_machine(row)
         option = self._find_option(row)
         draft = find_draft(row, option)
-        evaluator = CandidateEvaluator(machine, num_slots=1, measured={}, num_cells=row.num_cells)
+        evaluator = CandidateEvaluator(machine, RunOptions(), num_cells=row.num_cells)
         planned = evaluator.predict(option, draft, offload := find_offload(row))
         gain = None
         if draft.shape is not None:
             length = row.length or planned.num_draft_tokens
-            gain = evaluator.predict(option, draft, offload, num_drafted=length).gain if length else None
+            gain = predict_gain(evaluator.make_curve(option, draft, offload), draft, length) if length else None
         return Result(
             row=row,
             family=name_family(machine, row.machine),

@@ -79,8 +79,7 @@ def finish(result: BenchResult, subject: BenchSubject, output: Output, given: Be
 
 def show_result(result: BenchResult, subject: BenchSubject, output: Output, given: BenchFlags) -> None:
     """Print the report and the JSON object, and write the chart, for the results so far."""
-    from eaglelocal.bench.json_object import result_object
-    from eaglelocal.bench.report import format_report
+    from eaglelocal.bench.report import format_report, result_object
     from eaglelocal.bench.results import evaluate
 
     num_results = len(result.task_results)
@@ -155,7 +154,7 @@ def head_object(subject: BenchSubject) -> dict[str, object]:
 
 
 def write_chart(file: Path, runs: Sequence[CategoryResult], subject: BenchSubject) -> None:
-    from eaglelocal.bench.report import draw_chart
+    from eaglelocal.bench.report_page import draw_chart
 
     chart = draw_chart(
         runs,
@@ -214,7 +213,7 @@ def write_page(
 def gather_facts(
     subject: BenchSubject, results: Sequence[TaskResult], summaries: Sequence[Summary], answers: str
 ) -> ReportFacts:
-    from eaglelocal.bench.report_page import ReportFacts, make_modes
+    from eaglelocal.bench.report_page import ReportFacts, make_mode
     from eaglelocal.probe.probe import probe
 
     return ReportFacts(
@@ -222,7 +221,7 @@ def gather_facts(
         model=describe_model(subject),
         answers=answers,
         predicted=subject.predicted,
-        modes=make_modes(results, summaries),
+        modes=tuple(make_mode(results, summary) for summary in summaries),
         summaries=tuple(summaries),
     )
 
@@ -274,14 +273,14 @@ def predict_unmeasured(options: RunOptions) -> PredictedFacts | None:
     """Return what `plan` says of the model without measurements of this machine; None if it does not plan it."""
     from eaglelocal.bench.report_page import PredictedFacts
     from eaglelocal.catalog.catalog import load_machines
-    from eaglelocal.planning.plan_search import make_evaluator
+    from eaglelocal.planning.candidate_evaluation import CandidateEvaluator
     from eaglelocal.preparation.autoplan import autoplan
     from eaglelocal.preparation.machines import this_machine
 
     candidate = autoplan(options).candidate
     if candidate is None:
         return None
-    evaluator = make_evaluator(this_machine(load_machines()), options)
+    evaluator = CandidateEvaluator(this_machine(load_machines()), options)
     said = evaluator.predict(candidate.option, candidate.draft, candidate.offload)
     return PredictedFacts(
         plain_tok_s=said.plain_tok_s, spec_tok_s=said.spec_tok_s, num_draft_tokens=said.num_draft_tokens

@@ -13,7 +13,7 @@ from eaglelocal.core.draft import describe_draft
 from eaglelocal.core.run_options import AUTO, WARNING, RunOptions
 from eaglelocal.core.user_paths import quote_word
 from eaglelocal.memory.budget import DeviceLoad
-from eaglelocal.planning.candidate import Candidate, Chosen, Rejected
+from eaglelocal.planning.candidate import Candidate, Rejected
 from eaglelocal.planning.machine_spec import name_places
 from eaglelocal.planning.no_fit_hints import explain_choice
 from eaglelocal.planning.options import list_lookup_options
@@ -27,18 +27,17 @@ CONTINUES = " \\"  # continues a shell command on the next line
 
 
 # ---- for people
-def report_lines(outcome: SearchOutcome, chosen: Chosen, *, show_all: bool) -> list[str]:
+def report_lines(outcome: SearchOutcome, chosen: Candidate, *, show_all: bool) -> list[str]:
     """Return the report, at most WIDTH columns wide; with few reasons it fits a screen of 24 lines."""
-    candidate = chosen.candidate
     return [
         *wrap_text("machine  ", outcome.machine.name),
-        *wrap_text("plan     ", f"{candidate.option.reference}, {draft_text(candidate, outcome.options.lookups)}"),
-        *wrap_text("         ", setup_text(outcome, candidate)),
-        *wrap_text("speed    ", speed_text(candidate, outcome.options.parallel)),
+        *wrap_text("plan     ", f"{chosen.option.reference}, {draft_text(chosen, outcome.options.lookups)}"),
+        *wrap_text("         ", setup_text(outcome, chosen)),
+        *wrap_text("speed    ", speed_text(chosen, outcome.options.parallel)),
         "",
         *(bar_line(load, outcome) for load in chosen.memory.used),
         *wrap_text("         ", sum_text(chosen)),
-        *adapter_lines(outcome.options, candidate),
+        *adapter_lines(outcome.options, chosen),
         *link_lines(outcome),
         "",
         *reason_lines(explain_choice(outcome, chosen), show_all=show_all),
@@ -127,7 +126,7 @@ def bar_line(load: DeviceLoad, outcome: SearchOutcome) -> str:
     return f"{name:<8} {'█' * full}{'░' * (BAR_CELLS - full)} {load.total / GIB:5.1f} of {free / GIB:.1f} GiB{shared}"
 
 
-def sum_text(chosen: Chosen) -> str:
+def sum_text(chosen: Candidate) -> str:
     sum = chosen.memory.sum
     parts = [("weights", sum.weights_bytes), ("cache", sum.kv_bytes)]
     if sum.draft_bytes:
@@ -138,7 +137,7 @@ def sum_text(chosen: Chosen) -> str:
     return ", ".join(f"{name} {num_bytes / GIB:.2f}" for name, num_bytes in parts) + " GiB"
 
 
-def rejected_lines(outcome: SearchOutcome, chosen: Chosen, *, show_all: bool) -> list[str]:
+def rejected_lines(outcome: SearchOutcome, chosen: Candidate, *, show_all: bool) -> list[str]:
     if not outcome.rejected:
         return []
     shown = list(outcome.rejected) if show_all else choose_shown(outcome, chosen)
@@ -158,17 +157,17 @@ def _rejected_reasons(rejected: Sequence[Rejected]) -> list[str]:
     return [line for each in rejected for line in wrap_text("  ", f"{name_rejected(each)}: {each.reason}")]
 
 
-def choose_shown(outcome: SearchOutcome, chosen: Chosen) -> list[Rejected]:
+def choose_shown(outcome: SearchOutcome, chosen: Candidate) -> list[Rejected]:
     """Return at most SHOWN rejected candidates: one of the chosen target, then the best of other targets by score."""
     best: dict[str, Rejected] = {}
     for each in outcome.rejected:
-        if each.candidate is None or each.option.target == chosen.candidate.option.target:
+        if each.candidate is None or each.option.target == chosen.option.target:
             continue
         known = best.get(each.option.target)
         if known is None or known.candidate is None or each.candidate.score > known.candidate.score:
             best[each.option.target] = each
     ranked = sorted(best.values(), key=lambda each: -each.candidate.score if each.candidate else 0.0)
-    same = [each for each in outcome.rejected if each.option is chosen.candidate.option]
+    same = [each for each in outcome.rejected if each.option is chosen.option]
     return [*same[:1], *ranked][:SHOWN]
 
 
@@ -177,23 +176,22 @@ def name_rejected(rejected: Rejected) -> str:
     return f"{rejected.option.reference}{draft}"
 
 
-def command_lines(outcome: SearchOutcome, chosen: Chosen) -> Iterator[str]:
+def command_lines(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
     found = commands(outcome.options, chosen)
     for key, label in (("pull", "get it"), ("import", "import"), ("run", "run it")):
         if found[key]:
             yield from wrap_command(f"{label:<9}", found[key] or "")
 
 
-def commands(options: RunOptions, chosen: Chosen) -> dict[str, str | None]:
+def commands(options: RunOptions, chosen: Candidate) -> dict[str, str | None]:
     """Return the commands to pull the files, import the head and run the plan; None for a step that is not needed."""
-    candidate = chosen.candidate
-    reference = quote_word(candidate.option.reference)
+    reference = quote_word(chosen.option.reference)
     command = "chat" if options.parallel == 1 else "serve"
-    run = " ".join([PROGRAM, command, "--target", reference, *run_flags(options, candidate)])
-    if candidate.option.is_here and candidate.draft.is_at_hand:
+    run = " ".join([PROGRAM, command, "--target", reference, *run_flags(options, chosen)])
+    if chosen.option.is_here and chosen.draft.is_at_hand:
         return {"pull": None, "import": None, "run": run}
-    pull = f"{PROGRAM} pull {reference} --draft {candidate.draft.id if candidate.draft.shape is not None else 'none'}"
-    source = candidate.draft.import_from
+    pull = f"{PROGRAM} pull {reference} --draft {chosen.draft.id if chosen.draft.shape is not None else 'none'}"
+    source = chosen.draft.import_from
     head = f"{PROGRAM} import {source} --target {reference}" if source else None
     return {"pull": pull, "import": head, "run": run}
 
@@ -301,24 +299,24 @@ def outcome_object(outcome: SearchOutcome) -> dict[str, object]:
     }
 
 
-def chosen_object(outcome: SearchOutcome, chosen: Chosen) -> dict[str, object]:
-    candidate, sum = chosen.candidate, chosen.memory.sum
+def chosen_object(outcome: SearchOutcome, chosen: Candidate) -> dict[str, object]:
+    sum = chosen.memory.sum
     return {
-        "target": candidate.option.target,
-        "quant": candidate.option.quant,
-        "reference": candidate.option.reference,
-        "draft": candidate.draft.id,
-        "draft_kind": candidate.draft.kind,
-        "num_draft_tokens": candidate.prediction.num_draft_tokens,
-        "ctx": candidate.setup.n_ctx,
+        "target": chosen.option.target,
+        "quant": chosen.option.quant,
+        "reference": chosen.option.reference,
+        "draft": chosen.draft.id,
+        "draft_kind": chosen.draft.kind,
+        "num_draft_tokens": chosen.prediction.num_draft_tokens,
+        "ctx": chosen.setup.n_ctx,
         "parallel": outcome.options.parallel,
-        "kv_type": candidate.setup.kv_type,
-        "gpu_layers": candidate.gpu_layers,
-        "n_cpu_moe": candidate.n_cpu_moe,
+        "kv_type": chosen.setup.kv_type,
+        "gpu_layers": chosen.gpu_layers,
+        "n_cpu_moe": chosen.n_cpu_moe,
         "adapters": adapter_objects(outcome.options.adapters),
         "memory": {
             "weights_bytes": sum.weights_bytes,
-            "adapters_bytes": adapter_bytes(candidate),
+            "adapters_bytes": adapter_bytes(chosen),
             "kv_bytes": sum.kv_bytes,
             "draft_bytes": sum.draft_bytes,
             "draft_kv_bytes": sum.draft_kv_bytes,
@@ -332,14 +330,14 @@ def chosen_object(outcome: SearchOutcome, chosen: Chosen) -> dict[str, object]:
             ],
         },
         "predicted": {
-            "plain_tok_s": candidate.prediction.plain_tok_s,
-            "together_tok_s": candidate.prediction.together_tok_s,
-            "spec_tok_s": candidate.prediction.spec_tok_s,
-            "is_measured": candidate.prediction.is_measured,
+            "plain_tok_s": chosen.prediction.plain_tok_s,
+            "together_tok_s": chosen.prediction.together_tok_s,
+            "spec_tok_s": chosen.prediction.spec_tok_s,
+            "is_measured": chosen.prediction.is_measured,
         },
-        "released": candidate.option.age.released or None,
-        "score": candidate.score,
-        "terms": {term.value: worth for term, worth in candidate.terms.items()},
+        "released": chosen.option.age.released or None,
+        "score": chosen.score,
+        "terms": {term.value: worth for term, worth in chosen.terms.items()},
         "reasons": list(explain_choice(outcome, chosen)),
         "commands": commands(outcome.options, chosen),
     }

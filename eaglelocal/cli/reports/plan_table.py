@@ -66,17 +66,17 @@ def plan_row(plan: SearchOutcome | PlanFailure) -> tuple[str, ...]:
     chosen, machine = plan.chosen, _shorten(plan.machine.name)
     if chosen is None:
         return machine, plan.options.target or "", NO_FIT, "", "", "", ""
-    candidate, slots = chosen.candidate, plan.options.parallel
+    slots = plan.options.parallel
     on_gpus = [load for load in chosen.memory.used if load.device != RAM]
     used = on_gpus or chosen.memory.used
     return (
         machine,
-        candidate.option.target,
-        candidate.option.quant,
+        chosen.option.target,
+        chosen.option.quant,
         f"{sum(load.total for load in used) / GIB:.1f}",
-        _describe_cache(candidate.setup, slots),
-        f"{candidate.prediction.spec_tok_s:.1f}{'' if candidate.offload.is_whole else IN_RAM}",
-        f"{candidate.option.answers_b:.1f}",
+        _describe_cache(chosen.setup, slots),
+        f"{chosen.prediction.spec_tok_s:.1f}{'' if chosen.offload.is_whole else IN_RAM}",
+        f"{chosen.option.answers_b:.1f}",
     )
 
 

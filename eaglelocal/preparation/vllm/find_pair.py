@@ -7,39 +7,43 @@ hub; a commit that a person states is compared with the hub if it can be reached
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal.catalog.catalog import Catalog
-from eaglelocal.catalog.draft_entries import MTP as MTP_KIND
-from eaglelocal.catalog.draft_entries import DraftEntry
+from eaglelocal.catalog.draft_entries import BLOCKS, EAGLE, DraftEntry
+from eaglelocal.catalog.estimated_shapes import BLOCK_LAYERS, P_EAGLE_LAYERS
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File
 from eaglelocal.catalog.target_entries import TargetEntry
+from eaglelocal.core.json_text import read_object
+from eaglelocal.core.own_files import read_regular
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.core.user_paths import expand_path
-from eaglelocal.errors import DownloadError, ResourceError, UsageError
+from eaglelocal.errors import DownloadError, IncompatibleError, ResourceError, UsageError
 from eaglelocal.gguf.draft_pairing import is_same_model
-from eaglelocal.hub.heads.export_folder import find_head_file
+from eaglelocal.gguf.eagle_info import VERIFIER_KEY, EagleInfo
+from eaglelocal.hub.heads.export_folder import find_head_file, read_eagle_head
+from eaglelocal.hub.heads.head_folder import REPOSITORY
 from eaglelocal.hub.hub_api import RetryPolicy, fetch_commit, is_commit
 from eaglelocal.hub.hub_cache import find_known_target
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.machine_spec import DeviceSpec
-from eaglelocal.planning.options import ModelOption
-from eaglelocal.planning.quality import NATIVE
+from eaglelocal.planning.options import DEFAULTS, ModelOption
+from eaglelocal.planning.quality import HEAD_DEFAULT, NATIVE, PredictedAcceptance
 from eaglelocal.planning.speed import MAX_DRAFT
 from eaglelocal.preparation.models import DEMO_ACCEPTANCE, find_models
-from eaglelocal.preparation.vllm.describe_drafts import (
-    GivenSources,
-    compare_vocab,
-    describe_entry,
-    describe_head,
-    describe_repo,
-)
 from eaglelocal.preparation.vllm.served_pair import (
+    BYTES_PER_WEIGHT,
+    DRAFT_MODEL,
+    EAGLE3,
     MTP,
     NGRAM,
+    PEAGLE,
+    REPO_METHODS,
     SUFFIX,
     ServedPair,
     VllmDraft,
@@ -51,8 +55,26 @@ from eaglelocal.preparation.vllm.served_pair import (
 )
 
 TRIES = RetryPolicy(waits_s=())  # a command that writes a file does not wait for a hub
+Q8_0_BITS, BF16_BITS = 8.5, 16.0
+LOOKUP = VllmDraft(id=NGRAM, method=NGRAM, most=MAX_DRAFT)
 
 FindDevice = Callable[[ServedPair], DeviceSpec]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenSources:
+    """Repositories and commits that a person stated; empty: not stated.
+
+    draft_method  of a `draft_repo` that the catalog does not know: one of REPO_METHODS
+    head_folder   where a head of this machine is exported to, as vLLM will see it
+    """
+
+    target_repo: str = ""
+    revision: str = ""
+    draft_repo: str = ""
+    draft_revision: str = ""
+    draft_method: str = ""
+    head_folder: Callable[[Path], str] = str
 
 
 def find_pair(options: RunOptions, given: GivenSources, catalog: Catalog, find_device: FindDevice) -> ServedPair:
@@ -69,33 +91,30 @@ def find_pair(options: RunOptions, given: GivenSources, catalog: Catalog, find_d
     notes: list[str] = []
     if draft is not None:
         draft, notes = compare_vocab(draft, target, catalog)
-    if draft is not None and draft.pin is not None and draft.head_file is None:
-        draft = replace(draft, pin=pin_weights(draft.pin, "--draft-revision"))
-    if draft is not None and draft.acceptance is not None and not draft.acceptance.is_reported:
-        notes.append(f"nobody reported the acceptance of {draft.id}: {draft.acceptance.probability(1):.0%} assumed")
+        if draft.pin is not None and draft.head_file is None:
+            draft = replace(draft, pin=pin_weights(draft.pin, "--draft-revision"))
+        if draft.acceptance is not None and not draft.acceptance.is_reported:
+            notes.append(f"nobody reported the acceptance of {draft.id}: {draft.acceptance.probability(1):.0%} assumed")
     is_light = draft is None or draft.method == NGRAM
     if options.draft == AUTO and not given.draft_repo and entry is not None and is_light:
-        left = [one.id for one in _list_described(list(catalog.drafts_for(entry)), target, given)]
-        notes += [f"there is no memory for {' or '.join(left)} beside {target.id}"] if left else []
+        left = " or ".join(one.id for one in _list_described(catalog.drafts_for(entry), target, given))
+        notes += [f"there is no memory for {left} beside {target.id}"] if left else []
     is_named = bool(given.draft_repo) or options.draft not in (AUTO, NONE)
     return ServedPair(target=target, draft=draft, is_named=is_named, notes=tuple(notes))
 
 
 def find_target(options: RunOptions, catalog: Catalog) -> tuple[TargetEntry | None, ModelOption]:
     """Return the catalog's entry of the target, if there is one, and the planner's option of it."""
-    models = find_models(options, catalog)
+    option = find_models(options, catalog)[0]
     parsed = locate_reference(options.target or "", options.model_folders)
-    entry = None
-    if not isinstance(parsed, EmbeddedModel | DerivedModel):
-        entry = find_known_target(parsed, catalog)
-    if entry is None and isinstance(parsed, File) and models[0].header is not None:
-        name = str(models[0].header.metadata.get("general.name", ""))
-        entry = next((one for one in catalog.targets.values() if name and _is_named(one, name)), None)
-    return entry, models[0]
-
-
-def _is_named(entry: TargetEntry, name: str) -> bool:
-    return entry.source_repo is not None and is_same_model(name, entry.source_repo)
+    entry = None if isinstance(parsed, EmbeddedModel | DerivedModel) else find_known_target(parsed, catalog)
+    name = str(option.header.metadata.get("general.name", "")) if option.header is not None else ""
+    if entry is None and isinstance(parsed, File) and name:
+        named = (
+            each for each in catalog.targets.values() if each.source_repo and is_same_model(name, each.source_repo)
+        )
+        entry = next(named, None)
+    return entry, option
 
 
 def _describe_target(entry: TargetEntry | None, option: ModelOption, given: GivenSources) -> VllmTarget:
@@ -118,7 +137,7 @@ def _describe_target(entry: TargetEntry | None, option: ModelOption, given: Give
     )
 
 
-# ---- drafts
+# ---- which draft
 def choose_draft(
     options: RunOptions,
     given: GivenSources,
@@ -131,60 +150,51 @@ def choose_draft(
 
     Raises UsageError if the draft is not known, or belongs to another target.
     """
+    name = options.draft
     if given.draft_repo:
         return describe_repo(given, catalog, entry, target)
-    if options.draft == NONE:
+    if name == NONE:
         return None
-    if options.draft in (NGRAM, SUFFIX):
-        return VllmDraft(id=options.draft, method=options.draft, most=MAX_DRAFT)
+    if name in (NGRAM, SUFFIX):
+        return VllmDraft(id=name, method=name, most=MAX_DRAFT)
     known = {draft.id: draft for draft in (catalog.drafts_for(entry) if entry else ())}
-    named = catalog.drafts.get(options.draft)
+    named = catalog.drafts.get(name)
     if named is not None and named.kind == NGRAM:
-        return VllmDraft(id=NGRAM, method=NGRAM, most=MAX_DRAFT)
-    if options.draft in known:
-        return describe_entry(known[options.draft], target, given)
-    if options.draft in catalog.drafts:
-        served = ", ".join(catalog.drafts[options.draft].targets)
-        raise UsageError(f"{options.draft} drafts for {served}, not for {target.id}", hint="--draft auto")
-    if options.draft in (AUTO, MTP):
+        return LOOKUP
+    if named is not None and name not in known:
+        raise UsageError(f"{name} drafts for {', '.join(named.targets)}, not for {target.id}", hint="--draft auto")
+    if named is not None:
+        return describe_entry(named, target, given)
+    if name in (AUTO, MTP):
         return _choose_known(options, list(known.values()), given, target, find_device)
-    near = difflib.get_close_matches(options.draft, known, n=1)
-    if near and not Path(options.draft).exists() and "/" not in options.draft:
-        raise UsageError(f"no draft is named {options.draft!r}", hint=f"--draft {near[0]}")
-    return describe_head(find_head_file(options.draft), target, given)
+    near = difflib.get_close_matches(name, known, n=1)
+    if near and not Path(name).exists() and "/" not in name:
+        raise UsageError(f"no draft is named {name!r}", hint=f"--draft {near[0]}")
+    return describe_head(find_head_file(name), target, given)
 
 
 def _choose_known(
-    options: RunOptions, drafts: list[DraftEntry], given: GivenSources, target: VllmTarget, find_device: FindDevice
+    options: RunOptions, drafts: Sequence[DraftEntry], given: GivenSources, target: VllmTarget, find_device: FindDevice
 ) -> VllmDraft | None:
     """Return the best of the catalog's drafts that fits beside the target, or else a lookup, or None.
 
     The embedded model has a head of its own.
     """
-    wanted = [draft for draft in drafts if options.draft != MTP or draft.kind == MTP_KIND]
+
+    only_mtp = options.draft == MTP
+    wanted = [draft for draft in drafts if not only_mtp or draft.kind == MTP]
     found = list(_list_described(wanted, target, given))
     if found:
         device = find_device(ServedPair(target=target, draft=None))
-        if options.draft == MTP:
-            return _find_fastest(found, target, device)
-        lookup = VllmDraft(id=NGRAM, method=NGRAM, most=MAX_DRAFT)
-        fitting = [draft for draft in found if _fits(draft, target, find_device)]
+        fitting = [draft for draft in found if only_mtp or _fits(draft, target, find_device)]
         if fitting:
             return _find_fastest(fitting, target, device)
-        return lookup if _fits(lookup, target, find_device) else None
-    if options.draft == MTP:
+        return LOOKUP if _fits(LOOKUP, target, find_device) else None
+    if only_mtp:
         raise UsageError(f"no MTP layers of {target.id} are known", hint="--draft auto")
     if isinstance(locate_reference(options.target or "", options.model_folders), EmbeddedModel):
         return describe_head(demo_sources()[1], target, given, DEMO_ACCEPTANCE)
-    return VllmDraft(id=NGRAM, method=NGRAM, most=MAX_DRAFT)
-
-
-def _list_described(drafts: list[DraftEntry], target: VllmTarget, given: GivenSources) -> Iterator[VllmDraft]:
-    """Yield the drafts with known weights: those with a reported acceptance, or all if there are none such."""
-    usable = [draft for draft in drafts if draft.kind != NGRAM and (draft.is_in_target or draft.weights_repo)]
-    reported = [draft for draft in usable if draft.acceptance_lengths]
-    for draft in reported or usable:
-        yield describe_entry(draft, target, given)
+    return LOOKUP
 
 
 def _fits(draft: VllmDraft, target: VllmTarget, find_device: FindDevice) -> bool:
@@ -195,12 +205,159 @@ def _fits(draft: VllmDraft, target: VllmTarget, find_device: FindDevice) -> bool
     return True
 
 
-def _find_fastest(drafts: list[VllmDraft], target: VllmTarget, device: DeviceSpec) -> VllmDraft:
+def _list_described(drafts: Sequence[DraftEntry], target: VllmTarget, given: GivenSources) -> Iterator[VllmDraft]:
+    """Yield the drafts with known weights: those with a reported acceptance, or all if there are none such."""
+    usable = [draft for draft in drafts if draft.kind != NGRAM and (draft.is_in_target or draft.weights_repo)]
+    reported = [draft for draft in usable if draft.acceptance_lengths]
+    for draft in reported or usable:
+        yield describe_entry(draft, target, given)
+
+
+def _find_fastest(drafts: Sequence[VllmDraft], target: VllmTarget, device: DeviceSpec) -> VllmDraft:
     def best_goodput(draft: VllmDraft) -> float:
         costs = make_batch_costs(target, draft, device)
         return max(costs.goodput(1, length) for length in range(1, draft.most + 1))
 
     return max(drafts, key=best_goodput)
+
+
+# ---- what a draft takes
+def describe_entry(draft: DraftEntry, target: VllmTarget, given: GivenSources) -> VllmDraft:
+    """Return a draft of the catalog. Raises UsageError if the repository of its original weights is not known."""
+    method = PEAGLE if draft.drafts_in_parallel else draft.kind
+    default = DEFAULTS.get(draft.kind, HEAD_DEFAULT)
+    most = max(draft.num_draft_tokens, 1) if draft.kind in BLOCKS or draft.drafts_in_parallel else MAX_DRAFT
+    found = VllmDraft(
+        id=draft.id,
+        method=method,
+        most=most,
+        acceptance=PredictedAcceptance.from_reports(draft.acceptance_lengths, default=default),
+        is_gated=draft.gated,
+    )
+    if draft.is_in_target:
+        return _add_sizes(found, draft, target)
+    repo = draft.weights_repo
+    if repo is None:
+        raise UsageError(
+            f"the repository of the original weights of {draft.id} is not known", hint="--draft-repo USER/REPO"
+        )
+    pin = WeightsPin(repo, given.draft_revision or draft.source_revision or "")
+    return _add_sizes(replace(found, pin=pin), draft, target)
+
+
+def _add_sizes(found: VllmDraft, draft: DraftEntry | None, target: VllmTarget) -> VllmDraft:
+    """Return the draft with its bytes: as published, or as so many layers of the target."""
+    shape = target.shape
+    layers = {PEAGLE: P_EAGLE_LAYERS, **dict.fromkeys(BLOCKS, BLOCK_LAYERS[0])}.get(found.method, 1)
+    published = _find_published_bytes(draft) if draft else 0
+    each = (shape.weights_bytes - shape.embedding_bytes - shape.output_bytes) // shape.n_layer
+    cache = target.cache_bytes(1) // shape.n_layer
+    stated = draft.kv_bytes_per_token if draft else None
+    return replace(
+        found,
+        num_bytes=published or layers * each,
+        num_layers=layers,
+        kv_bytes_per_token=layers * cache if stated is None else stated,
+    )
+
+
+def _find_published_bytes(draft: DraftEntry) -> int:
+    """Return the bytes of a draft in 16 bits; 0 if no size is known."""
+    if draft.parameters_m:
+        return int(draft.parameters_m * 1e6 * BYTES_PER_WEIGHT)
+    sizes = draft.sizes
+    widened = sizes.get("q8_0") or (sizes.get("file") if draft.kind == DRAFT_MODEL else None) or 0
+    return sizes.get("bf16") or sizes.get("f16") or int(widened * BF16_BITS / Q8_0_BITS)
+
+
+def describe_repo(given: GivenSources, catalog: Catalog, entry: TargetEntry | None, target: VllmTarget) -> VllmDraft:
+    """Return the draft in the repository that was given."""
+    entries = [draft for draft in catalog.drafts.values() if draft.weights_repo == given.draft_repo]
+    serving = [draft for draft in entries if entry is not None and draft.serves(entry.id)]
+    if serving:
+        found = describe_entry(serving[0], target, given)
+        if given.draft_method not in ("", found.method):
+            raise UsageError(f"{given.draft_repo} drafts as {found.method}", hint=f"--draft-method {found.method}")
+        return found
+    if entries and entry is not None:
+        served = ", ".join(sorted({id for draft in entries for id in draft.targets}))
+        raise UsageError(f"{given.draft_repo} drafts for {served}, not for {entry.id}", hint="--draft auto")
+    if given.draft_method not in REPO_METHODS:
+        raise UsageError(
+            f"the catalog does not know {given.draft_repo}: say how it drafts, one of {', '.join(REPO_METHODS)}",
+            hint="--draft-method eagle3",
+        )
+    found = VllmDraft(
+        id=given.draft_repo,
+        method=given.draft_method,
+        pin=WeightsPin(given.draft_repo, given.draft_revision),
+        most=MAX_DRAFT,
+        acceptance=PredictedAcceptance.from_reports((), default=HEAD_DEFAULT),
+    )
+    return _add_sizes(found, None, target)
+
+
+def describe_head(
+    path: Path, target: VllmTarget, given: GivenSources, acceptance: PredictedAcceptance | None = None
+) -> VllmDraft:
+    """Return a head of this machine, in the folder that it will be exported to.
+
+    Raises IncompatibleError if it is of another target.
+    """
+    header, info = read_eagle_head(path)
+    verifier = header.metadata.get(VERIFIER_KEY)
+    check_head_serves(info, verifier if isinstance(verifier, str) else "", target)
+    parameters = sum(math.prod(tensor.shape) for tensor in header.tensors.values())
+    return VllmDraft(
+        id=info.name,
+        method=EAGLE3 if info.mask is None else PEAGLE,
+        pin=WeightsPin(given.head_folder(path)),
+        most=info.num_depths if info.mask is not None else MAX_DRAFT,
+        num_bytes=parameters * BYTES_PER_WEIGHT,
+        num_layers=info.n_layer,
+        kv_bytes_per_token=2 * BYTES_PER_WEIGHT * info.n_layer * info.n_kv_head * info.head_dim,
+        acceptance=acceptance or PredictedAcceptance.from_reports((), default=DEFAULTS.get(EAGLE, HEAD_DEFAULT)),
+        head_file=path,
+    )
+
+
+def compare_vocab(draft: VllmDraft, target: VllmTarget, catalog: Catalog) -> tuple[VllmDraft, list[str]]:
+    """Return the draft with its `shares_vocab`, and notes. Models of one family may be padded to different sizes."""
+    if draft.method != DRAFT_MODEL or draft.pin is None:
+        return draft, []
+    repo, size = draft.pin.repo, target.shape.n_vocab
+    found = find_vocab_size(repo, catalog)
+    if found == size:
+        return draft, []
+    other = "a vocabulary of unknown size" if found is None else f"{found} tokens"
+    note = f"{draft.id} has {other}, {target.id} {size} tokens: vLLM drafts with those that both have"
+    return replace(draft, shares_vocab=False), [note]
+
+
+def find_vocab_size(repo: str, catalog: Catalog) -> int | None:
+    """Return the number of tokens of a model, by the config.json of a folder or by the catalog; None if unknown."""
+    if not names_folder(repo):
+        return next((one.outline.n_vocab for one in catalog.targets.values() if one.source_repo == repo), None)
+    try:
+        size = read_object(read_regular(expand_path(repo) / "config.json")).get("vocab_size")
+    except (OSError, ValueError):
+        return None
+    return size if isinstance(size, int) else None
+
+
+def check_head_serves(info: EagleInfo, verifier: str, target: VllmTarget) -> None:
+    """Raise IncompatibleError if a head's sizes, or the repository that it names, are of another target."""
+    shape, hint = target.shape, "--draft auto"
+    sizes, wanted = (info.target_hidden_size, info.n_vocab), (shape.n_embd, shape.n_vocab)
+    if sizes != wanted:
+        raise IncompatibleError(
+            f"{info.name} reads hidden states of {sizes[0]} numbers and drafts {sizes[1]} tokens; "
+            f"{target.id} has {wanted[0]} and {wanted[1]}",
+            hint=hint,
+        )
+    names = (target.pin.repo, target.id)  # a mirror or a folder may have another name than the original
+    if REPOSITORY.fullmatch(verifier) and not any(is_same_model(verifier, name) for name in names):
+        raise IncompatibleError(f"{info.name} drafts for {verifier}, not for {target.pin.repo}", hint=hint)
 
 
 # ---- commits

@@ -1,24 +1,29 @@
-"""Define a target and its draft as vLLM loads them: repositories with commits, and sizes in vLLM's types. Pure.
+"""Define a target and its draft as vLLM loads them, what they cost, and what fits a card. Pure.
 
 vLLM loads the original weights, in 16 bits or in the native type of the model, not a GGUF. So sizes here are those of a
-plan's shapes, widened.
+plan's shapes, widened. vLLM gives all sequences one pool of pages: the pool must hold one sequence of the whole
+context, and all of them at the length that conversations have on average (FILLED_SHARE of the context).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
-from types import MappingProxyType
 
-from eaglelocal.catalog.catalog import CPU
+from eaglelocal.catalog.catalog import CPU, CUDA
+from eaglelocal.core.byte_sizes import GIB, format_memory
 from eaglelocal.core.records import dataclass
+from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.quality import PredictedAcceptance
 from eaglelocal.planning.speed import (
     DRAFT_HOST_S,
     DRAFTED_HOST_S,
+    FILLED_SHARE,
     HALVES,
     HOST_S,
     MOST_WASTE,
@@ -162,17 +167,14 @@ class BatchCosts:
         decode_s = self.curve.decode_s(num_sequences * (num_drafted + 1)) + (num_sequences - 1) * self.cache_s
         if not num_drafted:
             return decode_s + HOST_S
-        return decode_s + DRAFTED_HOST_S + self._draft_s(num_sequences, num_drafted)
-
-    def _draft_s(self, num_sequences: int, num_drafted: int) -> float:
-        """Return the seconds of all passes of the draft."""
         if not self.draft.num_bytes:
-            return 0.0
+            return decode_s + DRAFTED_HOST_S
         if self.draft.drafts_in_one_pass:
-            return self._pass_s(num_sequences * num_drafted)
-        return num_drafted * self._pass_s(num_sequences)
+            return decode_s + DRAFTED_HOST_S + self._pass_s(num_sequences * num_drafted)
+        return decode_s + DRAFTED_HOST_S + num_drafted * self._pass_s(num_sequences)
 
     def _pass_s(self, num_rows: int) -> float:
+        """Return the seconds of a pass of the draft."""
         kernels = find_kernels(self.device)
         read_s = self.draft.num_bytes / (self.device.bytes_s * kernels.efficiency)
         starting = (self.draft.num_layers + 1) * kernels.layer_s + DRAFT_HOST_S
@@ -187,6 +189,18 @@ class BatchCosts:
         tokens = acceptance.tokens(num_drafted) if acceptance is not None else 1.0
         return num_sequences * tokens / self.step_s(num_sequences, num_drafted)
 
+    def best_length(self, num_sequences: int, most: int) -> int:
+        """Return the number of draft tokens with the best goodput, at most `most`; 0: plain steps are best.
+
+        A lookup's acceptance depends on the text: the longest draft that costs at most MOST_WASTE plain steps if
+        rejected.
+        """
+        if self.draft.acceptance is None:
+            plain_s = self.step_s(num_sequences, 0)
+            fits = (k for k in range(1, most + 1) if self.step_s(num_sequences, k) <= MOST_WASTE * plain_s)
+            return max(fits, default=0)
+        return max(range(most + 1), key=lambda k: (self.goodput(num_sequences, k), -k))
+
 
 def make_batch_costs(target: VllmTarget, draft: VllmDraft, device: DeviceSpec) -> BatchCosts:
     """Return the costs of a pair on one device, which may stand for several cards that share each layer."""
@@ -197,80 +211,212 @@ def make_batch_costs(target: VllmTarget, draft: VllmDraft, device: DeviceSpec) -
     return BatchCosts(curve, device, target.cache_bytes(TYPICAL_CELLS) / bytes_s, draft)
 
 
-def choose_draft_length(costs: BatchCosts, num_sequences: int, most: int) -> int:
-    """Return the number of draft tokens with the best goodput, at most `most`; 0: plain steps are best.
-
-    A lookup's acceptance depends on the text: the longest draft that costs at most MOST_WASTE plain steps if rejected.
-    """
-    lengths = range(most + 1)
-    if costs.draft.acceptance is None:
-        plain_s = costs.step_s(num_sequences, 0)
-        return max(k for k in lengths if k == 0 or costs.step_s(num_sequences, k) <= MOST_WASTE * plain_s)
-    return max(lengths, key=lambda k: (costs.goodput(num_sequences, k), -k))
-
-
 def make_schedule(costs: BatchCosts, max_num_seqs: int) -> tuple[Range, ...]:
-    """Return ranges of sequences with their draft length, from 1 to `max_num_seqs`; never longer for more sequences.
-
-    >>> merge_lengths([5, 5, 3, 0, 0])
-    ((1, 2, 5), (3, 3, 3), (4, 5, 0))
-    """
+    """Return ranges of sequences with their draft length, from 1 to `max_num_seqs`; never longer for more sequences."""
     lengths: list[int] = []
     for num_sequences in range(1, max_num_seqs + 1):
         most = lengths[-1] if lengths else costs.draft.most
-        lengths.append(choose_draft_length(costs, num_sequences, most) if most else 0)
+        lengths.append(costs.best_length(num_sequences, most) if most else 0)
     return merge_lengths(lengths)
 
 
 def merge_lengths(lengths: Sequence[int]) -> tuple[Range, ...]:
-    """Return the ranges of equal lengths. `lengths`: of 1, 2, ... sequences."""
+    """Return the ranges of equal lengths. `lengths`: of 1, 2, ... sequences.
+
+    >>> merge_lengths([5, 5, 3, 0, 0])
+    ((1, 2, 5), (3, 3, 3), (4, 5, 0))
+    """
     ranges: list[Range] = []
-    for count, length in enumerate(lengths, 1):
-        if ranges and ranges[-1][2] == length:
-            ranges[-1] = (ranges[-1][0], count, length)
-        else:
-            ranges.append((count, count, length))
+    for length, same in groupby(lengths):
+        last = ranges[-1][1] if ranges else 0
+        ranges.append((last + 1, last + len(list(same)), length))
     return tuple(ranges)
 
 
-# ---- speculative config: write the value of --speculative-config as vLLM 0.32 reads it. Pure
-#
-# The method is always stated: vLLM guesses a missing one from the name of the folder, and may fail at the first
-# request. What a head needs besides (EAGLE-3.1's flags, mask tokens) vLLM reads from the head's own configuration.
-SCHEDULE = "num_speculative_tokens_per_batch_size"
-SUFFIX_TOKENS = 32  # the longest draft of a suffix tree, vLLM's own default
-# keys of a method besides model, revision and lengths
-METHOD_KEYS: Mapping[str, Mapping[str, object]] = MappingProxyType(
-    {
-        PEAGLE: {"parallel_drafting": True},
-        NGRAM: {"prompt_lookup_min": 2, "prompt_lookup_max": 5},
-        SUFFIX: {
-            "suffix_decoding_max_tree_depth": 24,
-            "suffix_decoding_max_cached_requests": 10000,
-            "suffix_decoding_max_spec_factor": 1.0,
-            "suffix_decoding_min_token_prob": 0.1,
-        },
-        DSPARK: {"draft_sample_method": "probabilistic", "enable_adaptive_verification": True},
-    }
-)
+# ---- memory: context, sequences and memory share with which vLLM holds a pair. Pure
+MAX_UTILIZATION = 0.92  # of a card; the rest is for what vLLM does not count, such as its graphs
+CONTEXT_BYTES = GIB  # CUDA's context, kernels and graphs. Assumed
+BATCHED_TOKENS = 8192  # rows of a prefill step, whose activations must fit; vLLM's default for a server
+CONTEXTS = (32768, 16384, 8192, 4096, 2048)  # to try if none is given
+LOADS = {"interactive": 32, "batch": 256}  # limits on the sequences, if none is given: answers soon, or many
+FEWEST = 4  # sequences that a context which was not asked for must leave room for
+TENSOR_PARALLEL = (1, 2, 4, 8)
+# (compute slices of 7, memory slices of 8) of the profiles of NVIDIA's cards, and how NVIDIA calls their memory in GB
+MIG_SLICES = ((1, 1), (2, 2), (3, 4), (7, 8))
+MIG_LABELS = {
+    ("A100", 40): (5, 10, 20, 40),
+    ("A100", 80): (10, 20, 40, 80),
+    ("H100", 80): (10, 20, 40, 80),
+    ("H100", 94): (12, 24, 47, 94),
+    ("H200", 141): (18, 35, 71, 141),
+}
+MIG_SHARE = 0.95  # of a slice's memory that a program gets; NVIDIA's tables say 0.95 to 0.98
 
 
-def make_speculative_config(draft: VllmDraft, schedule: Sequence[Range], num_cards: int) -> dict[str, object]:
-    """Return the configuration of a draft.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingLimits:
+    """Limits that were asked for. None: chosen here."""
 
-    schedule   draft lengths by number of sequences; the longest is the draft's
-    num_cards  of the target: a draft model is split over as many, a head lies on one
+    ctx: int | None = None
+    parallel: int | None = None
+    load: str = "interactive"
+    wants_slice: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingFit:
+    """A way to run a pair in vLLM: on `num_cards` cards, or a slice of one, or a processor."""
+
+    device: DeviceSpec  # all cards together, or the slice
+    num_cards: int  # 0: a processor
+    slice: str  # of a card, as `nvidia.com/mig-NAME` requests it, such as 3g.40gb; empty: whole cards
+    n_ctx: int
+    max_num_seqs: int
+    weights_bytes: int
+    draft_bytes: int  # of all copies
+    cache_bytes: int  # of both
+    working_bytes: int
+
+    @property
+    def needed_bytes(self) -> int:
+        return self.weights_bytes + self.draft_bytes + self.cache_bytes + self.working_bytes
+
+    @property
+    def utilization(self) -> float:
+        """The share of each card's memory that vLLM may use: what is needed in hundredths, at most what is free."""
+        total = self.device.total_bytes or self.needed_bytes
+        most = math.floor(round(100 * count_room(self.device) / total, 6))
+        return min(math.ceil(100 * self.needed_bytes / total), most) / 100
+
+    @property
+    def cache_gib(self) -> int:
+        return max(1, math.ceil(self.cache_bytes / GIB))
+
+
+def find_fit(pair: ServedPair, machine: MachineSpec, limits: ServingLimits) -> ServingFit:
+    """Return the fit on the fewest cards, or on the smallest slice.
+
+    Raises UsageError if the machine has no such slice or no card that vLLM takes, ResourceError if nothing fits.
     """
-    config: dict[str, object] = {"method": EAGLE3 if draft.method == PEAGLE else draft.method}
-    if draft.pin is not None:
-        config["model"] = draft.pin.repo
-        if draft.pin.revision:
-            config["revision"] = draft.pin.revision
-        if num_cards > 1:
-            config["draft_tensor_parallel_size"] = num_cards if draft.method == DRAFT_MODEL else 1
-    if not draft.shares_vocab:  # vLLM refuses a model with another size unless it may map the tokens
-        config["use_heterogeneous_vocab"] = True
-    config["num_speculative_tokens"] = max(length for _, _, length in schedule)
-    if draft.method not in (SUFFIX, DSPARK):  # those choose the length of each draft themselves
-        config[SCHEDULE] = [list(each) for each in schedule]
-    return {**config, **METHOD_KEYS.get(draft.method, {})}
+    if limits.ctx and pair.target.max_context and limits.ctx > pair.target.max_context:
+        raise UsageError(
+            f"{pair.target.id} was trained for {pair.target.max_context} tokens, --ctx asks for {limits.ctx}",
+            hint=f"--ctx {pair.target.max_context}",
+        )
+    placements = list(list_slices(machine) if limits.wants_slice else list_cards(machine, pair.target.shape.n_head))
+    for device, num_cards, part in placements:
+        if (found := fit_device(pair, device, limits, num_cards)) is not None:
+            return replace(found, slice=part)
+    device, num_cards, _ = placements[-1]
+    least = weigh(pair, device, limits.ctx or CONTEXTS[-1], limits.parallel or 1, num_cards)
+    raise ResourceError(
+        f"{pair.target.id} needs {format_memory(least.needed_bytes)} in vLLM, with its draft and both caches; "
+        f"{machine.name} has {format_memory(count_room(device))} for it",
+        hint="--machine h100-sxm",
+    )
+
+
+def list_cards(machine: MachineSpec, n_head: int) -> Iterator[tuple[DeviceSpec, int, str]]:
+    """Yield the devices to try: one card, then several as one, or the processor. Raises UsageError on other GPUs."""
+    cards = [gpu for gpu in machine.gpus if gpu.kind == CUDA]
+    if machine.gpus and not cards:
+        raise UsageError(
+            f"vLLM is planned for NVIDIA cards and processors, not for {machine.name}", hint="--machine rtx-4090"
+        )
+    if not cards:
+        yield machine.host, 0, ""
+    for count in TENSOR_PARALLEL:
+        if count <= len(cards) and n_head % count == 0:
+            yield join_cards(cards[0], count), count, ""
+
+
+def join_cards(card: DeviceSpec, count: int) -> DeviceSpec:
+    """Return several cards that share each layer as one."""
+    total, free = card.total_bytes or card.free_bytes or 0, card.free_bytes or 0
+    return replace(
+        card,
+        total_bytes=total * count,
+        free_bytes=free * count,
+        bytes_s=card.bytes_s * count,
+        flops=card.flops * count,
+    )
+
+
+def list_slices(machine: MachineSpec) -> Iterator[tuple[DeviceSpec, int, str]]:
+    """Yield the slices of a card, the smallest first. Raises UsageError if it has none that are known."""
+    card = next((gpu for gpu in machine.gpus if gpu.kind == CUDA), None)
+    total_gb = (card.total_bytes or 0) / GIB if card else 0.0
+    chips = [chip for chip in MIG_LABELS if chip[0] in machine.name and abs(chip[1] - total_gb) <= 0.07 * chip[1]]
+    if card is None or not chips:
+        raise UsageError(f"no MIG slices of {machine.name} are known", hint="--machine h100-sxm")
+    for (sevenths, eighths), label in zip(MIG_SLICES, MIG_LABELS[chips[0]], strict=True):
+        num_bytes = int((card.total_bytes or 0) * eighths / 8 * MIG_SHARE)
+        device = replace(
+            card,
+            total_bytes=num_bytes,
+            free_bytes=num_bytes,
+            bytes_s=card.bytes_s * eighths / 8,
+            flops=card.flops * sevenths / 7,
+        )
+        yield device, 1, f"{sevenths}g.{label}gb"
+
+
+def fit_device(pair: ServedPair, device: DeviceSpec, limits: ServingLimits, num_cards: int) -> ServingFit | None:
+    """Return the longest context and the most sequences that a device holds; None if it holds none.
+
+    num_cards  that the device stands for; 0: it is a processor
+    """
+    longest = pair.target.max_context or CONTEXTS[0]
+    contexts = (limits.ctx,) if limits.ctx else tuple(dict.fromkeys(min(ctx, longest) for ctx in CONTEXTS))
+    for count in dict.fromkeys((limits.parallel or FEWEST, limits.parallel or 1)):
+        for ctx in contexts:
+            fit = weigh(pair, device, ctx, count, num_cards)
+            if fit.needed_bytes <= count_room(device):
+                return fit if limits.parallel else _add_sequences(pair, fit, LOADS[limits.load])
+    return None
+
+
+def _add_sequences(pair: ServedPair, fit: ServingFit, most: int) -> ServingFit:
+    """Return the fit with as many sequences as fit, at most `most`."""
+    low, high = fit.max_num_seqs, max(most, fit.max_num_seqs)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = weigh(pair, fit.device, fit.n_ctx, middle, fit.num_cards).needed_bytes <= count_room(fit.device)
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return weigh(pair, fit.device, fit.n_ctx, low, fit.num_cards)
+
+
+def weigh(pair: ServedPair, device: DeviceSpec, n_ctx: int, num_sequences: int, num_cards: int = 1) -> ServingFit:
+    """Return the memory of a pair with this context and number of sequences, of all cards together.
+
+    Cards share the target's weights and cache. Each has activations and a context of its own, and a head is not split.
+    """
+    draft, shape, copies = pair.draft, pair.target.shape, max(num_cards, 1)
+    is_split = draft is None or draft.pin is None or draft.method == DRAFT_MODEL
+    num_drafts = 1 if is_split else copies
+
+    def cache(num_tokens: int) -> int:
+        drafted = num_drafts * draft.kv_bytes_per_token if draft else 0
+        return pair.target.cache_bytes(num_tokens) + num_tokens * drafted
+
+    usual = cache(max(1, int(n_ctx * FILLED_SHARE)))
+    rows = num_sequences * ((draft.most if draft else 0) + 1)
+    activations = min(BATCHED_TOKENS, max(n_ctx, rows)) * (2 * shape.n_ff + 6 * shape.n_embd) * 2
+    return ServingFit(
+        device=device,
+        num_cards=num_cards,
+        slice="",
+        n_ctx=n_ctx,
+        max_num_seqs=num_sequences,
+        weights_bytes=shape.weights_bytes,
+        draft_bytes=num_drafts * draft.num_bytes if draft else 0,
+        cache_bytes=max(cache(n_ctx), num_sequences * usual),
+        working_bytes=copies * (activations + 2 * rows * shape.n_vocab * 4 + (CONTEXT_BYTES if device.is_gpu else 0)),
+    )
+
+
+def count_room(device: DeviceSpec) -> int:
+    """Return the bytes that vLLM may use of a device."""
+    if not device.is_gpu:
+        return device.free_bytes or 0
+    return int(min(device.free_bytes or 0, MAX_UTILIZATION * (device.total_bytes or 0)))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.bench.report import WIDTH, choose_axis, draw_chart
+from eaglelocal.bench.report_page import WIDTH, choose_axis, draw_chart
 from eaglelocal.bench.results import Bound, CategoryResult
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -19,17 +19,13 @@ from eaglelocal.bench.text_identity import (
     TextComparer,
     first_difference,
     judge_flip,
-    plan_tie_bound,
     tie_bound,
-    weight_type,
 )
 from eaglelocal.core.events import TextPiece
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Message
-from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import GREEDY, Sampled, SamplingParams, TokenLogprob
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.target_resolver import demo_sources
-from eaglelocal.preparation.decision import resolve
 
 BOUND = 0.05
 CHAT = BenchPrompt("x", (Message("user", "hi"),))
@@ -145,6 +141,4 @@ def test_bounds_by_weights_and_cache(weights: str, kv_type: str, bound: float) -
 
 
 def test_the_weights_of_the_embedded_model() -> None:
-    assert weight_type(read_header(demo_sources()[0])) == "BF16"
-    plan = resolve(RunOptions(target="demo@native"), on_progress=lambda fraction, what: None)
-    assert plan_tie_bound(plan) == 0.05
+    assert tie_bound(read_header(demo_sources()[0]).main_type, "f16") == 0.05

@@ -9,10 +9,9 @@ import pytest
 from doubles.timed_client import TimedAnswer, TimedClient
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
-from eaglelocal.bench.json_object import result_object
 from eaglelocal.bench.measure import PLAIN, Measurement, PromptGroup, TaskResult, order_prompts
 from eaglelocal.bench.prompt_run import Side
-from eaglelocal.bench.report import ROWS_HINT, SAME_TEXT_HINT, WHY_TEXTS_DIFFER, format_report
+from eaglelocal.bench.report import ROWS_HINT, SAME_TEXT_HINT, WHY_TEXTS_DIFFER, format_report, result_object
 from eaglelocal.bench.results import Evaluation, evaluate
 from eaglelocal.bench.text_identity import DifferenceVerdict, TextComparer
 from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec, fixed_spec

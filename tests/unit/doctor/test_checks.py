@@ -13,9 +13,18 @@ from hypothesis import strategies as st
 
 from eaglelocal.cli.doctor import WIDTH, findings_lines, findings_object, summarize
 from eaglelocal.doctor.checks import CHECKS, run_checks
-from eaglelocal.doctor.finding import NEWER_HEADERS, Finding
-from eaglelocal.doctor.gather import list_gated_repos
-from eaglelocal.doctor.installation import DeviceFiles, Disk, Hub, Installation, LlamaTrial, NativePart, Port, Tools
+from eaglelocal.doctor.gather import NEWER_HEADERS, list_gated_repos
+from eaglelocal.doctor.installation import (
+    DeviceFiles,
+    Disk,
+    Finding,
+    Hub,
+    Installation,
+    LlamaTrial,
+    NativePart,
+    Port,
+    Tools,
+)
 from eaglelocal.learning.drift import DriftReport, Level
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, System, Unified
 from eaglelocal.probe.nvml_gpus import apply_visibility

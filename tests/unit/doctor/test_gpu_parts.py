@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.doctor.finding import NEWER_HEADERS, find_device_files, find_missing_vulkan_parts
+from eaglelocal.doctor.gather import NEWER_HEADERS, find_device_files, find_missing_vulkan_parts
 
 
 def put(path: Path, text: str = "") -> Path:

@@ -18,19 +18,18 @@ from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.context_parts import find_shares, make_parts, make_placement, make_placements
+from eaglelocal.loading.context_parts import find_shares, make_parts, make_placement, make_placements, read_models
 from eaglelocal.loading.fit import (
     check_experts,
     check_graph,
     check_memory,
     check_shares,
-    decide_unified_cache,
+    decide_open_settings,
     fit_plan,
     list_image_choices,
     list_rollback_choices,
     list_window_choices,
 )
-from eaglelocal.loading.model_headers import read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.probe.machine import MainMemory
 from eaglelocal.probe.probe import probe
@@ -172,15 +171,15 @@ def test_two_slots_share_a_cache_on_a_gpu_only(
 ) -> None:
     asked = replace(plan, num_slots=num_slots, gpu_layers=gpu_layers, device=device, unified=None)
     target, head = read_models(asked)
-    assert decide_unified_cache(asked, [target, head], there).is_unified is unified
-    assert not decide_unified_cache(replace(asked, unified=False), [target, head], there).is_unified
+    assert decide_open_settings(asked, [target, head], there).is_unified is unified
+    assert not decide_open_settings(replace(asked, unified=False), [target, head], there).is_unified
     alone = num_slots == 1
     for other in ({"architecture": "lfm2"}, {"windows": (512,) * target.shape.n_layer}):
         odd = replace(target, shape=replace(target.shape, **other))
-        assert decide_unified_cache(asked, [odd, head], there).is_unified is alone
-        assert decide_unified_cache(asked, [target, odd], there).is_unified is unified  # a head's window is no cache's
+        assert decide_open_settings(asked, [odd, head], there).is_unified is alone
+        assert decide_open_settings(asked, [target, odd], there).is_unified is unified  # a head's window is no cache's
         drafting = replace(asked, draft_kind="draft_model")
-        assert decide_unified_cache(drafting, [target, odd], there).is_unified is alone
+        assert decide_open_settings(drafting, [target, odd], there).is_unified is alone
 
 
 def test_states_to_go_back_to_are_as_many_as_fit(plan: Plan) -> None:

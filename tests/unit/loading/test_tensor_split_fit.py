@@ -12,9 +12,8 @@ from eaglelocal.backend.llama_library import load_library
 from eaglelocal.core.plan import Plan
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.model_shape import ModelShape
-from eaglelocal.loading.context_parts import make_parts, make_placements
+from eaglelocal.loading.context_parts import make_parts, make_placements, read_models
 from eaglelocal.loading.fit import check_memory, check_own_output, check_tensor_split
-from eaglelocal.loading.model_headers import read_models
 from eaglelocal.memory.budget import RAM, FreeMemory
 from eaglelocal.probe.probe import probe
 

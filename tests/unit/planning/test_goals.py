@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from doubles.catalog_plans import option
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.catalog.target_entries import QuantLoss
-from eaglelocal.planning.candidate import GOALS, Comfort, score
-from eaglelocal.planning.quality import effective_b, estimate_divergence
+from eaglelocal.memory.placement import WHOLE, Offload
+from eaglelocal.planning.candidate import GOALS, Term, compute_terms
+from eaglelocal.planning.candidate_evaluation import CacheSetup
+from eaglelocal.planning.options import ModelOption
+from eaglelocal.planning.quality import Age, effective_b, estimate_divergence
 
-COMFORT = Comfort(n_ctx=8192, kv_type="f16", swa_full=True, on_host=False)
+SETUP = CacheSetup(n_ctx=8192, kv_type="f16")
+
+
+class OfWorth(Age):
+    """An age of any worth."""
+
+    @property
+    def worth(self) -> float:
+        return float(self.released)
+
+
+def rated(quality_b: float = 8.0, age_worth: float = 1.0) -> ModelOption:
+    return replace(option("qwen3-8b", "Q4_K_M"), quality_b=quality_b, age=OfWorth(str(age_worth)), is_unseen=False)
 
 
 def scored(goal: str, quality_b: float, tok_s: float, age_worth: float = 1.0) -> float:
-    return score(GOALS[goal], quality_b=quality_b, age_worth=age_worth, tok_s=tok_s, comfort=COMFORT)
+    return sum(compute_terms(GOALS[goal], rated(quality_b, age_worth), SETUP, WHOLE, tok_s).values())
 
 
 @given(st.sampled_from(sorted(GOALS)), st.floats(0.5, 200), st.floats(0.5, 200), st.floats(1.0, 2.0))
@@ -55,18 +72,23 @@ def test_goals_differ(goal: str, pick: str) -> None:
     assert best == pick
 
 
+def comfort(setup: CacheSetup = SETUP, offload: Offload = WHOLE, chosen: ModelOption | None = None) -> float:
+    """Return the score without quality, age and speed."""
+    terms = compute_terms(GOALS["balanced"], chosen or rated(), setup, offload, 40.0)
+    return sum(worth for term, worth in terms.items() if term not in (Term.QUALITY, Term.AGE, Term.SPEED))
+
+
 def test_comfort() -> None:
-    worth = COMFORT.worth
-    for worse in (
-        Comfort(n_ctx=4096, kv_type="f16", swa_full=True, on_host=False),
-        Comfort(n_ctx=8192, kv_type="q8_0", swa_full=True, on_host=False),
-        Comfort(n_ctx=8192, kv_type="f16", swa_full=False, on_host=False),
-        Comfort(n_ctx=8192, kv_type="f16", swa_full=True, on_host=True),
-        Comfort(n_ctx=8192, kv_type="f16", swa_full=True, on_host=False, is_unseen=True),
-        Comfort(n_ctx=8192, kv_type="f16", swa_full=True, on_host=False, is_by_name=True),
-    ):
-        assert worse.worth < worth
-    assert Comfort(n_ctx=16384, kv_type="q8_0", swa_full=True, on_host=False).worth > worth
+    worse = (
+        comfort(replace(SETUP, n_ctx=4096)),
+        comfort(replace(SETUP, kv_type="q8_0")),
+        comfort(replace(SETUP, swa_full=False)),
+        comfort(offload=Offload(9)),
+        comfort(chosen=replace(rated(), is_unseen=True)),
+        comfort(chosen=replace(rated(), by_name="made for code")),
+    )
+    assert max(worse) < comfort()
+    assert comfort(replace(SETUP, n_ctx=16384, kv_type="q8_0")) > comfort()
 
 
 USUAL = 16.0  # bits per weight that no name promises: more than usual change nothing

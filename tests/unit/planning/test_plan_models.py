@@ -9,12 +9,13 @@ import pytest
 from doubles.weightless_models import REAL, Sketch, write_sketch
 
 from eaglelocal.catalog.catalog import CPU, load_catalog
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.stats import MeasuredCosts, SizeCost
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.options import ModelOption, make_file_option
-from eaglelocal.planning.plan_models import AS_USUAL, plan_models
+from eaglelocal.planning.plan_models import plan_models
 
 GIB = 2**30
 
@@ -37,8 +38,8 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelOption]:
 
 
 def best(options: dict[str, ModelOption], spec: MachineSpec, **asked: int) -> str | None:
-    chosen = plan_models(list(options.values()), spec, replace(AS_USUAL, **asked)).chosen
-    return None if chosen is None else chosen.candidate.option.reference
+    chosen = plan_models(list(options.values()), spec, RunOptions(**asked)).chosen  # type: ignore[arg-type]
+    return None if chosen is None else chosen.option.reference
 
 
 def test_what_fits_and_answers_quickly_enough(options: dict[str, ModelOption]) -> None:
@@ -57,15 +58,15 @@ def test_many_slots_and_long_contexts_need_their_room(options: dict[str, ModelOp
 def test_what_was_measured_outweighs_what_was_computed(options: dict[str, ModelOption]) -> None:
     """8 B would do by its bytes; here it took two seconds a token."""
     slow = MeasuredCosts(decodes=(SizeCost(1, 2.0, 9), SizeCost(2, 2.2, 9)))
-    chosen = plan_models(list(options.values()), processor(32), measured={"qwen3-8b": slow}).chosen
-    assert chosen is not None and chosen.candidate.option.reference == "qwen3-0.6b"
+    chosen = plan_models(list(options.values()), processor(32), RunOptions(), measured={"qwen3-8b": slow}).chosen
+    assert chosen is not None and chosen.option.reference == "qwen3-0.6b"
 
 
 def test_a_quantized_cache_is_for_want_of_memory_only(options: dict[str, ModelOption]) -> None:
     eight = [options["qwen3-8b"]]
-    roomy, tight = (plan_models(eight, processor(gib), replace(AS_USUAL, ctx=16384)).chosen for gib in (32, 11))
-    assert roomy is not None and roomy.candidate.setup.kv_type == "f16"
-    assert tight is not None and tight.candidate.setup.kv_type != "f16"
+    roomy, tight = (plan_models(eight, processor(gib), RunOptions(ctx=16384)).chosen for gib in (32, 11))
+    assert roomy is not None and roomy.setup.kv_type == "f16"
+    assert tight is not None and tight.setup.kv_type != "f16"
 
 
 @pytest.mark.parametrize("name", ["8b-Q4_K_M", "8b-q4_k_m", "8b"])

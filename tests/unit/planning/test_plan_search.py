@@ -33,7 +33,7 @@ from eaglelocal.memory.budget import RAM
 from eaglelocal.memory.contexts import PLANNED_ROLLBACK
 from eaglelocal.memory.placement import WHOLE, Offload
 from eaglelocal.planning.candidate import COMFORTABLE_CTX, GOALS
-from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator, fits_gpus
+from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
 from eaglelocal.planning.no_fit_hints import explain_choice, explain_no_fit
 from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.plan_search import DOES_NOT_PAY, exceeds_room, list_setups, search_plan
@@ -54,7 +54,7 @@ def test_what_is_chosen_always_fits(
     outcome = search_plan(some_options(), machine_of(ram_gib, gpus), RunOptions(goal=goal, ctx=ctx, parallel=num_slots))
     if outcome.chosen is not None:
         check_fits(outcome)
-        assert ctx is None or outcome.chosen.candidate.setup.n_ctx == ctx
+        assert ctx is None or outcome.chosen.setup.n_ctx == ctx
     else:
         message, hint = explain_no_fit(outcome)
         assert "nothing fits" in message and hint
@@ -70,7 +70,7 @@ def test_more_memory_is_never_worse(ram_gib: float, gpu_gib: float, goal: str, m
     large = search_plan(some_options(), machine_of(ram_gib + more * (not on_card), (gpu_gib + more * on_card,)), asked)
     if small.chosen is not None:
         assert large.chosen is not None
-        assert large.chosen.candidate.score >= small.chosen.candidate.score - 1e-9
+        assert large.chosen.score >= small.chosen.score - 1e-9
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_best_first_finds_what_weighing_everything_finds(ram_gib: float, gpus: t
     targets = ("qwen3-8b", "gemma-4-31b", "qwen3.6-27b", "qwen3-30b-a3b")
     options = [each for each in some_options() if each.target in targets and each.quant == "Q4_K_M"]
     asked, machine = RunOptions(goal="balanced"), machine_of(ram_gib, gpus)
-    evaluator, best = CandidateEvaluator(machine, num_slots=1, measured={}), float("-inf")
+    evaluator, best = CandidateEvaluator(machine, RunOptions()), float("-inf")
     for each, draft, setup, offload in everything(options, asked, has_gpus=bool(gpus)):
         value = score_of(evaluator, each, draft, setup, offload)
         if value > best:
             memory = evaluator.estimate_memory(each, draft, setup, offload)
             if memory.fits and (bool(gpus) or not exceeds_room(setup, memory, asked)):
                 best = value
-    assert chosen_of(search_plan(options, machine, asked)).candidate.score == pytest.approx(best, abs=1e-9)
+    assert chosen_of(search_plan(options, machine, asked)).score == pytest.approx(best, abs=1e-9)
 
 
 def everything(
@@ -109,15 +109,15 @@ def everything(
 @pytest.mark.parametrize("gpus", [(7.0,), (14.0,), (8.0, 6.0), (6.0, 10.0, 5.0)])
 def test_as_many_layers_are_on_the_gpus_as_they_hold(gpus: tuple[float, ...]) -> None:
     evaluator, setup = (
-        CandidateEvaluator(machine_of(100, gpus), num_slots=1, measured={}),
+        CandidateEvaluator(machine_of(100, gpus), RunOptions()),
         CacheSetup(n_ctx=8192, kv_type="f16"),
     )
     for each in some_options():
         for draft in each.drafts:
             offload, memory = evaluator.best_split(each, draft, setup)
-            assert fits_gpus(memory)
+            assert memory.fits_gpus
             layers, blocks = offload.gpu_layers or 0, each.shape.n_layer + each.shape.n_layer_ahead + 1
-            assert layers == blocks or not fits_gpus(evaluator.estimate_memory(each, draft, setup, Offload(layers + 1)))
+            assert layers == blocks or not evaluator.estimate_memory(each, draft, setup, Offload(layers + 1)).fits_gpus
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_two_slots_are_weighed_as_they_are_loaded(
 ) -> None:
     """With one cache where layers lie on a GPU and none has a window, as loading/fit.py has it."""
     evaluator, setup = (
-        CandidateEvaluator(machine_of(100, gpus), num_slots=num_slots, measured={}),
+        CandidateEvaluator(machine_of(100, gpus), RunOptions(parallel=num_slots)),
         CacheSetup(n_ctx=8192, kv_type="f16"),
     )
     windowed = {each.shape.has_windows for each in some_options()}
@@ -152,15 +152,15 @@ def test_two_slots_are_weighed_as_they_are_loaded(
 def test_only_what_the_engine_runs_is_picked() -> None:
     for machine in ("rtx-3090", "a6000", "m2-max-32gb", "cpu-16gb", "rtx-pro-6000"):
         for goal in GOALS:
-            candidate = chosen_of(planned(machine, goal)).candidate
+            candidate = chosen_of(planned(machine, goal))
             assert candidate.draft.kind in ("none", "ngram", "eagle3", "dflash", "mtp", "draft_model")
 
 
 def test_hybrid_targets_have_short_drafts_and_keep_states_for_them() -> None:
     outcome = search_plan((option("qwen3.6-27b", "Q4_K_M"),), machine_named("rtx-3090"), RunOptions(goal="balanced"))
     chosen = chosen_of(outcome)
-    assert chosen.candidate.draft.id == "mtp-qwen3.6-27b"
-    assert 0 < chosen.candidate.prediction.num_draft_tokens <= PLANNED_ROLLBACK
+    assert chosen.draft.id == "mtp-qwen3.6-27b"
+    assert 0 < chosen.prediction.num_draft_tokens <= PLANNED_ROLLBACK
     check_fits(outcome)
 
 
@@ -168,7 +168,7 @@ def test_states_for_a_lookup_are_not_kept_where_they_cost_layers_on_the_gpu() ->
     many = search_plan(
         (option("qwen3.6-27b", "Q4_K_M"),), machine_named("rtx-3090"), RunOptions(goal="balanced", parallel=16)
     )
-    candidate = chosen_of(many).candidate
+    candidate = chosen_of(many)
     assert (candidate.draft.kind, candidate.gpu_layers) == ("none", None)
     check_fits(many)
 
@@ -184,7 +184,7 @@ def test_layers_on_the_host_are_said_and_slow() -> None:
     large = search_plan(
         (option("qwen3-32b", "Q4_K_M"),), machine_named("cuda-16gb"), RunOptions(goal="balanced", ctx=8192)
     )
-    candidate = chosen_of(large).candidate
+    candidate = chosen_of(large)
     assert candidate.gpu_layers is not None and 0 < candidate.gpu_layers < 65
     assert candidate.prediction.plain_tok_s < 10
     assert any(
@@ -199,7 +199,7 @@ def test_two_cards_hold_what_one_cannot() -> None:
         search_plan((option("llama-3.3-70b", "IQ4_XS"),), machine_named(name), RunOptions(goal="balanced"))
         for name in ("rtx-3090", "2x-rtx-3090")
     )
-    assert chosen_of(one).candidate.gpu_layers is not None and chosen_of(two).candidate.gpu_layers is None
+    assert chosen_of(one).gpu_layers is not None and chosen_of(two).gpu_layers is None
     cards = [load for load in chosen_of(two).memory.used if load.device != RAM]
     assert [load.device for load in cards] == ["CUDA0", "CUDA1"]
     assert all(15 * GIB < load.total <= (load.free_bytes or 0) for load in cards)
@@ -223,14 +223,12 @@ def test_nothing_drafts_no_tokens(machine: str, slots: int, first: int) -> None:
     for each in every_option()[first::4]:
         chosen = search_plan((each,), machine_named(machine), RunOptions(goal="balanced", parallel=slots)).chosen
         if chosen is not None:
-            assert (chosen.candidate.draft.kind == "none") == (chosen.candidate.prediction.num_draft_tokens == 0), (
-                each.reference
-            )
+            assert (chosen.draft.kind == "none") == (chosen.prediction.num_draft_tokens == 0), each.reference
 
 
 def test_a_head_that_does_not_pay_from_the_host_is_left_out_with_that_reason() -> None:
     outcome = search_plan((option("gpt-oss-120b", "F16"),), machine_named("2x-rtx-3090"), RunOptions(goal="balanced"))
-    candidate = chosen_of(outcome).candidate
+    candidate = chosen_of(outcome)
     assert candidate.gpu_layers is not None and candidate.draft.kind == "none"
     drafts = {each.draft: each.reason for each in outcome.rejected if each.candidate is not None}
     assert drafts["e3-gpt-oss-120b-lmsys"] == DOES_NOT_PAY
@@ -241,7 +239,7 @@ def test_a_draft_that_was_named_is_planned_though_it_does_not_pay() -> None:
     head = next(draft for draft in chosen.drafts if draft.id == "e3-gpt-oss-120b-lmsys")
     asked = RunOptions(goal="balanced", draft=head.id)
     outcome = search_plan((replace(chosen, drafts=(head,)),), machine_named("2x-rtx-3090"), asked)
-    assert chosen_of(outcome).candidate.draft is head
+    assert chosen_of(outcome).draft is head
     reasons = explain_choice(outcome, chosen_of(outcome))
     assert "the draft is predicted not to pay, and is used because you named it" in reasons
     check_fits(outcome)
@@ -264,11 +262,11 @@ def test_no_cache_is_planned_that_llama_cpp_aborts_on() -> None:
 def measured_plan(factor: float, noise: float) -> list[str]:
     """Return the reasons of a plan whose decodes took so many times the computed time."""
     chosen, machine = option("qwen3-8b", "Q4_K_M"), machine_named("rtx-3090")
-    found = chosen_of(search_plan((chosen,), machine, RunOptions(draft="none"))).candidate.prediction
+    found = chosen_of(search_plan((chosen,), machine, RunOptions(draft="none"))).prediction
     one_s = factor * (1 / found.plain_tok_s - HOST_S)
     costs = MeasuredCosts(decodes=(SizeCost(1, one_s, 9), SizeCost(16, 2 * one_s, 9)), noise=noise)
     outcome = search_plan((chosen,), machine, RunOptions(draft="none"), measured={chosen.reference: costs})
-    assert chosen_of(outcome).candidate.prediction.is_measured
+    assert chosen_of(outcome).prediction.is_measured
     return list(explain_choice(outcome, chosen_of(outcome)))
 
 

@@ -19,7 +19,7 @@ from doubles.catalog_plans import (
 
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.memory.budget import RAM
-from eaglelocal.planning.candidate import GOALS, Chosen, Rejected
+from eaglelocal.planning.candidate import GOALS, Candidate, Rejected
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
 from eaglelocal.planning.options import DraftOption
 from eaglelocal.planning.plan_search import CONTEXTS, KV_TYPES, search_plan
@@ -85,7 +85,7 @@ def row_score(row: Row, *, swa_full: bool) -> float | None:
     """As the row would run, by the goal's own score; None where that does not fit."""
     chosen, evaluator = (
         option(row.target, row.quant),
-        CandidateEvaluator(machine_named(row.machine), num_slots=1, measured={}),
+        CandidateEvaluator(machine_named(row.machine), RunOptions()),
     )
     n_ctx = min(row.ctx, max(CONTEXTS))  # more is tried only if it is asked for
     setup = CacheSetup(n_ctx=n_ctx, kv_type=row.kv_type, swa_full=swa_full)
@@ -101,7 +101,7 @@ def test_the_plan_for_each_machine_fits_and_is_no_worse_than_the_row(row: Row) -
     check_fits(outcome)
     scores = [each for windows in (True, False) if (each := row_score(row, swa_full=windows)) is not None]
     assert scores, "the table says that it fits"
-    assert chosen_of(outcome).candidate.score >= max(scores) - 1e-9
+    assert chosen_of(outcome).score >= max(scores) - 1e-9
 
 
 @pytest.mark.parametrize("row", ROWS, ids=ids)
@@ -110,14 +110,14 @@ def test_where_the_plan_differs_the_row_is_among_the_rejected_with_a_true_reason
     chosen, rows = chosen_of(outcome), option(row.target, row.quant)
     found = [each for each in outcome.rejected if each.option is rows and each.candidate is not None]
     ours = [each for each in found if each.draft in (row.draft, "ngram", "none")]
-    assert chosen.candidate.option is rows or ours
+    assert chosen.option is rows or ours
     for each in found:
         check_true(each, chosen)
 
 
-def check_true(rejected: Rejected, chosen: Chosen) -> None:
+def check_true(rejected: Rejected, best: Candidate) -> None:
     """What the reason claims, against the figures of both ways."""
-    candidate, best, reason = rejected.candidate, chosen.candidate, rejected.reason
+    candidate, reason = rejected.candidate, rejected.reason
     assert candidate is not None
     slower, claims = candidate.prediction.spec_tok_s < best.prediction.spec_tok_s, 0
     larger = candidate.option.quality_b > best.option.quality_b
@@ -134,15 +134,15 @@ def check_true(rejected: Rejected, chosen: Chosen) -> None:
         "is not confirmed": candidate.option.is_unseen and not best.option.is_unseen,
         "predicted not to pay": candidate.prediction.num_draft_tokens == 0 and candidate.draft.shape is not None,
         "as good as": candidate.score == pytest.approx(best.score, abs=0.05),
-        "to use": rejected.memory is not None and not rejected.memory.fits,
-        "at best": rejected.memory is None,
+        "to use": not candidate.memory.fits,
+        "at best": candidate.is_bound,
     }
     for words, is_so in facts.items():
         if words in reason:
             claims += 1
             assert is_so, f"{rejected.option.reference} with {rejected.draft}: {reason}"
     assert claims, reason
-    if rejected.memory is None and any(words in reason for words in ("tokens/s", "less context")):
+    if candidate.is_bound and any(words in reason for words in ("tokens/s", "less context")):
         assert "at best" in reason, "it was not weighed"
 
 
@@ -161,7 +161,7 @@ def test_memory_of_each_row_as_its_table_sums_it(row: Row) -> None:
     chosen = option(row.target, row.quant)
     candidate = draft_of(row)
     windows = not chosen.shape.has_windows
-    evaluator = CandidateEvaluator(machine_named(row.machine), num_slots=1, measured={})
+    evaluator = CandidateEvaluator(machine_named(row.machine), RunOptions())
     memory = evaluator.estimate_memory(
         chosen, candidate, CacheSetup(n_ctx=row.ctx, kv_type=row.kv_type, swa_full=windows)
     )
@@ -179,7 +179,7 @@ def test_a_runnable_row_that_is_tight_fits_as_the_table_says() -> None:
         chosen = option(row.target, row.quant)
         candidate = next(each for each in chosen.drafts if each.id == row.draft)
         setup = CacheSetup(n_ctx=row.ctx, kv_type=row.kv_type, swa_full=not chosen.shape.has_windows)
-        evaluator = CandidateEvaluator(machine_named(row.machine), num_slots=1, measured={})
+        evaluator = CandidateEvaluator(machine_named(row.machine), RunOptions())
         assert evaluator.estimate_memory(chosen, candidate, setup).fits, row.id
 
 
@@ -220,7 +220,7 @@ def test_a_runnable_row_that_is_tight_fits_as_the_table_says() -> None:
     ],
 )
 def test_what_is_recommended(machine: str, goal: str, targets: set[str]) -> None:
-    candidate = chosen_of(planned(machine, goal)).candidate
+    candidate = chosen_of(planned(machine, goal))
     assert candidate.option.target in targets
     assert candidate.offload.is_whole  # no user would leave layers of these on the host
 
@@ -229,7 +229,7 @@ def test_what_is_recommended(machine: str, goal: str, targets: set[str]) -> None
 @pytest.mark.parametrize("goal", sorted(GOALS))
 def test_nothing_of_2024_is_recommended_anywhere(goal: str) -> None:
     for machine in catalog().machines:
-        candidate = chosen_of(planned(machine, goal)).candidate
+        candidate = chosen_of(planned(machine, goal))
         assert candidate.option.age.released >= "2025-04", f"{machine}: {candidate.option.reference}"
 
 
@@ -237,9 +237,9 @@ def test_a_model_that_is_offered_by_name_only_is_taken_by_name() -> None:
     named = {target.id for target in catalog().targets.values() if target.by_name}
     assert "qwen3-coder-30b-a3b" in named
     for machine in ("rtx-4060", "rtx-3090", "m2-16gb", "m4-32gb", "cpu-16gb", "cpu-32gb"):
-        assert chosen_of(planned(machine)).candidate.option.target not in named
+        assert chosen_of(planned(machine)).option.target not in named
     reasons = [each.reason for each in planned("cpu-32gb").rejected if each.option.target == "qwen3-coder-30b-a3b"]
     assert any("offered by name only, made for code" in reason for reason in reasons)
     coder = tuple(each for each in every_option() if each.target == "qwen3-coder-30b-a3b")
     outcome = search_plan(coder, machine_named("rtx-3090"), RunOptions(goal="balanced"))
-    assert chosen_of(outcome).candidate.option.target == "qwen3-coder-30b-a3b"
+    assert chosen_of(outcome).option.target == "qwen3-coder-30b-a3b"

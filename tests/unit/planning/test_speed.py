@@ -24,7 +24,6 @@ from eaglelocal.planning.speed import (
     distinct_experts,
     make_curve,
     predict,
-    predict_length,
 )
 from eaglelocal.probe.machine import Bandwidth, Cpu, LlamaCpp, Machine, MainMemory
 
@@ -192,9 +191,7 @@ def test_no_draft_is_planned_deeper_than_the_draft_model_can_draft(
     acceptance = PredictedAcceptance.from_reports([(7, 7.0)], default=0.5)
     found = predict(drafting, acceptance)
     assert found.num_draft_tokens == length
-    assert found == predict_length(drafting, acceptance, length)
     assert found.spec_tok_s == pytest.approx(acceptance.tokens(length) / drafting.drafted_s(length))
-    assert predict_length(drafting, acceptance, 16 if length < 7 else 7) == found, "a length that is asked for, too"
 
 
 def test_what_was_measured_takes_the_place_of_the_arithmetic(catalog: Catalog) -> None:

@@ -27,7 +27,7 @@ def outcome(machine: str, target: str, split: str) -> SearchOutcome:
 def plain_tok_s(machine: str, target: str, split: str) -> float:
     chosen = outcome(machine, target, split).chosen
     assert chosen is not None
-    return chosen.candidate.prediction.plain_tok_s
+    return chosen.prediction.plain_tok_s
 
 
 @pytest.mark.parametrize("machine", CARDS)
@@ -46,9 +46,9 @@ def test_the_faster_the_cards_the_less_is_gained() -> None:
 
 def test_heads_go_on_drafting() -> None:
     chosen = outcome(CARDS[0], "qwen3-32b", "tensor").chosen
-    assert chosen is not None and chosen.candidate.draft.kind == "eagle3"
-    assert chosen.candidate.prediction.gain > 1.0
-    assert chosen.candidate.setup.kv_type == "f16"
+    assert chosen is not None and chosen.draft.kind == "eagle3"
+    assert chosen.prediction.gain > 1.0
+    assert chosen.setup.kv_type == "f16"
 
 
 def test_a_refused_architecture_is_rejected_with_the_reason() -> None:

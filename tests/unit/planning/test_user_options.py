@@ -29,8 +29,8 @@ def test_a_cache_that_was_asked_for_decides_over_the_context() -> None:
     outcome = search_plan(alone, machine_named("rtx-3090"), RunOptions(goal="balanced", kv_type="f16"))
     check_fits(outcome)
     said = chosen_of(outcome)
-    assert (free.candidate.setup.kv_type, said.candidate.setup.kv_type) == ("q8_0", "f16")
-    assert said.candidate.setup.n_ctx < free.candidate.setup.n_ctx
+    assert (free.setup.kv_type, said.setup.kv_type) == ("q8_0", "f16")
+    assert said.setup.n_ctx < free.setup.n_ctx
     assert "the cache is f16, as asked" in explain_choice(outcome, said)
 
 
@@ -40,7 +40,7 @@ def test_layers_that_were_asked_for_stay_on_the_gpu(layers: int) -> None:
         (option("qwen3-32b", "Q4_K_M"),), machine_named("rtx-3090"), RunOptions(goal="balanced", gpu_layers=layers)
     )
     check_fits(outcome)
-    assert chosen_of(outcome).candidate.gpu_layers == (layers if layers < 65 else None)
+    assert chosen_of(outcome).gpu_layers == (layers if layers < 65 else None)
 
 
 def test_without_layers_on_the_gpu_it_is_as_fast_as_the_processor() -> None:
@@ -48,7 +48,7 @@ def test_without_layers_on_the_gpu_it_is_as_fast_as_the_processor() -> None:
     machine = machine_named("rtx-3090")
     on_card = chosen_of(search_plan((option(*name),), machine, replace(asked, gpu_layers=0)))
     no_card = chosen_of(search_plan((option(*name),), replace(machine, gpus=()), asked))
-    assert on_card.candidate.prediction == no_card.candidate.prediction
+    assert on_card.prediction == no_card.prediction
     assert all(load.total == 0 for load in on_card.memory.loads if load.device != RAM)
 
 
@@ -68,7 +68,7 @@ def test_only_the_named_card_is_used() -> None:
     check_fits(outcome)
     assert [load.device for load in chosen_of(outcome).memory.used] == [RAM, "CUDA1"]
     same = search_plan((option("qwen3-32b", "Q4_K_M"),), machine_named("rtx-3090"), RunOptions(goal="balanced"))
-    assert chosen_of(outcome).candidate.score == pytest.approx(chosen_of(same).candidate.score)
+    assert chosen_of(outcome).score == pytest.approx(chosen_of(same).score)
 
 
 @pytest.mark.parametrize("device", ["CPU", "CUDA0", "CUDA0,CUDA1"])
@@ -107,13 +107,13 @@ def test_shares_decide_what_lies_where() -> None:
 def test_without_flash_attention_the_cache_is_not_quantized() -> None:
     asked = RunOptions(goal="balanced", flash_attn="off")
     outcome = search_plan((option("qwen3-32b", "Q4_K_M"),), machine_named("rtx-3090"), asked)
-    assert chosen_of(outcome).candidate.setup.kv_type == "f16"
+    assert chosen_of(outcome).setup.kv_type == "f16"
 
 
 def test_a_long_context_is_not_taken_where_it_is_not_wanted() -> None:
     short = replace(option("qwen3-8b", "Q4_K_M"), max_context=4096)
     outcome = search_plan((short,), machine_named("a6000"), RunOptions(goal="balanced"))
-    assert chosen_of(outcome).candidate.setup.n_ctx == 4096
+    assert chosen_of(outcome).setup.n_ctx == 4096
 
 
 # ---- experts in main memory
@@ -128,7 +128,7 @@ def test_experts_leave_the_card_before_layers_do() -> None:
     """The roofline of whole layers gives 12.3 tokens/s there."""
     outcome = search_plan((option(*MOE),), with_64_gib("rtx-3090"), RunOptions(goal="balanced"))
     check_fits(outcome)
-    candidate = chosen_of(outcome).candidate
+    candidate = chosen_of(outcome)
     assert candidate.gpu_layers is None and 20 <= candidate.n_cpu_moe <= 28
     assert candidate.prediction.plain_tok_s > 14
     memory = "main memory (64 GiB at 51 GB/s, as assumed)"
@@ -141,7 +141,7 @@ def test_layers_follow_where_the_card_cannot_hold_them_without_experts() -> None
     tiny = replace(machine, gpus=(replace(machine.gpus[0], free_bytes=int(3.8 * GIB)),))
     outcome = search_plan((option(*MOE),), tiny, RunOptions(goal="balanced", ctx=4096))
     check_fits(outcome)
-    candidate = chosen_of(outcome).candidate
+    candidate = chosen_of(outcome)
     assert candidate.n_cpu_moe == 36 and candidate.gpu_layers is not None and 0 < candidate.gpu_layers < 36
 
 
@@ -159,13 +159,13 @@ def test_experts_stay_as_asked(asked: dict[str, int], expected: tuple[int | None
     machine = replace_ram(machine_named("rtx-3090"), 128 * GIB)
     outcome = search_plan((option(*MOE),), machine, RunOptions(goal="balanced", ctx=8192, **asked))
     check_fits(outcome)
-    assert (chosen_of(outcome).candidate.gpu_layers, chosen_of(outcome).candidate.n_cpu_moe) == expected
+    assert (chosen_of(outcome).gpu_layers, chosen_of(outcome).n_cpu_moe) == expected
 
 
 def test_whole_layers_where_no_experts_are_to_move() -> None:
     candidate = chosen_of(
         search_plan((option(*MOE),), with_64_gib("rtx-3090"), RunOptions(goal="balanced", n_cpu_moe=0))
-    ).candidate
+    )
     assert candidate.n_cpu_moe == 0 and candidate.gpu_layers is not None
 
 
@@ -189,5 +189,5 @@ def test_fewer_experts_apart_than_fit_are_refused_with_the_number_that_does() ->
 
 def test_without_a_card_all_is_in_main_memory_anyway() -> None:
     asked = RunOptions(goal="balanced", n_cpu_moe=5)
-    candidate = chosen_of(search_plan((option("qwen3-30b-a3b", "Q4_K_M"),), machine_named("cpu-32gb"), asked)).candidate
+    candidate = chosen_of(search_plan((option("qwen3-30b-a3b", "Q4_K_M"),), machine_named("cpu-32gb"), asked))
     assert candidate.offload == WHOLE

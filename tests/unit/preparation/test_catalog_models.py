@@ -12,6 +12,7 @@ from eaglelocal import locations
 from eaglelocal.backend.llama_library import BUILD
 from eaglelocal.catalog.catalog import CPU, Catalog, load_catalog
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.gguf.model_shape import read_mtp_shape, read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.pull_plan import remember_draft
@@ -163,9 +164,9 @@ def test_what_was_measured_here_decides(hub: Path, catalog: Catalog) -> None:
     both = [*options(catalog, quant="Q4_K_M").values(), *options(catalog, "qwen3-0.6b", quant="Q8_0").values()]
 
     def best(spec: MachineSpec = HERE) -> tuple[str, bool]:
-        chosen = plan_models(both, spec, measured=read_measured_costs(both, spec)).chosen
+        chosen = plan_models(both, spec, RunOptions(), measured=read_measured_costs(both, spec)).chosen
         assert chosen is not None
-        return chosen.candidate.option.reference, chosen.candidate.prediction.is_measured
+        return chosen.option.reference, chosen.prediction.is_measured
 
     assert best() == ("qwen3-8b:Q4_K_M", False)
     measure(slow, 2.0, gpu_layers=0)  # other places are another curve

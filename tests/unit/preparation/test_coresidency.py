@@ -18,12 +18,11 @@ from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import ModelFileError
 from eaglelocal.memory.budget import RAM, subtract_margins
-from eaglelocal.planning.eviction import fit
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.preparation import autoplan as autoplan_module
 from eaglelocal.preparation import coresidency
 from eaglelocal.preparation.autoplan import CTX_KEPT, autoplan
-from eaglelocal.preparation.coresidency import EvictionPolicy, estimate_needs, plan_together
+from eaglelocal.preparation.coresidency import EvictionPolicy, estimate_needs, fit, plan_together
 from eaglelocal.preparation.decision import Decision, make_plan
 
 GIB, GIGA = 2**30, 10**9

@@ -14,15 +14,14 @@ from eaglelocal.hub.heads.export_folder import read_eagle_head
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.machine_spec import DeviceSpec, make_known_spec
 from eaglelocal.planning.options import make_catalog_options
-from eaglelocal.preparation.vllm.describe_drafts import GivenSources, check_head_serves, compare_vocab
-from eaglelocal.preparation.vllm.find_pair import choose_draft
+from eaglelocal.preparation.vllm.exports import make_speculative_config
+from eaglelocal.preparation.vllm.find_pair import GivenSources, check_head_serves, choose_draft, compare_vocab
 from eaglelocal.preparation.vllm.served_pair import (
     DRAFT_MODEL,
     ServedPair,
     VllmDraft,
     VllmTarget,
     WeightsPin,
-    make_speculative_config,
 )
 
 CATALOG = load_catalog()

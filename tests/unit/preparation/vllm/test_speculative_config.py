@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.preparation.vllm.served_pair import (
-    METHODS,
-    REPO_METHODS,
-    SCHEDULE,
-    VllmDraft,
-    WeightsPin,
-    make_speculative_config,
-)
+from eaglelocal.preparation.vllm.exports import SCHEDULE, make_speculative_config
+from eaglelocal.preparation.vllm.served_pair import METHODS, REPO_METHODS, VllmDraft, WeightsPin
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
 RANGES = ((1, 4, 5), (5, 16, 3), (17, 256, 0))

@@ -13,19 +13,17 @@ from eaglelocal.planning.options import make_catalog_options
 from eaglelocal.preparation.vllm.served_pair import (
     DRAFT_MODEL,
     EAGLE3,
+    MAX_UTILIZATION,
     ServedPair,
+    ServingLimits,
     VllmDraft,
     VllmTarget,
     WeightsPin,
-    widen_model,
-)
-from eaglelocal.preparation.vllm.vllm_memory import (
-    MAX_UTILIZATION,
-    ServingLimits,
     count_room,
     find_fit,
     fit_device,
     weigh,
+    widen_model,
 )
 
 CATALOG = load_catalog()
@@ -105,10 +103,10 @@ def test_a_target_too_large_for_a_card_takes_two() -> None:
 )
 def test_the_smallest_slice_that_fits_is_taken(id: str, limits: ServingLimits, name: str) -> None:
     fit = find_fit(pair(id), machine("h100-sxm"), replace(limits, wants_slice=True))
-    assert fit.slice is not None and fit.slice.name == name
-    assert fit.needed_bytes <= (fit.slice.device.total_bytes or 0)
+    assert fit.slice == name
+    assert fit.needed_bytes <= (fit.device.total_bytes or 0)
     whole = machine("h100-sxm").gpus[0]
-    assert (fit.slice.device.bytes_s < whole.bytes_s) == (name != "7g.80gb")
+    assert (fit.device.bytes_s < whole.bytes_s) == (name != "7g.80gb")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
-from eaglelocal.planning.eviction import choose_victims, fit, subtract_other_models
-from eaglelocal.planning.machine_spec import make_known_spec
+from eaglelocal.planning.machine_spec import make_known_spec, subtract_other_models
+from eaglelocal.preparation.coresidency import choose_victims, fit
 
 CARD = "CUDA0"
 

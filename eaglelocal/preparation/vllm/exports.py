@@ -1,25 +1,200 @@
-"""Write Helm values for vLLM's production-stack that serve a planned pair. Pure.
+"""Write what starts vLLM with a planned pair, and check Helm values: a command, a compose file, or values. Pure.
 
-Target and draft stand in one entry of `modelSpec`, so one commit changes both. The annotation PAIR is a digest of both
-pins; helm_values.py refuses values in which one was changed without the other. The annotation TARGET says for which
-target of the catalog the draft was chosen.
+Values are for vLLM's production-stack. Target and draft stand in one entry of `modelSpec`, so one commit changes both.
+The annotation PAIR is a digest of both pins; values in which one was changed without the other are refused. The
+annotation TARGET says for which target of the catalog the draft was chosen.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.core.byte_sizes import GIB
-from eaglelocal.core.json_text import read_json
+from eaglelocal.core.json_text import read_object
+from eaglelocal.core.records import dataclass
 from eaglelocal.hub.hub_api import is_commit
-from eaglelocal.preparation.vllm.served_pair import METHODS, SCHEDULE
-from eaglelocal.preparation.vllm.vllm_arguments import IMAGE, TAG, VllmPlan, list_extra_arguments, list_pins
+from eaglelocal.preparation.vllm.served_pair import (
+    DFLASH,
+    DRAFT_MODEL,
+    DSPARK,
+    EAGLE3,
+    METHODS,
+    NGRAM,
+    PEAGLE,
+    SUFFIX,
+    Range,
+    ServedPair,
+    ServingFit,
+    VllmDraft,
+    make_batch_costs,
+    make_schedule,
+)
 
+VLLM_VERSION = "0.32.0"  # whose fields these are
+CONTINUED = " \\\n  "  # between the lines of a shell command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmPlan:
+    """Values that every export writes. `schedule`: empty without drafts."""
+
+    pair: ServedPair
+    fit: ServingFit
+    schedule: tuple[Range, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def speculative_config(self) -> dict[str, object] | None:
+        if self.pair.draft is None or not self.schedule:
+            return None
+        return make_speculative_config(self.pair.draft, self.schedule, self.fit.num_cards)
+
+
+def plan_vllm(pair: ServedPair, fit: ServingFit) -> VllmPlan:
+    """Return the plan of a pair that fits: the draft lengths, and notes on what they rest on."""
+    draft, schedule, notes = pair.draft, tuple[Range, ...](), pair.notes
+    if draft is not None and draft.method == SUFFIX:
+        schedule, notes = ((1, fit.max_num_seqs, SUFFIX_TOKENS),), (*notes, "suffix needs arctic-inference")
+    elif draft is not None:
+        schedule = make_schedule(make_batch_costs(pair.target, draft, fit.device), fit.max_num_seqs)
+        note = f"{draft.id} is not predicted to pay here"
+        if not schedule[0][2] and pair.is_named:
+            schedule, notes = ((1, fit.max_num_seqs, 1),), (*notes, f"{note}, but it was named: one token each")
+        elif not schedule[0][2]:
+            schedule, notes = (), (*notes, note)
+    return VllmPlan(pair=pair, fit=fit, schedule=schedule, notes=notes)
+
+
+def list_arguments(plan: VllmPlan) -> list[str]:
+    """Return the arguments after `vllm serve`."""
+    fit = plan.fit
+    share = ["--gpu-memory-utilization", f"{fit.utilization:.2f}"] if fit.num_cards else []
+    cards = ["--tensor-parallel-size", str(fit.num_cards)] if fit.num_cards > 1 else []
+    sizes = ["--max-model-len", str(fit.n_ctx), "--max-num-seqs", str(fit.max_num_seqs), *share, *cards]
+    return [plan.pair.target.pin.repo, *list_pins(plan), *sizes, *list_extra_arguments(plan)]
+
+
+def list_pins(plan: VllmPlan) -> list[str]:
+    """Return the commit of target and tokenizer; of a folder none."""
+    revision = plan.pair.target.pin.revision
+    return ["--revision", revision, "--tokenizer-revision", revision] if revision else []
+
+
+def list_extra_arguments(plan: VllmPlan) -> list[str]:
+    """Return the arguments for which the Helm chart has no key."""
+    config = plan.speculative_config
+    if config is None:
+        return []
+    drafting = ["--speculative-config", json.dumps(config, separators=(",", ":"))]
+    is_block = plan.pair.draft is not None and plan.pair.draft.method == DFLASH
+    return [*drafting, *(["--attention-backend", "flash_attn"] if is_block and plan.fit.num_cards else [])]
+
+
+def make_command(plan: VllmPlan) -> str:
+    """Return a command for a shell, with each flag on a line of its own."""
+    before = [] if plan.fit.num_cards else [f"VLLM_CPU_KVCACHE_SPACE={plan.fit.cache_gib}"]  # GiB
+    target, *arguments = list_arguments(plan)
+    lines = [" ".join([*before, "vllm serve", shlex.quote(target)])]
+    for word in arguments:
+        if word.startswith("--"):
+            lines.append(word)
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return CONTINUED.join(lines)
+
+
+# ---- speculative config: write the value of --speculative-config as vLLM 0.32 reads it. Pure
+#
+# The method is always stated: vLLM guesses a missing one from the name of the folder, and may fail at the first
+# request. What a head needs besides (EAGLE-3.1's flags, mask tokens) vLLM reads from the head's own configuration.
+SCHEDULE = "num_speculative_tokens_per_batch_size"
+SUFFIX_TOKENS = 32  # the longest draft of a suffix tree, vLLM's own default
+METHOD_KEYS: Mapping[str, Mapping[str, object]] = {  # besides model, revision and lengths
+    PEAGLE: {"parallel_drafting": True},
+    NGRAM: {"prompt_lookup_min": 2, "prompt_lookup_max": 5},
+    SUFFIX: {
+        "suffix_decoding_max_tree_depth": 24,
+        "suffix_decoding_max_cached_requests": 10000,
+        "suffix_decoding_max_spec_factor": 1.0,
+        "suffix_decoding_min_token_prob": 0.1,
+    },
+    DSPARK: {"draft_sample_method": "probabilistic", "enable_adaptive_verification": True},
+}
+
+
+def make_speculative_config(draft: VllmDraft, schedule: Sequence[Range], num_cards: int) -> dict[str, object]:
+    """Return the configuration of a draft.
+
+    schedule   draft lengths by number of sequences; the longest is the draft's
+    num_cards  of the target: a draft model is split over as many, a head lies on one
+    """
+    config: dict[str, object] = {"method": EAGLE3 if draft.method == PEAGLE else draft.method}
+    if draft.pin is not None:
+        config["model"] = draft.pin.repo
+        if draft.pin.revision:
+            config["revision"] = draft.pin.revision
+        if num_cards > 1:
+            config["draft_tensor_parallel_size"] = num_cards if draft.method == DRAFT_MODEL else 1
+    if not draft.shares_vocab:  # vLLM refuses a model with another size unless it may map the tokens
+        config["use_heterogeneous_vocab"] = True
+    config["num_speculative_tokens"] = max(length for _, _, length in schedule)
+    if draft.method not in (SUFFIX, DSPARK):  # those choose the length of each draft themselves
+        config[SCHEDULE] = [list(each) for each in schedule]
+    return {**config, **METHOD_KEYS.get(draft.method, {})}
+
+
+# ---- compose file: write a compose file that serves a planned pair with vLLM's own image. Pure
+IMAGE, TAG = "vllm/vllm-openai", f"v{VLLM_VERSION}"
+PORT = 8000
+HEADS = "/heads"  # of heads of this machine, in the container
+
+
+def make_compose_file(plan: VllmPlan, head_folder: Path | None = None) -> dict[str, object]:
+    """Return the compose file. `head_folder`: of an exported head on the host, mounted where the plan names it."""
+    draft = plan.pair.draft
+    volumes: list[object] = ["models:/root/.cache/huggingface"]
+    if head_folder is not None and draft is not None and draft.pin is not None:
+        place = {"source": _escape(str(head_folder)), "target": _escape(draft.pin.repo)}
+        volumes.append({"type": "bind", **place, "read_only": True})  # the short form is cut at each colon of a path
+    cards: dict[str, object] = {"count": plan.fit.num_cards}
+    if plan.fit.slice:
+        cards = {"device_ids": ["${MIG_DEVICE:?the UUID of a slice of " + plan.fit.slice + "}"]}
+    service = {
+        "image": f"{IMAGE}:{TAG}",
+        "command": [_escape(word) for word in list_arguments(plan)],
+        "environment": {"HF_TOKEN": "${HF_TOKEN:-}"},
+        "ports": [f"127.0.0.1:{PORT}:{PORT}"],
+        "volumes": volumes,
+        "ipc": "host",
+        "restart": "unless-stopped",
+        "healthcheck": {
+            "test": ["CMD", "curl", "-fsS", f"http://127.0.0.1:{PORT}/health"],
+            "interval": "30s",
+            "timeout": "5s",
+            "retries": 3,
+            "start_period": "30m",
+        },
+        "deploy": {
+            "resources": {"reservations": {"devices": [{"driver": "nvidia", **cards, "capabilities": ["gpu"]}]}}
+        },
+    }
+    return {"services": {"vllm": service}, "volumes": {"models": {}}}
+
+
+def _escape(text: str) -> str:
+    """Double each `$`, which compose would take for a variable."""
+    return text.replace("$", "$$")
+
+
+# ---- helm values
 PAIR = "eaglelocal/pair"
 TARGET = "eaglelocal/target"  # the catalog's id, which a mirror's name does not say
 QUEUE = "kueue.x-k8s.io/queue-name"
@@ -34,7 +209,8 @@ def make_helm_values(plan: VllmPlan, queue: str) -> dict[str, object]:
     if plan.speculative_config is not None and draft is not None and draft.pin is not None:
         pins += [draft.pin.repo, draft.pin.revision]
     weights_gib = math.ceil((fit.weights_bytes + fit.draft_bytes) / GIB)
-    secret = {"hf_token": {"secretName": "huggingface", "secretKey": "token"}} if _is_gated(plan) else {}
+    is_gated = target.is_gated or (draft is not None and draft.is_gated)
+    secret = {"hf_token": {"secretName": "huggingface", "secretKey": "token"}} if is_gated else {}
     spec = {
         "name": make_name(target.id),
         "repository": IMAGE,
@@ -45,7 +221,7 @@ def make_helm_values(plan: VllmPlan, queue: str) -> dict[str, object]:
         "requestCPU": NUM_CPUS,
         "requestMemory": f"{weights_gib + HOST_GIB}Gi",
         "requestGPU": fit.num_cards,
-        **({"requestGPUType": f"nvidia.com/mig-{fit.slice.name}"} if fit.slice else {}),
+        **({"requestGPUType": f"nvidia.com/mig-{fit.slice}"} if fit.slice else {}),
         "pvcStorage": f"{math.ceil(weights_gib * 1.2) + 2}Gi",
         "labels": {QUEUE: queue},
         "podLabels": {QUEUE: queue},
@@ -62,10 +238,6 @@ def make_helm_values(plan: VllmPlan, queue: str) -> dict[str, object]:
         },
     }
     return {"servingEngineSpec": {"modelSpec": [spec]}}
-
-
-def _is_gated(plan: VllmPlan) -> bool:
-    return plan.pair.target.is_gated or (plan.pair.draft is not None and plan.pair.draft.is_gated)
 
 
 def make_name(id: str) -> str:
@@ -120,16 +292,16 @@ def list_spec_problems(spec: object, catalog: Catalog) -> Iterator[str]:
     if words is not None and not isinstance(words, list):
         yield f"extraArgs must be a list, not {type(words).__name__}"
     arguments = [str(word) for word in words] if isinstance(words, list) else []
-    yield from _list_old_flags(arguments)
-    yield from _list_hidden_flags(arguments)
+    yield from _list_flag_problems(arguments)
     for flag in REVISION_FLAGS:
         if (found := _find_value(arguments, flag)) != revision:
             what = f"is {found}" if found is not None else "is missing in extraArgs"
             yield f"{flag} {what}, modelRevision {revision}"
     pins, text = [target, str(revision)], _find_value(arguments, SPECULATIVE)
     if text is not None:
-        config = _read_config(text)
-        if config is None:
+        try:
+            config = read_object(text)
+        except ValueError:
             yield "--speculative-config is not a JSON object"
             return
         yield from _list_config_problems(config, target, _get(spec, "podAnnotations", TARGET), catalog)
@@ -141,15 +313,10 @@ def list_spec_problems(spec: object, catalog: Catalog) -> Iterator[str]:
         yield f"the annotation {PAIR} {what}"
 
 
-def _list_old_flags(arguments: Sequence[str]) -> Iterator[str]:
-    for word in arguments:
-        flag = _normalize(word)
-        if flag in OLD_FLAGS:
-            yield f"{flag} is of an old vLLM; --speculative-config has replaced it"
-
-
-def _list_hidden_flags(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield flags of which vLLM would take another value than is checked here."""
+def _list_flag_problems(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield flags of an old vLLM, and flags of which vLLM would take another value than is checked here."""
+    for flag in filter(OLD_FLAGS.__contains__, map(_normalize, arguments)):
+        yield f"{flag} is of an old vLLM; --speculative-config has replaced it"
     names = [_normalize(word) for word in arguments if word.startswith("-")]
     for name in dict.fromkeys(names):
         flag = SHORT_FLAGS.get(name, name)
@@ -222,14 +389,6 @@ def _is_range(value: object) -> bool:
     if not isinstance(value, list) or len(value) != 3 or not all(type(part) is int for part in value):
         return False
     return bool(1 <= value[0] <= value[1] and value[2] >= 0)
-
-
-def _read_config(text: str) -> Mapping[str, object] | None:
-    try:
-        config = read_json(text)
-    except ValueError:
-        return None
-    return config if isinstance(config, dict) else None
 
 
 def _find_value(arguments: Sequence[str], flag: str) -> str | None:
