@@ -28,7 +28,6 @@ from eaglelocal.hub.hub_cache import (
     resolve_draft_reference,
     resolve_hub_reference,
 )
-from eaglelocal.hub.inflation.inflate import locate_inflated, sketch_pair
 from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
 from eaglelocal.hub.inventory import (
     HeaderSummary,
@@ -41,7 +40,7 @@ from eaglelocal.hub.inventory import (
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector_beside
 from eaglelocal.hub.pull_plan import find_pulled_draft, read_pulled_reference
-from eaglelocal.hub.target_resolver import NATIVE, FoundTarget, demo_sources, find_target, read_target
+from eaglelocal.hub.target_resolver import NATIVE, FoundTarget, find_demo, find_target, read_target
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 
 NO_PROJECTOR = FoundProjector()
@@ -139,15 +138,14 @@ def _find_generated(reference: str) -> InventoryEntry | None:
 
 def _describe_unwritten(reference: str) -> ModelDetails:
     """Describe an inflated model that is not written yet."""
-    size, (target, head) = parse_demo_reference(reference), demo_sources()
-    paths = locate_inflated(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
-    header, _ = sketch_pair(size, target, head)
+    pair = find_demo(reference)
+    header, _ = pair.sketch()
     return ModelDetails(
-        make_demo_reference(size),
-        (paths.target,),
+        make_demo_reference(pair.size),
+        (pair.target,),
         header,
         describe(header),
-        paths.head,
+        pair.head,
         (),
         _read_shape(header),
         unwritten_bytes=header.tensor_bytes,
