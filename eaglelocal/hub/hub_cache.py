@@ -13,6 +13,7 @@ import difflib
 import errno
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from eaglelocal.catalog.catalog import Catalog, load_catalog
@@ -86,7 +87,7 @@ def repo_folder(cache: Path, repo: str) -> Path:
 
 def list_repos(cache: Path) -> list[str]:
     """Return the repositories of models with anything in the cache."""
-    folders = _list_folders(cache, REPO_PREFIX)
+    folders = _list_entries(cache, REPO_PREFIX, are_folders=True)
     return sorted(folder.name.removeprefix(REPO_PREFIX).replace("--", "/") for folder in folders)
 
 
@@ -109,7 +110,7 @@ def iterate_models(cache: Path, repo: str) -> Iterator[CachedModel]:
     """Yield every complete model in every snapshot of a repository."""
     folder = repo_folder(cache, repo)
     main = read_main_commit(folder)
-    for snapshot in _list_folders(folder / "snapshots"):
+    for snapshot in _list_entries(folder / "snapshots", are_folders=True):
         for build in group_builds(list_gguf_files(snapshot)):
             if build.is_complete:
                 yield _read_model(repo, snapshot, build, is_main=snapshot.name == main)
@@ -141,13 +142,10 @@ def find_partials(cache: Path) -> list[Partial]:
 def find_repo_partials(cache: Path, repo: str) -> list[Partial]:
     """Return the unfinished downloads with at least one byte."""
     found = []
-    for path in _list_files(repo_folder(cache, repo) / "blobs", PARTIAL):
-        try:
-            status = path.stat()
-        except OSError:  # its download ended just now
-            continue
-        if status.st_size:
-            found.append(Partial(repo, path, status.st_size, status.st_mtime))
+    for path in _list_entries(repo_folder(cache, repo) / "blobs"):
+        with suppress(OSError):  # its download ended just now
+            if path.name.endswith(PARTIAL) and (status := path.stat()).st_size:
+                found.append(Partial(repo, path, status.st_size, status.st_mtime))
     return found
 
 
@@ -171,17 +169,11 @@ def _read_model(repo: str, snapshot: Path, build: RepoBuild, *, is_main: bool) -
     )
 
 
-def _list_files(folder: Path, suffix: str) -> list[Path]:
-    """Return the folder's files with this suffix; none if it is missing or cannot be read."""
+def _list_entries(folder: Path, prefix: str = "", *, are_folders: bool = False) -> list[Path]:
+    """Return the entries of a folder, sorted; none if it is missing or cannot be read."""
     try:
-        return sorted(path for path in folder.iterdir() if path.name.endswith(suffix))
-    except OSError:
-        return []
-
-
-def _list_folders(parent: Path, prefix: str = "") -> list[Path]:
-    try:
-        return sorted(entry for entry in parent.iterdir() if entry.name.startswith(prefix) and entry.is_dir())
+        found = sorted(entry for entry in folder.iterdir() if entry.name.startswith(prefix))
+        return [entry for entry in found if entry.is_dir()] if are_folders else found
     except OSError:
         return []
 
@@ -254,9 +246,13 @@ def check_file(path: Path, *, hint: str = "eaglelocal ls") -> None:
     hint  used if no name is similar
     """
     if os.path.isdir(path):
-        raise ModelFileError(f"{path} is a folder", hint=_suggest_file(path))
+        names = list(filter(str.isprintable, list_gguf_names(path)))
+        hint = f"give a file in it, such as {path / names[0]}" if names else "give the path of a .gguf file"
+        raise ModelFileError(f"{path} is a folder", hint=hint)
     if not os.path.exists(path):  # unlike Path.exists, also false on a name that no file can have
-        raise ModelFileError(f"{path} does not exist", hint=_suggest_near(path) or hint)
+        near = difflib.get_close_matches(path.name, filter(str.isprintable, list_gguf_names(path.parent)), n=1)
+        hint = f"did you mean {path.parent / near[0]}?" if near else hint
+        raise ModelFileError(f"{path} does not exist", hint=hint)
 
 
 def list_gguf_names(folder: Path) -> list[str]:
@@ -267,17 +263,6 @@ def list_gguf_names(folder: Path) -> list[str]:
     except OSError:
         return []
     return sorted(name for name in names if name.endswith(GGUF_SUFFIX))
-
-
-def _suggest_file(folder: Path) -> str:
-    names = list(filter(str.isprintable, list_gguf_names(folder)))
-    return f"give a file in it, such as {folder / names[0]}" if names else "give the path of a .gguf file"
-
-
-def _suggest_near(path: Path) -> str:
-    names = filter(str.isprintable, list_gguf_names(path.parent))
-    near = difflib.get_close_matches(path.name, names, n=1)
-    return f"did you mean {path.parent / near[0]}?" if near else ""
 
 
 # ---- hub references: resolve references to a hub's models: their repositories, and the catalog's facts. Asks no hub
