@@ -137,6 +137,7 @@ def read_head(published: PublishedHead, beside: Header, target: ModelInfo, *, na
     fc_norm, norm_before_fc = _read_norms(tensors, config, num_taps)
     output = _find_output(tensors, config)
     num_rows = target.n_vocab if output is None else output.shape[0]
+    last_tap = target.n_layer - (target.final_state is None)  # id n_layer is the state after the last layer
     return ReadHead(
         name=name,
         config=config,
@@ -148,7 +149,7 @@ def read_head(published: PublishedHead, beside: Header, target: ModelInfo, *, na
             tensors.get("d2t"), tensors.get("t2d"), num_rows=num_rows, num_tokens=target.n_vocab
         ),
         shares_embeddings=_has_target_embeddings(tensors, beside),
-        readings=list_readings(config, num_taps=num_taps, n_layer=target.n_layer, last_tap=find_last_tap(target)),
+        readings=list_readings(config, num_taps=num_taps, n_layer=target.n_layer, last_tap=last_tap),
         notes=tuple(_list_notes(config, tensors, target, fc_norm=fc_norm)),
     )
 
@@ -169,11 +170,6 @@ def check_layers(tensors: HeadTensors, config: HeadConfig) -> None:
         raise IncompatibleError(
             f"the head has {config.num_layers} layers and no lm_head, which such heads need", hint=OTHER_HEAD
         )
-
-
-def find_last_tap(target: ModelInfo) -> int:
-    """Return the highest layer id that can be tapped; id n_layer is the state after the last layer."""
-    return target.n_layer - (target.final_state is None)
 
 
 def _count_taps(fc: StoredTensor, config: HeadConfig, target: ModelInfo) -> int:

@@ -6,7 +6,7 @@ file is decoded, the others keep their type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.eagle_info import MASK_HIDDEN_KEY, EagleInfo
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.tensors import read_indices, read_span, read_tensor
+from eaglelocal.gguf.tensors import Bytes, read_indices, read_span, read_tensor
 from eaglelocal.gguf.upper_layers import DRAFT_TOKENS_KEY
 from eaglelocal.hub.heads.convert import LAYER_MATRICES, LAYER_VECTORS, VECTORS
 from eaglelocal.hub.heads.head_config import TAPS_KEY
@@ -43,7 +43,8 @@ class ExportHead:
     @property
     def quantized(self) -> tuple[str, ...]:
         """The names of the matrices that are decoded."""
-        return tuple(name for name, tensor in self.header.tensors.items() if _is_quantized(tensor.type.name))
+        kept = (*FLOAT_TYPES, "I64", "I32")
+        return tuple(name for name, tensor in self.header.tensors.items() if tensor.type.name not in kept)
 
     @property
     def tap_order(self) -> list[int]:
@@ -58,10 +59,6 @@ class ExportHead:
         if self.kind != KEEP:
             return TYPES[self.kind]
         return found if found in FLOAT_TYPES else TYPES["bf16"]
-
-
-def _is_quantized(type_name: str) -> bool:
-    return type_name not in (*FLOAT_TYPES, "I64", "I32")
 
 
 def read_target_tokens(header: Header, info: EagleInfo) -> Ints | None:
@@ -180,15 +177,13 @@ def _read_matrix(
     read, dtype = rows or _reader(head.header, name), head.dtype(name)
     columns, num_rows = head.header.tensors[name].shape
     step = max(1, PIECE_BYTES // (4 * columns * multiple_of)) * multiple_of
-    pieces = _encode_pieces(read, dtype, range(0, num_rows, step), num_rows, source)
-    return OutgoingTensor(source, dtype, (num_rows, columns), pieces)
-
-
-def _encode_pieces(
-    read: Rows, dtype: str, firsts: range, num_rows: int, name: str
-) -> Callable[[], Iterator[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]]:
     kind = GGML_TYPES_BY_NAME[dtype]
-    return lambda: (encode(read(first, min(first + firsts.step, num_rows)), kind, name) for first in firsts)
+
+    def pieces() -> Iterator[Bytes]:
+        for first in range(0, num_rows, step):
+            yield encode(read(first, min(first + step, num_rows)), kind, source)
+
+    return OutgoingTensor(source, dtype, (num_rows, columns), pieces)
 
 
 def _reader(header: Header, name: str) -> Rows:
@@ -248,6 +243,7 @@ def make_config(head: ExportHead, form: str, target_repo: str) -> dict[str, obje
 def _describe_layer(head: ExportHead) -> dict[str, object]:
     """Return the keys of a Llama layer."""
     header, info = head.header, head.info
+    context = header.metadata.get("eagle3.context_length")
     factors = read_tensor(header.path, header, ROPE_FACTORS) if ROPE_FACTORS in header.tensors else None
     windows = {"sliding_window": info.window, "layer_types": ["sliding_attention"] * info.n_layer}
     return {
@@ -261,7 +257,7 @@ def _describe_layer(head: ExportHead) -> dict[str, object]:
         "hidden_act": "silu",
         "rms_norm_eps": float(str(np.float32(info.rms_eps))),
         **read_rope_keys(header.metadata, factors, head_dim=info.head_dim).config(),
-        "max_position_embeddings": _read_context(header),
+        "max_position_embeddings": context if isinstance(context, int) else 2048,
         "vocab_size": info.n_vocab,
         "tie_word_embeddings": False,
         "attention_bias": False,
@@ -269,11 +265,6 @@ def _describe_layer(head: ExportHead) -> dict[str, object]:
         "torch_dtype": TORCH_TYPES[head.dtype("fc.weight")],
         **(windows if info.window else {}),
     }
-
-
-def _read_context(header: Header) -> int:
-    context = header.metadata.get("eagle3.context_length")
-    return context if isinstance(context, int) else 2048
 
 
 def _describe_flags(head: ExportHead) -> dict[str, object]:

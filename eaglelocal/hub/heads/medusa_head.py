@@ -91,7 +91,8 @@ def read_medusa_head(published: PublishedHead, beside: Header, target: ModelInfo
     outputs = _find_outputs(tensors, num_parts, num_layers, is_shared=keys.flag("original_lm_head") or False)
     target_tokens = _read_token_map(tensors, outputs, target)
     notes = list(_list_notes(keys, num_parts, outputs, target))
-    if len(outputs) == 1 and target_tokens is None and is_same_matrix(outputs[0], beside, _lent_output(beside)):
+    lent = "output.weight" if "output.weight" in beside.tensors else "token_embd.weight"
+    if len(outputs) == 1 and target_tokens is None and is_same_matrix(outputs[0], beside, lent):
         outputs = ()
         notes.append("its lm_head is a copy of the target's, which is used")
     return MedusaHead(
@@ -210,10 +211,6 @@ def _read_token_map(tensors: MedusaTensors, outputs: tuple[StoredTensor, ...], t
     return found
 
 
-def _lent_output(beside: Header) -> str:
-    return "output.weight" if "output.weight" in beside.tensors else "token_embd.weight"
-
-
 def _list_notes(
     keys: ConfigKeys, num_parts: int, outputs: tuple[StoredTensor, ...], target: ModelInfo
 ) -> Iterator[str]:
@@ -312,7 +309,7 @@ def make_medusa_entries(
         NUM_LAYERS_KEY: shape.num_layers,
         STATE_WIDTH_KEY: shape.state_width,
     }
-    given = [] if biases is None else [KeyValue(BIASES_KEY, ValueType.ARRAY, flat(biases), ValueType.FLOAT32)]
+    flat = () if biases is None else tuple(biases.reshape(-1).tolist())
     return [
         KeyValue("general.name", ValueType.STRING, name),
         KeyValue(TARGET_NAME_KEY, ValueType.STRING, target.name),
@@ -320,13 +317,9 @@ def make_medusa_entries(
         KeyValue("eagle3.target_layers", ValueType.ARRAY, (target.n_layer + 1,) * NUM_TAPS, ValueType.INT32),
         KeyValue("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, EPSILON),
         KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it was tried
-        *given,
+        *([KeyValue(BIASES_KEY, ValueType.ARRAY, flat, ValueType.FLOAT32)] if flat else []),
         *copy_tokenizer(beside),
     ]
-
-
-def flat(values: Floats) -> tuple[float, ...]:
-    return tuple(values.reshape(-1).tolist())
 
 
 def make_graph_tensors(shape: MedusaShape, matrices: Sequence[Sequence[Rows]], kind: str) -> list[StreamedTensor]:

@@ -78,7 +78,7 @@ def name_tensors(stored: Mapping[str, StoredTensor]) -> HeadTensors:
         named[common] = tensor
     dropped = {name: tensor for name, tensor in named.items() if _is_needless(name, tensor)}
     kept = {name: tensor for name, tensor in named.items() if name not in dropped}
-    num_layers = _count_layers(kept)
+    num_layers = 1 + max((int(found[1]) for found in map(UPPER_LAYER.match, kept) if found), default=0)
     _check(kept, num_layers)
     fc_norms = {int(found[1]): kept.pop(found[0]) for found in filter(None, map(FC_NORM.fullmatch, list(kept)))}
     if sorted(fc_norms) != list(range(len(fc_norms))):
@@ -120,18 +120,15 @@ def name_upper_layer(layer: int) -> str:
     return f"layers.{layer}."
 
 
-def _count_layers(named: Mapping[str, StoredTensor]) -> int:
-    return 1 + max((int(found[1]) for found in map(UPPER_LAYER.match, named) if found), default=0)
-
-
 def _check(named: Mapping[str, StoredTensor], num_layers: int) -> None:
     upper = {name_upper_layer(layer) + part for layer in range(1, num_layers) for part in LAYER}
     required = REQUIRED | upper
     unknown = [name for name in named if name not in required | OPTIONAL and not FC_NORM.fullmatch(name)]
     for name in unknown:
-        if reason := _find_foreign_part(name):
+        reasons = ["has biases"] if name.endswith(".bias") else [reason for part, reason in FOREIGN if part in name]
+        if reasons:
             raise IncompatibleError(
-                f"the head {reason} (tensor {named[name].name}), which llama.cpp's eagle3 graph cannot",
+                f"the head {reasons[0]} (tensor {named[name].name}), which llama.cpp's eagle3 graph cannot",
                 hint="choose another head of this target",
             )
     missing = sorted(required - named.keys())
@@ -144,12 +141,6 @@ def _check(named: Mapping[str, StoredTensor], num_layers: int) -> None:
         raise ModelFileError(f"tensors that no EAGLE-3 head has: {_join_names([named[name].name for name in unknown])}")
     if missing:
         raise ModelFileError(f"the head lacks {_join_names(missing)}", hint="fetch the rest of the head")
-
-
-def _find_foreign_part(name: str) -> str:
-    if name.endswith(".bias"):
-        return "has biases"
-    return next((reason for part, reason in FOREIGN if part in name), "")
 
 
 def _join_names(names: list[str]) -> str:
