@@ -327,16 +327,18 @@ def explain_error(problem: Exception, repo: str) -> EagleLocalError:
 def _explain_refusal(problem: HfHubHTTPError, repo: str) -> EagleLocalError:
     if isinstance(problem, RemoteEntryNotFoundError | RevisionNotFoundError):
         return DownloadError(f"{repo} no longer has the requested file", hint=f"eaglelocal pull {repo}")
-    has_token, tokens_page = bool(get_token()), f"{_find_hub_url()}/settings/tokens"
     if isinstance(problem, GatedRepoError):
-        return _explain_gate(repo, tokens_page, has_token=has_token)
+        return make_gated_error(repo)
+    has_token = bool(get_token())
     if isinstance(problem, RepositoryNotFoundError):
         private = "if it is private, your token cannot see it" if has_token else "if it is private, set HF_TOKEN"
         return DownloadError(f"there is no repository {repo} at {find_host()}", hint=f"check the name; {private}")
     match problem.response.status_code:
         case 401:
             what = "the hub does not accept your token" if has_token else f"{repo} needs a token"
-            return DownloadError(f"{what} (401)", hint=f"get a token at {tokens_page} and set HF_TOKEN")
+            return DownloadError(
+                f"{what} (401)", hint=f"get a token at {_find_hub_url()}/settings/tokens and set HF_TOKEN"
+            )
         case 403:
             what = f"your account may not read {repo} (403)" if has_token else f"{repo} is not public (403)"
             hint = f"ask for access at {make_page_url(repo)}, with a token that may read repositories in HF_TOKEN"
@@ -351,9 +353,10 @@ def _explain_refusal(problem: HfHubHTTPError, repo: str) -> EagleLocalError:
     return DownloadError(f"{summarize_error(problem)}, also after retries", hint="try again later")
 
 
-def _explain_gate(repo: str, tokens_page: str, *, has_token: bool) -> EagleLocalError:
-    page = make_page_url(repo)
-    if has_token:
+def make_gated_error(repo: str) -> EagleLocalError:
+    """Return the error for a repository whose license must be accepted first."""
+    page, tokens_page = make_page_url(repo), f"{_find_hub_url()}/settings/tokens"
+    if get_token():
         what = f"{repo} is gated, and your token has no access to it"
         return DownloadError(what, hint=f"accept its license at {page}")
     what = f"{repo} is gated: its license must be accepted first"

@@ -118,9 +118,11 @@ def list_inflated() -> list[InventoryEntry]:
     """Return the pairs that inflation has written, by file name; the target's size includes the head's."""
     found = []
     for target in list_own(locations.generated_models_dir(), "demo-*.gguf"):
-        size = _parse_size(target)
+        named = _GENERATED.fullmatch(target.name)
         head = target.with_name(f"{target.stem}-head.gguf")
-        if size is not None and head.is_file():
+        if named is not None and head.is_file():
+            num_parameters = round(float(named["size"]) * {"m": 1e6, "b": 1e9}[named["unit"]])
+            size = ModelSize(num_parameters, named["type"])
             reference = make_demo_reference(size)
             is_outdated = locate_inflated(size, demo_sources(), target.parent).target != target
             found.append(_make_entry(reference, GENERATED, (target, head), is_outdated=is_outdated))
@@ -191,20 +193,16 @@ def describe_file(path: Path) -> HeaderSummary:
 def describe(header: Header) -> HeaderSummary:
     architecture = str(header.metadata.get("general.architecture") or "")
     context = header.metadata.get(f"{architecture}.context_length")
+    targets = (header.metadata.get(key) for key in (TARGET_NAME_KEY, VERIFIER_KEY))
+    target = next((name for name in targets if isinstance(name, str) and name), "")
     return HeaderSummary(
         architecture=architecture,
         name=str(header.metadata.get("general.name") or ""),
         context=context if isinstance(context, int) else None,
         quant=read_quantization(header),
         kind=_find_kind(header, architecture),
-        head_target=_read_head_target(header),
+        head_target=make_printable(target)[:MAX_LABEL_CHARS],
     )
-
-
-def _read_head_target(header: Header) -> str:
-    names = (header.metadata.get(key) for key in (TARGET_NAME_KEY, VERIFIER_KEY))
-    name = next((name for name in names if isinstance(name, str) and name), "")
-    return make_printable(name)[:MAX_LABEL_CHARS]
 
 
 def _find_kind(header: Header, architecture: str) -> str:
@@ -212,9 +210,7 @@ def _find_kind(header: Header, architecture: str) -> str:
         return HEAD
     if is_adapter(header):
         return ADAPTER
-    if architecture == "clip":
-        return "image encoder"
-    return KINDS[read_task(header)]
+    return "image encoder" if architecture == "clip" else KINDS[read_task(header)]
 
 
 def _make_entry(reference: str, origin: str, paths: Sequence[Path], *, is_outdated: bool = False) -> InventoryEntry:
@@ -228,10 +224,3 @@ def _make_entry(reference: str, origin: str, paths: Sequence[Path], *, is_outdat
         description=describe_file(paths[0]),
         is_outdated=is_outdated,
     )
-
-
-def _parse_size(target: Path) -> ModelSize | None:
-    named = _GENERATED.fullmatch(target.name)
-    if named is None:
-        return None
-    return ModelSize(round(float(named["size"]) * {"m": 1e6, "b": 1e9}[named["unit"]]), named["type"])
