@@ -243,9 +243,12 @@ def estimate_draft_shape(draft: DraftEntry, target: EntryShape) -> ModelShape | 
 
 def _eagle_shape(draft: DraftEntry, target: EntryShape, num_bytes: int, kind: str) -> ModelShape:
     """Return the shape of an EAGLE head as it is loaded: as wide as its target, and requantized if that is lighter."""
-    embedding = _estimate_own_embeddings(draft, target, num_bytes)
-    if kind in HEAVY_BITS:
-        num_bytes = _compute_light_bytes(num_bytes, embedding, HEAVY_BITS[kind])
+    # some published heads borrow the target's embeddings although their entry states embeddings of their own
+    embedding = int(target.n_vocab * target.n_embd * Q8_0_BITS / 8) if draft.own_embeddings else 0
+    embedding = embedding if embedding < num_bytes else 0
+    if kind in HEAVY_BITS:  # its requantized copy (gguf/writer.py) has embeddings in 8 bits
+        bits = HEAVY_BITS[kind]
+        num_bytes = int(embedding + max(num_bytes - embedding * bits / Q8_0_BITS, 0.0) * Q4_0_BITS / bits)
     num_layers = P_EAGLE_LAYERS if draft.drafts_in_parallel else 1
     shape = _draft_shape(
         EAGLE,
@@ -333,23 +336,3 @@ def _fit_layers(draft: DraftEntry, likely_layers: Sequence[int], *, n_embd: int,
     num_layers, head_dim = next(fitting, (likely_layers[0], HEAD_DIMS[-1]))
     kv_heads = -(-values // (num_layers * head_dim))
     return _DraftLayers(num_layers, head_dim, kv_heads, n_embd, max(n_embd // head_dim, kv_heads), n_ff)
-
-
-def _compute_light_bytes(num_bytes: int, embedding: int, bits: float) -> int:
-    """Return the size of a head's requantized copy (gguf/writer.py).
-
-    embedding  bytes of its embeddings in 8 bits
-    """
-    others = max(num_bytes - embedding * bits / Q8_0_BITS, 0.0)
-    return int(embedding + others * Q4_0_BITS / bits)
-
-
-def _estimate_own_embeddings(draft: DraftEntry, target: EntryShape, num_bytes: int) -> int:
-    """Return the bytes of a head's own embeddings; 0 if the file is too small for them.
-
-    Some published heads borrow the target's although their entry states embeddings of their own.
-    """
-    if not draft.own_embeddings:
-        return 0
-    embedding = int(target.n_vocab * target.n_embd * Q8_0_BITS / 8)
-    return embedding if embedding < num_bytes else 0

@@ -198,23 +198,14 @@ def find_cached(cache: Path, reference: HubReference) -> CachedModel:
     if not cached:
         raise _make_missing_error(cache, reference)
     for repo in reference.repos:
-        models = [model for model in cached if model.repo == repo]
-        build = _choose([model.build for model in models], reference, repo)
-        if build is not None:
-            return next(model for model in models if model.build == build)
+        models = {model.build: model for model in cached if model.repo == repo}
+        try:
+            if models:
+                return models[choose_build(list(models), reference.quant, repo=repo, drafts=reference.drafts)]
+        except UsageError:
+            if reference.quant is None:
+                raise
     raise _make_missing_error(cache, reference, cached)
-
-
-def _choose(builds: Sequence[RepoBuild], reference: HubReference, repo: str) -> RepoBuild | None:
-    """Return the build that the reference names; None if there is none. Raises UsageError if several match."""
-    if not builds:
-        return None
-    try:
-        return choose_build(builds, reference.quant, repo=repo, drafts=reference.drafts)
-    except UsageError:
-        if reference.quant is None:
-            raise
-        return None
 
 
 def _make_missing_error(cache: Path, reference: HubReference, cached: Sequence[CachedModel] = ()) -> ModelFileError:
@@ -274,12 +265,12 @@ def make_hub_reference(parsed: Profile | Repo, catalog: Catalog, *, drafts: bool
     known = find_known_target(parsed, catalog)
     size = known.quantization(parsed.quant or DEFAULT_QUANT) if known else None
     size_bytes = size.num_bytes if size else None
-    if isinstance(parsed, Repo):
-        text = f"{parsed.name}:{parsed.quant}" if parsed.quant else parsed.name
-        return HubReference(text, (parsed.name,), parsed.quant, size_bytes, drafts)
-    target = catalog.target(parsed.id, parsed.quant)
-    text = f"{target.id}:{parsed.quant}" if parsed.quant else target.id
-    return HubReference(text, target.repos, parsed.quant, size_bytes, drafts)
+    if isinstance(parsed, Profile):
+        target = catalog.target(parsed.id, parsed.quant)
+        name, repos = target.id, target.repos
+    else:
+        name, repos = parsed.name, (parsed.name,)
+    return HubReference(f"{name}:{parsed.quant}" if parsed.quant else name, repos, parsed.quant, size_bytes, drafts)
 
 
 def resolve_draft_reference(text: str, catalog: Catalog) -> HubReference:

@@ -24,10 +24,10 @@ from eaglelocal.core.terminal_text import make_printable
 from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS, REFERENCE_KEY
-from eaglelocal.gguf.header import ArrayValue, Header, Shard, ValueType
+from eaglelocal.gguf.header import ArrayValue, Header, Shard
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor
+from eaglelocal.gguf.writer import StreamedTensor, list_entries
 from eaglelocal.hub.derived.recipes import WRITTEN_TYPES, Inflation, LayerDrop, Recipe
 from eaglelocal.hub.inflation.generated_files import (
     FilePlan,
@@ -95,7 +95,7 @@ def derive_target(source: Header, recipe: Recipe, reference: str) -> DerivedFile
         SOURCE_KEY: source.path.absolute().as_uri(),
         SOURCE_HASH_KEY: digest,
     }
-    added = [KeyValue(key, ValueType.STRING, text) for key, text in labels.items() if key not in names]
+    added = list_entries({key: text for key, text in labels.items() if key not in names})
     plan = replace(plan, changed=[*plan.changed, *added])
     return replace(made, plan=plan, header=plan.sketch_header(recipe.quantized_to))
 
@@ -218,7 +218,7 @@ def _plan_drop(source: Header, num_layers: int) -> FilePlan:
         raise UsageError(f"cannot leave out {num_layers} layers of {model.name}: it has {model.n_layer}", hint=hint)
     dropped = choose_dropped(model.n_layer, num_layers)
     kept = [layer for layer in range(model.n_layer) if layer not in dropped]
-    changed = [KeyValue(f"{model.architecture}.block_count", ValueType.UINT32, len(kept))]
+    changed = list_entries({f"{model.architecture}.block_count": len(kept)})
     return FilePlan(source, changed, list(_copy_tensors(source, {layer: new for new, layer in enumerate(kept)})))
 
 

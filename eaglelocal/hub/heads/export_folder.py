@@ -27,7 +27,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import is_medusa
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads.head_folder import CONFIG, REPOSITORY, WEIGHTS_SUFFIX
-from eaglelocal.hub.heads.head_store import WRITER, check_disk, is_abandoned, name_writer
+from eaglelocal.hub.heads.head_store import WRITER, check_disk, count_share, is_abandoned, name_writer
 from eaglelocal.hub.heads.safetensors_files import SHARD_BYTES, OutgoingTensor, write_shards
 from eaglelocal.hub.hub_cache import find_cached, resolve_draft_reference
 from eaglelocal.hub.inventory import list_imported
@@ -130,18 +130,12 @@ def write_head_folder(
 
     Raises ResourceError if the disk is full or cannot be written, and then leaves nothing behind.
     """
-    total, done = sum(tensor.nbytes for tensor in tensors), 0
-
-    def count(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        on_progress(done / total)
-
+    total = sum(tensor.nbytes for tensor in tensors)
     try:
         make_folder(folder.parent, SHARED)
         check_disk(folder.parent, total, remedy="choose a folder of another disk")
         with _partial_folder(folder) as partial:
-            files = write_shards(partial, tensors, on_bytes=count, shard_bytes=shard_bytes)
+            files = write_shards(partial, tensors, on_bytes=count_share(total, on_progress), shard_bytes=shard_bytes)
             (partial / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
             for file in partial.iterdir():
                 flush_file(file)

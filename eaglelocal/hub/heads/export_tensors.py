@@ -15,13 +15,20 @@ from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.eagle_info import MASK_HIDDEN_KEY, EagleInfo
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.tensors import Bytes, read_indices, read_span, read_tensor
+from eaglelocal.gguf.tensors import read_indices, read_span, read_tensor
 from eaglelocal.gguf.upper_layers import DRAFT_TOKENS_KEY
 from eaglelocal.hub.heads.convert import LAYER_MATRICES, LAYER_VECTORS, VECTORS
 from eaglelocal.hub.heads.head_config import TAPS_KEY
 from eaglelocal.hub.heads.rope import read_rope_keys
 from eaglelocal.hub.heads.safetensors_files import Floats, Ints, OutgoingTensor
-from eaglelocal.hub.heads.tensor_names import MASK_HIDDEN, PIECE_BYTES, TYPES, Rows, encode, name_upper_layer
+from eaglelocal.hub.heads.tensor_names import (
+    MASK_HIDDEN,
+    TYPES,
+    Rows,
+    encode_pieces,
+    name_upper_layer,
+    separate_rows,
+)
 
 FLOAT_TYPES = ("F32", "F16", "BF16")  # tensors that both kinds of files have, under these names
 KEEP = "keep"  # instead of a type: the file's own
@@ -114,20 +121,6 @@ def _convert_layer(head: ExportHead, layer: int) -> Iterator[OutgoingTensor]:
         yield _read_matrix(head, _name(head, before + source), block + name)
 
 
-def separate_rows(rows: Rows, head_dim: int) -> Rows:
-    """Return a reader of rows of queries or keys in transformers' order, the inverse of `interleave_rows`.
-
-    Within each head, rows 2i and 2i + 1 become row i and row i + d/2.
-    """
-    order = np.arange(head_dim).reshape(-1, 2).T.reshape(-1)
-
-    def read(first: int, end: int) -> Floats:
-        heads = rows(first, end).reshape((end - first) // head_dim, head_dim, -1)
-        return heads[:, order].reshape(end - first, -1)
-
-    return read
-
-
 def _permute_fc(head: ExportHead) -> OutgoingTensor:
     rows = _reader(head.header, "fc.weight")
     return _read_matrix(head, "fc.weight", "fc.weight", rows=lambda first, end: _permute_taps(head, rows(first, end)))
@@ -176,13 +169,7 @@ def _read_matrix(
     """Return a matrix, read in pieces of whole blocks of `multiple_of` rows."""
     read, dtype = rows or _reader(head.header, name), head.dtype(name)
     columns, num_rows = head.header.tensors[name].shape
-    step = max(1, PIECE_BYTES // (4 * columns * multiple_of)) * multiple_of
-    kind = GGML_TYPES_BY_NAME[dtype]
-
-    def pieces() -> Iterator[Bytes]:
-        for first in range(0, num_rows, step):
-            yield encode(read(first, min(first + step, num_rows)), kind, source)
-
+    pieces = encode_pieces(source, read, (num_rows, columns), GGML_TYPES_BY_NAME[dtype], block=multiple_of)
     return OutgoingTensor(source, dtype, (num_rows, columns), pieces)
 
 

@@ -174,13 +174,7 @@ def _make_write_error(place: Path, error: OSError) -> ResourceError:
 
 def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTensor], on_progress: Progress) -> None:
     first, *upper = split_head(entries, tensors)
-    total, done = sum(tensor.nbytes for part in (first, *upper) for tensor in part.tensors), 0
-
-    def count(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        on_progress(done / total)
-
+    count = count_share(sum(tensor.nbytes for part in (first, *upper) for tensor in part.tensors), on_progress)
     try:
         _make_folder(path.parent)
         check_disk(path.parent, max_file_bytes(entries, tensors), remedy="`--type q8_0`")
@@ -196,6 +190,18 @@ def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTe
             )
     except OSError as error:
         raise _make_write_error(path.parent, error) from error
+
+
+def count_share(total_bytes: int, on_progress: Progress) -> Callable[[int], None]:
+    """Return a callback that takes the size of each piece written, and reports the share that is done."""
+    done_bytes = 0
+
+    def count(num_bytes: int) -> None:
+        nonlocal done_bytes
+        done_bytes += num_bytes
+        on_progress(done_bytes / total_bytes)
+
+    return count
 
 
 def check_disk(folder: Path, wanted_bytes: int, *, remedy: str) -> None:

@@ -219,34 +219,48 @@ def convert_matrix(name: str, rows: Rows, shape: tuple[int, int], kind: str, *, 
     num_rows, columns = shape
     wanted = GGML_TYPES_BY_NAME[TYPES[kind]]
     encoded = wanted if columns % wanted.block_elements == 0 else GGML_TYPES_BY_NAME["F16"]
+    return StreamedTensor(name, (columns, num_rows), encoded, encode_pieces(name, rows, shape, encoded, block=block))
+
+
+def encode_pieces(
+    name: str, rows: Rows, shape: tuple[int, int], kind: GgmlType, *, block: int = 1
+) -> Callable[[], Iterator[Bytes]]:
+    """Return the bytes of a matrix [rows, columns], in pieces of whole blocks of rows.
+
+    Reading them raises ModelFileError where a number does not fit the type.
+    """
+    num_rows, columns = shape
     step = max(1, PIECE_BYTES // (4 * columns * block)) * block
 
     def pieces() -> Iterator[Bytes]:
         for first in range(0, num_rows, step):
-            yield encode(rows(first, min(first + step, num_rows)), encoded, name)
+            values = rows(first, min(first + step, num_rows))
+            if kind.name == "F16" and float(np.abs(values).max(initial=0.0)) > MAX_F16:
+                raise ModelFileError(f"{name} has numbers that f16 cannot hold", hint="`--type bf16`")
+            yield encode_rows(values, kind).reshape(-1)
 
-    return StreamedTensor(name, (columns, num_rows), encoded, pieces)
-
-
-def encode(values: Floats, kind: GgmlType, name: str) -> Bytes:
-    """Encode floats. Raises ModelFileError where a number does not fit the type."""
-    if kind.name == "F16" and float(np.abs(values).max(initial=0.0)) > MAX_F16:
-        raise ModelFileError(f"{name} has numbers that f16 cannot hold", hint="`--type bf16`")
-    return encode_rows(values, kind).reshape(-1)
+    return pieces
 
 
-def interleave_rows(source: StoredTensor, head_dim: int) -> Rows:
+def interleave_rows(rows: Rows, head_dim: int) -> Rows:
     """Return a reader of rows of queries or keys in llama.cpp's order.
 
     Within each head, row i and row i + d/2 become 2i and 2i + 1.
     """
-    order = np.arange(head_dim).reshape(2, -1).T.reshape(-1)
+    return _reorder_rows(rows, np.arange(head_dim).reshape(2, -1).T.reshape(-1))
 
-    def rows(first: int, end: int) -> Floats:
-        heads = source.rows(first, end).reshape((end - first) // head_dim, head_dim, -1)
+
+def separate_rows(rows: Rows, head_dim: int) -> Rows:
+    """Return a reader of rows of queries or keys in transformers' order, the inverse of `interleave_rows`."""
+    return _reorder_rows(rows, np.arange(head_dim).reshape(-1, 2).T.reshape(-1))
+
+
+def _reorder_rows(rows: Rows, order: Ints) -> Rows:
+    def read(first: int, end: int) -> Floats:
+        heads = rows(first, end).reshape((end - first) // len(order), len(order), -1)
         return heads[:, order].reshape(end - first, -1)
 
-    return rows
+    return read
 
 
 def scale_columns(source: StoredTensor, gains: Floats | None, *, num_columns: int) -> Rows:

@@ -12,10 +12,10 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, MASK_HIDDEN_KEY, TARGET_NAME_KEY, EagleInfo
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
-from eaglelocal.gguf.header import Header, Scalar, ValueType
+from eaglelocal.gguf.header import Header, Scalar
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_indices, stream_indices, stream_vector
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor
+from eaglelocal.gguf.writer import StreamedTensor, list_entries
 from eaglelocal.hub.inflation.generated_files import FilePlan
 from eaglelocal.hub.inflation.inflated_sizes import BLOCK_STEP, LlamaShape, ModelSize, choose_head, choose_target
 from eaglelocal.hub.inflation.widen import (
@@ -31,6 +31,7 @@ from eaglelocal.hub.inflation.widen import (
 
 INFLATED_FROM_KEY = "eaglelocal.inflated_from"
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
+Keys = dict[str, Scalar | tuple[Scalar, ...]]
 _EPS = "attention.layer_norm_rms_epsilon"
 _ROPE = "rope_freqs.weight"
 
@@ -42,9 +43,9 @@ def plan_target(size: ModelSize, source: Header, *, step: int = BLOCK_STEP) -> F
     """
     model, growth = ModelInfo.from_header(source), grow_target(size, source, step=step)
     tensors = _make_tensors(source, _widen_target(SourceFile.of(source), growth), size)
-    changed = _label_entries(source, size, make_inflated_name(model.name, size))
-    changed += _shape_entries("llama", growth.new, _read_number(source, f"llama.{_EPS}") * growth.eps_factor)
-    return FilePlan(source, changed, tensors)
+    eps = _read_number(source, f"llama.{_EPS}") * growth.eps_factor
+    keys = _label(source, size, make_inflated_name(model.name, size)) | _describe_shape("llama", growth.new, eps)
+    return FilePlan(source, list_entries(keys), tensors)
 
 
 def plan_head(size: ModelSize, source: Header, target: Header, growth: Growth) -> FilePlan:
@@ -54,18 +55,18 @@ def plan_head(size: ModelSize, source: Header, target: Header, growth: Growth) -
     grown = choose_head(growth.new, small, eagle.draft_vocab or eagle.n_vocab)
     head = _Head(SourceFile.of(source), SourceFile.of(target), eagle, Growth(small, grown), growth)
     tensors = _make_tensors(source, head.tensors(), size)
-    changed = _label_entries(source, size, f"draft head of the {eagle.name} at the cost of {size.phrase}'s")
-    changed += _shape_entries("eagle3", grown, eagle.rms_eps * head.growth.eps_factor)
-    if eagle.target_name:
-        target_name = make_inflated_name(eagle.target_name, size)
-        changed.append(KeyValue(TARGET_NAME_KEY, ValueType.STRING, target_name))
-    # the engine's norm of the taps covers the target's width, which grew by another factor
-    tap_eps = eagle.fc_norm_eps * growth.eps_factor
-    changed.append(KeyValue("eagle3.target_hidden_size", ValueType.UINT32, growth.new.width))
-    changed.append(KeyValue(FC_NORM_EPS_KEY, ValueType.FLOAT32, tap_eps))
+    eps = eagle.rms_eps * head.growth.eps_factor
+    keys = {
+        **_label(source, size, f"draft head of the {eagle.name} at the cost of {size.phrase}'s"),
+        **_describe_shape("eagle3", grown, eps),
+        **({TARGET_NAME_KEY: make_inflated_name(eagle.target_name, size)} if eagle.target_name else {}),
+        "eagle3.target_hidden_size": growth.new.width,
+        # the engine's norm of the taps covers the target's width, which grew by another factor
+        FC_NORM_EPS_KEY: eagle.fc_norm_eps * growth.eps_factor,
+    }
     if eagle.mask is not None:
-        changed.append(KeyValue(MASK_HIDDEN_KEY, ValueType.ARRAY, _pad_mask(source, growth), ValueType.FLOAT32))
-    return FilePlan(source, changed, tensors)
+        keys[MASK_HIDDEN_KEY] = _pad_mask(source, growth)
+    return FilePlan(source, list_entries(keys), tensors)
 
 
 def grow_target(size: ModelSize, source: Header, *, step: int = BLOCK_STEP) -> Growth:
@@ -118,29 +119,28 @@ def _check_source_shape(name: str, shape: LlamaShape, value_dim: int) -> None:
         )
 
 
-def _shape_entries(prefix: str, shape: LlamaShape, eps: float) -> list[KeyValue]:
-    counts = {
-        "block_count": shape.layers,
-        "embedding_length": shape.width,
-        "feed_forward_length": shape.ffn,
-        "attention.head_count": shape.heads,
-        "attention.head_count_kv": shape.kv_heads,
-        "attention.key_length": shape.head_dim,
-        "attention.value_length": shape.head_dim,
+def _describe_shape(prefix: str, shape: LlamaShape, eps: float) -> Keys:
+    return {
+        f"{prefix}.block_count": shape.layers,
+        f"{prefix}.embedding_length": shape.width,
+        f"{prefix}.feed_forward_length": shape.ffn,
+        f"{prefix}.attention.head_count": shape.heads,
+        f"{prefix}.attention.head_count_kv": shape.kv_heads,
+        f"{prefix}.attention.key_length": shape.head_dim,
+        f"{prefix}.attention.value_length": shape.head_dim,
+        f"{prefix}.{_EPS}": eps,
     }
-    entries = [KeyValue(f"{prefix}.{key}", ValueType.UINT32, value) for key, value in counts.items()]
-    return [*entries, KeyValue(f"{prefix}.{_EPS}", ValueType.FLOAT32, eps)]
 
 
-def _label_entries(source: Header, size: ModelSize, name: str) -> list[KeyValue]:
+def _label(source: Header, size: ModelSize, name: str) -> Keys:
     origin = f"{source.metadata.get('general.name', source.path.name)}, {source.tensor_bytes / 1e6:.1f} MB"
-    return [
-        KeyValue("general.name", ValueType.STRING, name),
-        KeyValue("general.size_label", ValueType.STRING, size.label.replace(" ", "")),
-        KeyValue("general.file_type", ValueType.UINT32, FILE_TYPE_IDS[size.type]),
-        KeyValue("general.quantization_version", ValueType.UINT32, 2),
-        KeyValue(INFLATED_FROM_KEY, ValueType.STRING, origin),
-    ]
+    return {
+        "general.name": name,
+        "general.size_label": size.label.replace(" ", ""),
+        "general.file_type": FILE_TYPE_IDS[size.type],
+        "general.quantization_version": 2,
+        INFLATED_FROM_KEY: origin,
+    }
 
 
 def make_inflated_name(name: str, size: ModelSize) -> str:
