@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar, cast
@@ -20,7 +21,7 @@ from eaglelocal import locations
 from eaglelocal.catalog.draft_entries import EVERY_TARGET, DraftEntry, read_draft
 from eaglelocal.catalog.reference import Profile, is_ollama_tag, parse_reference, split_entry
 from eaglelocal.catalog.target_entries import QuantLoss, TargetEntry, read_quant, read_target
-from eaglelocal.catalog.toml_table import TomlTable, Value
+from eaglelocal.catalog.toml_table import TomlTable, Value, limits
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.byte_sizes import GIB, MIB
 from eaglelocal.core.draft import DRAFT_WORDS
@@ -91,11 +92,12 @@ def load_catalog(*, user_folder: Path | None = None) -> Catalog:
     user_folder  None: the config folder
     """
     folders = _folders(user_folder)
+    quants = TomlTable.of_file(folders[0] / QUANTS)
     catalog = Catalog(
         targets=_read_entries(folders, TARGETS, read_target, is_one_per_file=True),
         drafts=_read_entries(folders, DRAFTS, read_draft, is_one_per_file=False),
         machines=load_machines(user_folder=user_folder),
-        quants=_read_quants(folders[0]),
+        quants=MappingProxyType({name: read_quant(name, table) for name, table in quants.tables()}),
     )
     _check_names(catalog)
     return catalog
@@ -183,12 +185,6 @@ def _list_files(folders: tuple[Path, ...], folder_name: str) -> Iterator[Path]:
     """Yield the shipped files first, so that the user's entries replace them."""
     for folder in folders:
         yield from sorted((folder / folder_name).glob("*.toml"))
-
-
-def _read_quants(profiles: Path) -> Mapping[str, QuantLoss]:
-    return MappingProxyType(
-        {name: read_quant(name, table) for name, table in TomlTable.of_file(profiles / QUANTS).tables()}
-    )
 
 
 def _suggest(word: str, known: Mapping[str, object], *, otherwise: str) -> str:
@@ -282,16 +278,17 @@ class KnownMachine:
     num_gpus: int  # cards
     memory_bytes: int
     gpu_limit_bytes: int | None  # the part of unified memory that the GPU may use
-    bandwidth_gb_s: float  # 10^9 bytes per second, of the memory in `memory_bytes`
-    reached_share: float  # relative to the share that such kernels usually reach; lower for HBM and double chips
-    fp16_tflops: float | None
+    bandwidth_gb_s: float = field(metadata=limits(0.1, MAX_GB_S))  # 10^9 bytes per second, of `memory_bytes`
+    # relative to the share that such kernels usually reach; lower for HBM and double chips
+    reached_share: float = field(default=1.0, metadata=limits(0.1, 1.5))
+    fp16_tflops: float | None = field(metadata=limits(0.1))
     capability: str | None
     ram_bytes: int  # main memory; equals memory_bytes if it is shared
     host_bandwidth_gb_s: float
     reported_tok_s: Mapping[str, Value]
-    notes: str
-    source: str
-    confidence: str
+    notes: str = ""
+    source: str = ""
+    confidence: str = ""
     field_confidence: Mapping[str, Value]
 
     @property
@@ -306,42 +303,26 @@ class KnownMachine:
 
 def read_machine(id: str, table: TomlTable) -> KnownMachine:
     """Read and check an entry. Raises UsageError that names file and key."""
-    kind = table.text("kind")
-    memory = table.count("memory_mib", minimum=1, maximum=MAX_MIB) * MIB
-    bandwidth = table.number("bandwidth_gb_s", minimum=0.1, maximum=MAX_GB_S)
-    limit = table.optional_count("gpu_limit_mib", minimum=1, maximum=memory // MIB)
-    is_discrete = kind in (CUDA, VULKAN) and limit is None  # only shared memory has one
-    num_gpus = table.optional_count("num_gpus", minimum=0 if not is_discrete else 1, maximum=MAX_GPUS)
-    ram_gib, host_bandwidth = _read_host(table, is_discrete=is_discrete)
-    machine = KnownMachine(
+    kind = table.require("kind", table.text("kind"))
+    memory_mib = table.require("memory_mib", table.count("memory_mib", minimum=1, maximum=MAX_MIB))
+    limit_mib = table.count("gpu_limit_mib", minimum=1, maximum=memory_mib)
+    has_cards = kind in (CUDA, VULKAN) and limit_mib is None  # only shared memory has a limit
+    num_gpus = table.count("num_gpus", minimum=1 if has_cards else 0, maximum=MAX_GPUS)
+    ram_gib = table.number("ram_gib", minimum=0.1, maximum=MAX_MIB / 1024)
+    host_bandwidth = table.number("host_bandwidth_gb_s", minimum=0.1, maximum=MAX_GB_S)
+    if has_cards:
+        table.require("ram_gib", ram_gib)
+        table.require("host_bandwidth_gb_s", host_bandwidth)
+    machine = table.read(
+        KnownMachine,
         id=id,
-        name=table.text("name"),
-        aliases=table.texts("aliases"),
         kind=kind,
-        num_gpus=(num_gpus or 1) if is_discrete else 0,
-        memory_bytes=memory,
-        gpu_limit_bytes=limit * MIB if limit is not None else None,
-        bandwidth_gb_s=bandwidth,
-        reached_share=table.optional_number("reached_share", minimum=0.1, maximum=1.5) or 1.0,
-        fp16_tflops=table.optional_number("fp16_tflops", minimum=0.1),
-        capability=table.optional_text("capability"),
-        ram_bytes=round(ram_gib * GIB) if ram_gib is not None else memory,
-        host_bandwidth_gb_s=bandwidth if host_bandwidth is None else host_bandwidth,
-        reported_tok_s=MappingProxyType(dict(table.values("reported_tok_s"))),
-        notes=table.optional_text("notes") or "",
-        source=table.optional_text("source") or "",
-        confidence=table.optional_text("confidence") or "",
-        field_confidence=MappingProxyType(dict(table.values("field_confidence"))),
+        num_gpus=(num_gpus or 1) if has_cards else 0,
+        memory_bytes=memory_mib * MIB,
+        gpu_limit_bytes=None if limit_mib is None else limit_mib * MIB,
+        ram_bytes=memory_mib * MIB if ram_gib is None else round(ram_gib * GIB),
+        host_bandwidth_gb_s=host_bandwidth,
     )
-    table.close()
     if kind not in KINDS:
         raise table.error(f"{id}.kind must be one of {', '.join(KINDS)}, not {kind!r}")
-    return machine
-
-
-def _read_host(table: TomlTable, *, is_discrete: bool) -> tuple[float | None, float | None]:
-    """Return GiB and bandwidth (10^9 bytes per second) of main memory; machines with cards must state both."""
-    bounds = {"ram_gib": MAX_MIB / 1024, "host_bandwidth_gb_s": MAX_GB_S}
-    read = table.number if is_discrete else table.optional_number
-    ram_gib, bandwidth = (read(key, minimum=0.1, maximum=maximum) for key, maximum in bounds.items())
-    return ram_gib, bandwidth
+    return machine if host_bandwidth else replace(machine, host_bandwidth_gb_s=machine.bandwidth_gb_s)

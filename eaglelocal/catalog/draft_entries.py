@@ -7,10 +7,11 @@ acceptance length), those for chat if there are several benchmarks.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from types import MappingProxyType
 
 from eaglelocal.catalog.target_entries import EntryShape
-from eaglelocal.catalog.toml_table import TomlTable, Value
+from eaglelocal.catalog.toml_table import TomlTable, Value, limits
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.architectures import (
     HYBRID_ARCHITECTURES,
@@ -43,13 +44,13 @@ class DraftEntry:
     file: str | None  # in gguf_repo
     needs_import: bool  # no GGUF is published
     dialect: str | None  # the project that wrote the checkpoint, and its model class
-    num_draft_tokens: int  # the initial draft length
+    num_draft_tokens: int = field(metadata=limits(maximum=MAX_DRAFTED))  # the initial draft length
     sizes: Mapping[str, int]  # bytes by type: bf16, q8_0, q4_k; `file` where there is one file
     size_confidence: str | None
-    kv_bytes_per_token: int | None  # in f16
+    kv_bytes_per_token: int | None = field(metadata=limits(maximum=MAX_KV_BYTES))  # in f16
     parameters_m: float | None  # in 10^6
     draft_vocab: int | None
-    own_embeddings: bool | None
+    own_embeddings: bool
     norm_before_fc: bool
     fc_norm: bool
     norm_output: bool
@@ -57,12 +58,12 @@ class DraftEntry:
     drafts_in_parallel: bool  # a P-EAGLE head: all tokens in one pass through four layers
     keeps_state: bool  # a model with recurrent state of its own
     acceptance_lengths: tuple[tuple[int, float], ...]
-    acceptance_text: str  # the kind of text that they were reported for; empty: many kinds, or not stated
+    acceptance_text: str = ""  # the kind of text that they were reported for; empty: many kinds, or not stated
     reported: Mapping[str, Value]
-    status: str  # of llama.cpp's support for it
+    status: str = ""  # of llama.cpp's support for it
     license: str | None
     gated: bool
-    notes: str
+    notes: str = ""
     source: str
     confidence: str
 
@@ -82,41 +83,8 @@ class DraftEntry:
 
 def read_draft(id: str, table: TomlTable) -> DraftEntry:
     """Read and check an entry. Raises UsageError that names file and key."""
-    entry = DraftEntry(
-        id=id,
-        kind=table.text("kind"),
-        targets=tuple(target.lower() for target in table.texts("targets")),
-        repo=table.optional_text("repo"),
-        source_repo=table.optional_text("source_repo"),
-        source_revision=table.optional_text("source_revision"),
-        gguf_repo=table.optional_text("gguf_repo"),
-        file=table.optional_text("file"),
-        needs_import=table.flag("needs_import"),
-        dialect=table.optional_text("dialect"),
-        num_draft_tokens=table.count("num_draft_tokens", maximum=MAX_DRAFTED),
-        sizes=_read_sizes(table.optional_table("sizes")),
-        size_confidence=table.optional_text("size_confidence"),
-        kv_bytes_per_token=table.optional_count("kv_bytes_per_token", maximum=MAX_KV_BYTES),
-        parameters_m=table.optional_number("parameters_m"),
-        draft_vocab=table.optional_count("draft_vocab"),
-        own_embeddings=table.flag("own_embeddings"),
-        norm_before_fc=table.flag("norm_before_fc"),
-        fc_norm=table.flag("fc_norm"),
-        norm_output=table.flag("norm_output"),
-        taps_more_layers=table.flag("taps_more_layers"),
-        drafts_in_parallel=table.flag("drafts_in_parallel"),
-        keeps_state=table.flag("keeps_state"),
-        acceptance_lengths=table.pairs("acceptance_lengths"),
-        acceptance_text=table.optional_text("acceptance_text") or "",
-        reported=MappingProxyType(dict(table.values("reported"))),
-        status=table.optional_text("status") or "",
-        license=table.optional_text("license"),
-        gated=table.flag("gated"),
-        notes=table.optional_text("notes") or "",
-        source=table.text("source"),
-        confidence=table.text("confidence"),
-    )
-    table.close()
+    targets = tuple(target.lower() for target in table.texts("targets") or ())
+    entry = table.read(DraftEntry, id=id, targets=targets, sizes=_read_sizes(table.table("sizes")))
     if entry.kind not in KINDS:
         raise table.error(f"{id}.kind must be one of {', '.join(KINDS)}, not {entry.kind!r}")
     for drafted, tokens in entry.acceptance_lengths:
@@ -132,7 +100,7 @@ def read_draft(id: str, table: TomlTable) -> DraftEntry:
 def _read_sizes(table: TomlTable | None) -> Mapping[str, int]:
     if table is None:
         return MappingProxyType({})
-    sizes = {key: table.optional_count(key, minimum=1) for key in ("bf16", "f16", "q8_0", "q4_k", "file")}
+    sizes = {key: table.count(key, minimum=1) for key in ("bf16", "f16", "q8_0", "q4_k", "file")}
     table.close()
     return MappingProxyType({key: size for key, size in sizes.items() if size is not None})
 
@@ -140,17 +108,12 @@ def _read_sizes(table: TomlTable | None) -> Mapping[str, int]:
 # ---- unsupported drafts: reasons why the engine cannot use a draft of the catalog for a target
 #
 # Compares only kinds and architectures; gguf/draft_pairing.py checks whether one file fits another.
-def cannot_roll_back(target: EntryShape) -> bool:
-    """Return whether the target has recurrent state that cannot be rolled back after a rejected token."""
-    keeps_state = bool(target.state_bytes) or target.architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
-    return keeps_state and target.architecture not in ROLLBACK_ARCHITECTURES
-
-
 def find_unsupported_reason(draft: DraftEntry, target: EntryShape) -> str:
     """Return why the draft cannot be used with this target; empty if it can."""
     if draft.kind == MTP and target.architecture not in MTP_ARCHITECTURES:
         return describe_unused(target.architecture)
-    if cannot_roll_back(target):
+    keeps_state = bool(target.state_bytes) or target.architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
+    if keeps_state and target.architecture not in ROLLBACK_ARCHITECTURES:
         return f"{target.architecture} has recurrent state, which cannot be rolled back yet"
     if draft.keeps_state:
         return "the draft has recurrent state, which cannot be rolled back"

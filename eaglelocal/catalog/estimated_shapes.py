@@ -19,7 +19,7 @@ from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.writer import BEST_TYPE
 
 Q4_0_BITS, Q6_K_BITS, Q8_0_BITS = 4.5, 6.5625, 8.5
-# bits per embedding value, by prefix of the quantization's name; the output has at least Q6_K
+# bits per embedding value, by prefix of the quantization's name (others: Q8_0); the output has at least Q6_K
 EMBEDDING_BITS: Mapping[str, float] = MappingProxyType(
     {
         "F32": 32.0, "F16": 16.0, "BF16": 16.0, "Q8": Q8_0_BITS, "MXFP4": Q8_0_BITS, "Q6": Q6_K_BITS, "Q5": 5.5,
@@ -53,6 +53,9 @@ def estimate_target_shape(outline: EntryShape, quant: str, num_bytes: int) -> Mo
     layers = _spread_layers(outline)
     states = _spread_states(outline, layers)
     windowed = outline.windowed if outline.windowed in layers else None
+    experts, expert_share = outline.experts, compute_expert_share(outline)
+    idle_share = expert_share * (1.0 - experts.used / experts.count) if experts else 0.0  # of experts not routed to
+    layer_bytes = int(split.layers * expert_share) // outline.n_layer
     return ModelShape(
         architecture=outline.architecture,
         n_layer=outline.n_layer,
@@ -64,32 +67,27 @@ def estimate_target_shape(outline: EntryShape, quant: str, num_bytes: int) -> Mo
         kv_heads=tuple(layer.kv_heads if layer else 0 for layer in layers),
         windows=tuple(layer.window if layer else None for layer in layers),
         layer_states=states,
-        n_ff=max(outline.n_ff, outline.experts.n_ff * outline.experts.used if outline.experts else 0),
+        n_ff=max(outline.n_ff, experts.n_ff * experts.used if experts else 0),
         weights_bytes=num_bytes,
         embedding_bytes=split.embedding,
         output_bytes=split.output,
-        active_bytes=split.output + split.tied_output + int(split.layers * (1.0 - compute_idle_share(outline))),
+        active_bytes=split.output + split.tied_output + int(split.layers * (1.0 - idle_share)),
         max_context=outline.max_context,
         tied_output_bytes=split.tied_output,
-        expert_bytes=_compute_expert_bytes(outline, split),
+        expert_bytes=(layer_bytes,) * outline.n_layer if layer_bytes else (),  # as if all layers were alike
         n_layer_embd=_count_layer_embeddings(outline) // outline.n_vocab,
-        n_expert=outline.experts.count if outline.experts else 0,
-        n_expert_used=outline.experts.used if outline.experts else 0,
+        n_expert=experts.count if experts else 0,
+        n_expert_used=experts.used if experts else 0,
         window_key_dim=windowed.head_dim if windowed else None,
         window_value_dim=windowed.value_dim if windowed else None,
         n_inner=2 * outline.n_embd if any(states) else 0,
     )
 
 
-def find_embedding_bits(quant: str) -> float:
-    """Return the bits per value of the token embeddings in this quantization; unknown names count as Q8_0."""
-    name = quant.upper().removeprefix("UD-")
-    return next((bits for stem, bits in EMBEDDING_BITS.items() if name.startswith(stem)), Q8_0_BITS)
-
-
 def _split_file(outline: EntryShape, quant: str, num_bytes: int) -> _FileParts:
     """Split a file's bytes. Tied embeddings are stored in the output's type; the rest belongs to the layers."""
-    values, bits = outline.n_vocab * outline.n_embd, find_embedding_bits(quant)
+    values, name = outline.n_vocab * outline.n_embd, quant.upper().removeprefix("UD-")
+    bits = next((bits for stem, bits in EMBEDDING_BITS.items() if name.startswith(stem)), Q8_0_BITS)
     output = int(values * max(bits, Q6_K_BITS) / 8)
     tokens = output if outline.ties_embeddings else int(values * bits / 8)
     own_output = 0 if outline.ties_embeddings else output
@@ -114,22 +112,10 @@ def _count_layer_embeddings(outline: EntryShape) -> int:
     return int(max(idle - outline.n_vocab * outline.n_embd, 0.0))
 
 
-def _compute_expert_bytes(outline: EntryShape, split: _FileParts) -> tuple[int, ...]:
-    """Return the bytes of each layer's experts, as if all layers were alike; empty without experts."""
-    layer_bytes = int(split.layers * compute_expert_share(outline)) // outline.n_layer
-    return (layer_bytes,) * outline.n_layer if layer_bytes else ()
-
-
-def compute_idle_share(outline: EntryShape) -> float:
-    """Return the share of the layers that one token does not read: the experts it is not routed to."""
-    experts = outline.experts
-    return compute_expert_share(outline) * (1.0 - experts.used / experts.count) if experts and experts.count else 0.0
-
-
 def compute_expert_share(outline: EntryShape) -> float:
     """Return the share of the layers' parameters that belongs to experts, at most 0.98."""
     experts = outline.experts
-    if experts is None or not experts.count:
+    if experts is None:
         return 0.0
     embeddings = outline.n_vocab * outline.n_embd * (1 if outline.ties_embeddings else 2)
     in_layers = max(outline.parameters_b * 1e9 - embeddings, 1.0)
@@ -257,9 +243,12 @@ def estimate_draft_shape(draft: DraftEntry, target: EntryShape) -> ModelShape | 
 
 def _eagle_shape(draft: DraftEntry, target: EntryShape, num_bytes: int, kind: str) -> ModelShape:
     """Return the shape of an EAGLE head as it is loaded: as wide as its target, and requantized if that is lighter."""
-    embedding = _estimate_own_embeddings(draft, target, num_bytes)
-    if kind in HEAVY_BITS:
-        num_bytes = _compute_light_bytes(num_bytes, embedding, HEAVY_BITS[kind])
+    # some published heads borrow the target's embeddings although their entry states embeddings of their own
+    embedding = int(target.n_vocab * target.n_embd * Q8_0_BITS / 8) if draft.own_embeddings else 0
+    embedding = embedding if embedding < num_bytes else 0
+    if kind in HEAVY_BITS:  # its requantized copy (gguf/writer.py) has embeddings in 8 bits
+        bits = HEAVY_BITS[kind]
+        num_bytes = int(embedding + max(num_bytes - embedding * bits / Q8_0_BITS, 0.0) * Q4_0_BITS / bits)
     num_layers = P_EAGLE_LAYERS if draft.drafts_in_parallel else 1
     shape = _draft_shape(
         EAGLE,
@@ -337,35 +326,13 @@ def _fit_layers(draft: DraftEntry, likely_layers: Sequence[int], *, n_embd: int,
     """Return layers of this width whose keys and values have the size that the entry states, likely
     layer counts first.
     """
-    num_layers, head_dim, kv_heads = _find_heads(draft.kv_bytes_per_token or 0, likely_layers)
+    values = (draft.kv_bytes_per_token or 0) // 4  # keys and values, of two bytes each
+    fitting = (
+        (num_layers, head_dim)
+        for num_layers in likely_layers
+        for head_dim in HEAD_DIMS
+        if values and values % (num_layers * head_dim) == 0
+    )
+    num_layers, head_dim = next(fitting, (likely_layers[0], HEAD_DIMS[-1]))
+    kv_heads = -(-values // (num_layers * head_dim))
     return _DraftLayers(num_layers, head_dim, kv_heads, n_embd, max(n_embd // head_dim, kv_heads), n_ff)
-
-
-def _find_heads(kv_bytes_per_token: int, layers: Sequence[int]) -> tuple[int, int, int]:
-    """Return (layers, head dimension, KV heads per layer) whose keys and values take so many bytes, two per value."""
-    values = kv_bytes_per_token // 4
-    for num_layers in layers:
-        for head_dim in HEAD_DIMS:
-            if values and values % (num_layers * head_dim) == 0:
-                return num_layers, head_dim, values // (num_layers * head_dim)
-    return layers[0], HEAD_DIMS[-1], -(-values // (layers[0] * HEAD_DIMS[-1]))
-
-
-def _compute_light_bytes(num_bytes: int, embedding: int, bits: float) -> int:
-    """Return the size of a head's requantized copy (gguf/writer.py).
-
-    embedding  bytes of its embeddings in 8 bits
-    """
-    others = max(num_bytes - embedding * bits / Q8_0_BITS, 0.0)
-    return int(embedding + others * Q4_0_BITS / bits)
-
-
-def _estimate_own_embeddings(draft: DraftEntry, target: EntryShape, num_bytes: int) -> int:
-    """Return the bytes of a head's own embeddings; 0 if the file is too small for them.
-
-    Some published heads borrow the target's although their entry states embeddings of their own.
-    """
-    if not draft.own_embeddings:
-        return 0
-    embedding = int(target.n_vocab * target.n_embd * Q8_0_BITS / 8)
-    return embedding if embedding < num_bytes else 0

@@ -8,9 +8,10 @@ downloaded.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field, replace
 from types import MappingProxyType
 
-from eaglelocal.catalog.toml_table import TomlTable, Value
+from eaglelocal.catalog.toml_table import TomlTable, Value, limits
 from eaglelocal.core.records import dataclass
 
 # limits on figures: above every known model, and low enough for quick planning
@@ -26,7 +27,7 @@ class Quantization:
     """A target in one quantization."""
 
     name: str  # such as Q4_K_M
-    num_bytes: int
+    num_bytes: int = field(metadata=limits(1, key="bytes"))
     confidence: str
     seen_in: str | None = None  # repository and file
 
@@ -35,9 +36,9 @@ class Quantization:
 class Layers:
     """Layers with a KV cache, all alike. `window`: tokens of their sliding window; None: full attention."""
 
-    num_layers: int
-    kv_heads: int
-    head_dim: int
+    num_layers: int = field(metadata=limits(maximum=MAX_LAYERS, key="layers"))
+    kv_heads: int = field(metadata=limits(1, MAX_HEADS))
+    head_dim: int = field(metadata=limits(1, MAX_WIDTH))
     value_dim: int  # 0: values are a part of the keys (MLA)
     window: int | None = None
 
@@ -48,9 +49,9 @@ class Experts:
 
     count: int
     used: int
-    n_ff: int  # of one expert
+    n_ff: int = field(metadata=limits(1, MAX_WIDTH))  # of one expert
     num_layers: int  # with experts
-    num_matrices: int  # of an expert: gate, up and down; 2 without a gate
+    num_matrices: int = field(default=3, metadata=limits(2, 3, key="matrices"))  # gate, up and down; 2 without a gate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +59,14 @@ class EntryShape:
     """The shape of a target as far as public pages state it."""
 
     architecture: str
-    parameters_b: float  # in 10^9
-    active_parameters_b: float  # in 10^9, used for one token
+    parameters_b: float = field(metadata=limits(MIN_PARAMETERS_B, MAX_PARAMETERS_B))  # in 10^9
+    active_parameters_b: float = field(metadata=limits(MIN_PARAMETERS_B, MAX_PARAMETERS_B))  # used for one token
     n_layer: int
-    n_embd: int
-    n_head: int
-    n_ff: int
-    n_vocab: int
-    max_context: int
+    n_embd: int = field(metadata=limits(1, MAX_WIDTH))
+    n_head: int = field(metadata=limits(1, MAX_HEADS))
+    n_ff: int = field(metadata=limits(maximum=MAX_WIDTH))
+    n_vocab: int = field(metadata=limits(1, MAX_VOCAB))
+    max_context: int = field(metadata=limits(256, MAX_CONTEXT))
     ties_embeddings: bool
     full: Layers
     windowed: Layers | None
@@ -90,9 +91,9 @@ class TargetEntry:
     source_revision: str | None  # its commit; None: the newest
     license: str
     gated: bool
-    chat_template: str
-    by_name: str  # why it is offered by name only, such as "made for code"; empty: the planner may choose it
-    notes: str
+    chat_template: str = ""
+    by_name: str = ""  # why it is offered by name only, such as "made for code"; empty: the planner may choose it
+    notes: str = ""
     source: str
     confidence: str
     field_confidence: Mapping[str, Value]
@@ -104,28 +105,14 @@ class TargetEntry:
 
 def read_target(id: str, table: TomlTable) -> TargetEntry:
     """Read and check an entry. Raises UsageError that names file and key."""
-    target = TargetEntry(
+    target = table.read(
+        TargetEntry,
         id=id,
-        name=table.text("name"),
-        family=table.text("family"),
-        released=table.optional_month("released") or "",
-        outline=_read_shape(table.table("shape")),
-        quantizations=_read_quantizations(table.table("quants")),
-        drafts=tuple(draft.lower() for draft in table.texts("drafts")),
-        repos=table.texts("repos"),
-        files=table.texts("files"),
-        source_repo=table.optional_text("source_repo"),
-        source_revision=table.optional_text("source_revision"),
-        license=table.text("license"),
-        gated=table.flag("gated"),
-        chat_template=table.optional_text("chat_template") or "",
-        by_name=table.optional_text("by_name") or "",
-        notes=table.optional_text("notes") or "",
-        source=table.text("source"),
-        confidence=table.text("confidence"),
-        field_confidence=MappingProxyType(dict(table.values("field_confidence"))),
+        released=table.month("released") or "",
+        outline=_read_shape(table.require("shape", table.table("shape"))),
+        quantizations=_read_quantizations(table.require("quants", table.table("quants"))),
+        drafts=tuple(draft.lower() for draft in table.texts("drafts") or ()),
     )
-    table.close()
     _check_sizes(target, table)
     return target
 
@@ -148,44 +135,24 @@ def _check_sizes(target: TargetEntry, table: TomlTable) -> None:
 
 
 def _read_quantizations(table: TomlTable) -> Mapping[str, Quantization]:
-    found = {name: _read_quantization(name, entry) for name, entry in table.tables()}
+    found = {name: entry.read(Quantization, name=name) for name, entry in table.tables()}
     if not found:
         raise table.error("quants has no quantization")
     return MappingProxyType(found)
 
 
-def _read_quantization(name: str, table: TomlTable) -> Quantization:
-    quantization = Quantization(
-        name=name,
-        num_bytes=table.count("bytes", minimum=1),
-        confidence=table.text("confidence"),
-        seen_in=table.optional_text("seen_in"),
-    )
-    table.close()
-    return quantization
-
-
 def _read_shape(table: TomlTable) -> EntryShape:
-    full, windowed = table.table("full_attention"), table.optional_table("window_attention")
-    experts, recurrent = table.optional_table("experts"), table.optional_table("recurrent")
-    n_layer = table.count("n_layer", minimum=1, maximum=MAX_LAYERS)
-    outline = EntryShape(
-        architecture=table.text("architecture"),
-        parameters_b=table.number("parameters_b", minimum=MIN_PARAMETERS_B, maximum=MAX_PARAMETERS_B),
-        active_parameters_b=table.number("active_parameters_b", minimum=MIN_PARAMETERS_B, maximum=MAX_PARAMETERS_B),
+    full, windowed = table.require("full_attention", table.table("full_attention")), table.table("window_attention")
+    experts, recurrent = table.table("experts"), table.table("recurrent")
+    n_layer = table.require("n_layer", table.count("n_layer", minimum=1, maximum=MAX_LAYERS))
+    outline = table.read(
+        EntryShape,
         n_layer=n_layer,
-        n_embd=table.count("n_embd", minimum=1, maximum=MAX_WIDTH),
-        n_head=table.count("n_head", minimum=1, maximum=MAX_HEADS),
-        n_ff=table.count("n_ff", maximum=MAX_WIDTH),
-        n_vocab=table.count("n_vocab", minimum=1, maximum=MAX_VOCAB),
-        max_context=table.count("max_context", minimum=256, maximum=MAX_CONTEXT),
-        ties_embeddings=table.flag("ties_embeddings"),
         full=_read_layers(full, is_windowed=False),
         windowed=_read_layers(windowed, is_windowed=True) if windowed else None,
         experts=_read_experts(experts, n_layer=n_layer) if experts else None,
         state_bytes=_read_state_bytes(recurrent) if recurrent else 0,
     )
-    table.close()
     kept = outline.full.num_layers + (outline.windowed.num_layers if outline.windowed else 0)
     if not 1 <= kept <= outline.n_layer:
         raise table.error(f"shape: {kept} of {outline.n_layer} layers keep keys and values")
@@ -195,34 +162,21 @@ def _read_shape(table: TomlTable) -> EntryShape:
 
 
 def _read_layers(table: TomlTable, *, is_windowed: bool) -> Layers:
-    head_dim = table.count("head_dim", minimum=1, maximum=MAX_WIDTH)
-    value_dim = table.optional_count("value_dim", maximum=MAX_WIDTH)
-    layers = Layers(
-        num_layers=table.count("layers", maximum=MAX_LAYERS),
-        kv_heads=table.count("kv_heads", minimum=1, maximum=MAX_HEADS),
-        head_dim=head_dim,
-        value_dim=head_dim if value_dim is None else value_dim,
-        window=table.count("window", minimum=1, maximum=MAX_CONTEXT) if is_windowed else None,
-    )
-    table.close()
-    return layers
+    window = table.require("window", table.count("window", minimum=1, maximum=MAX_CONTEXT)) if is_windowed else None
+    value_dim = table.count("value_dim", maximum=MAX_WIDTH)
+    layers = table.read(Layers, window=window, value_dim=value_dim)
+    return replace(layers, value_dim=layers.head_dim) if value_dim is None else layers
 
 
 def _read_experts(table: TomlTable, *, n_layer: int) -> Experts:
-    count = table.count("count", minimum=1, maximum=MAX_EXPERTS)
-    experts = Experts(
-        count=count,
-        used=table.count("used", minimum=1, maximum=count),
-        n_ff=table.count("n_ff", minimum=1, maximum=MAX_WIDTH),
-        num_layers=table.optional_count("layers", minimum=1, maximum=n_layer) or n_layer,
-        num_matrices=table.optional_count("matrices", minimum=2, maximum=3) or 3,
-    )
-    table.close()
-    return experts
+    count = table.require("count", table.count("count", minimum=1, maximum=MAX_EXPERTS))
+    used = table.require("used", table.count("used", minimum=1, maximum=count))
+    num_layers = table.count("layers", minimum=1, maximum=n_layer) or n_layer
+    return table.read(Experts, count=count, used=used, num_layers=num_layers)
 
 
 def _read_state_bytes(table: TomlTable) -> int:
-    num_bytes = table.count("state_bytes", maximum=MAX_STATE_BYTES)
+    num_bytes = table.require("state_bytes", table.count("state_bytes", maximum=MAX_STATE_BYTES))
     table.close()
     return num_bytes
 
@@ -245,15 +199,5 @@ class QuantLoss:
 
 def read_quant(name: str, table: TomlTable) -> QuantLoss:
     """Read an entry. Raises UsageError that names file and key."""
-    plain, with_matrix = table.optional_number("kld"), table.optional_number("kld_imatrix")
-    loss = QuantLoss(
-        name=name,
-        bits_per_weight=table.number("bits_per_weight"),
-        kld=with_matrix if with_matrix is not None else plain,
-        delta_ppl_8b=table.optional_number("delta_ppl_8b"),
-        delta_ppl_70b_percent=table.optional_number("delta_ppl_70b_percent"),
-        source=table.text("source"),
-        confidence=table.text("confidence"),
-    )
-    table.close()
-    return loss
+    plain, with_matrix = table.number("kld"), table.number("kld_imatrix")
+    return table.read(QuantLoss, name=name, kld=plain if with_matrix is None else with_matrix)

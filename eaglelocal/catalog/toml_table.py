@@ -6,11 +6,14 @@ figures.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from eaglelocal.core.toml_text import read_toml_file
 from eaglelocal.errors import UsageError
@@ -19,13 +22,17 @@ MONTH = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
 MAX_NUMBER = 2**53  # upper limit on any number
 Value = str | int | float | bool
 T = TypeVar("T")
+REQUIRED = dataclasses.MISSING  # as a missing value: that is an error
 
 
 class TomlTable:
-    """A table whose keys are read one by one; `close` raises on those that were not."""
+    """A table whose keys are read one by one; `close` raises on those that were not.
+
+    `read` fills a dataclass. The other readers return None if the key is missing.
+    """
 
     def __init__(self, content: Mapping[str, object], *, path: Path, name: str = "") -> None:
-        self._content = content
+        self.content = content
         self._path = path
         self._name = name
         self._read_keys: set[str] = set()
@@ -40,37 +47,42 @@ class TomlTable:
         except ValueError as error:
             raise UsageError(str(error)) from error
 
-    @property
-    def content(self) -> Mapping[str, object]:
-        return self._content
+    def read(self, record: Callable[..., T], **known: object) -> T:
+        """Return a dataclass of the values under its fields' names, each read by its annotation; close the table.
 
-    # ---- values
-    def text(self, key: str) -> str:
-        return self._require(key, self.optional_text(key))
+        A flag, a list or a table may be missing, and so may a field that has a default or allows None.
 
-    def optional_text(self, key: str) -> str | None:
+        known  the fields that the caller has read
+        """
+        for name, key, read, bounds, missing in _list_columns(record):
+            if name not in known:
+                value = read(self, key, **bounds)
+                known[name] = (
+                    value if value is not None else self.require(key, None) if missing is REQUIRED else missing
+                )
+        self.close()
+        return record(**known)
+
+    def text(self, key: str) -> str | None:
         value = self._get(key)
         if value is None or isinstance(value, str):
             return value
         raise self._value_error(key, "text", value)
 
-    def optional_month(self, key: str) -> str | None:
-        """Return a month, `YYYY-MM`; None if the key is missing."""
-        value = self.optional_text(key)
+    def month(self, key: str) -> str | None:
+        """Return a month, `YYYY-MM`."""
+        value = self.text(key)
         if value is None or MONTH.fullmatch(value):
             return value
         raise self._value_error(key, "a month such as 2026-04", value)
 
-    def flag(self, key: str, *, default: bool = False) -> bool:
+    def flag(self, key: str) -> bool | None:
         value = self._get(key)
         if value is None or isinstance(value, bool):
-            return bool(default if value is None else value)
+            return value
         raise self._value_error(key, "true or false", value)
 
-    def count(self, key: str, *, minimum: int = 0, maximum: int = MAX_NUMBER) -> int:
-        return self._require(key, self.optional_count(key, minimum=minimum, maximum=maximum))
-
-    def optional_count(self, key: str, *, minimum: int = 0, maximum: int = MAX_NUMBER) -> int | None:
+    def count(self, key: str, *, minimum: int = 0, maximum: int = MAX_NUMBER) -> int | None:
         value = self._get(key)
         if value is None:
             return None
@@ -78,10 +90,7 @@ class TomlTable:
             raise self._value_error(key, "a whole number", value)
         return int(self._check_bounds(key, value, minimum, maximum))
 
-    def number(self, key: str, *, minimum: float = 0.0, maximum: float = MAX_NUMBER) -> float:
-        return self._require(key, self.optional_number(key, minimum=minimum, maximum=maximum))
-
-    def optional_number(self, key: str, *, minimum: float = 0.0, maximum: float = MAX_NUMBER) -> float | None:
+    def number(self, key: str, *, minimum: float = 0.0, maximum: float = MAX_NUMBER) -> float | None:
         value = self._get(key)
         if value is None:
             return None
@@ -89,36 +98,33 @@ class TomlTable:
             raise self._value_error(key, "a number", value)
         return float(self._check_bounds(key, value, minimum, maximum))
 
-    def texts(self, key: str) -> tuple[str, ...]:
+    def texts(self, key: str) -> tuple[str, ...] | None:
         value = self._get(key)
         if value is None:
-            return ()
+            return None
         if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
             raise self._value_error(key, "a list of texts", value)
         return tuple(value)
 
-    def pairs(self, key: str) -> tuple[tuple[int, float], ...]:
-        """Return a list of `[whole number, number]`; empty if the key is missing."""
+    def pairs(self, key: str) -> tuple[tuple[int, float], ...] | None:
+        """Return a list of `[whole number, number]`."""
         value = self._get(key)
         if value is None:
-            return ()
+            return None
         if not isinstance(value, list) or not all(_is_pair(part) for part in value):
             raise self._value_error(key, "a list of [whole number, number]", value)
         return tuple((first, float(second)) for first, second in value)
 
-    def values(self, key: str) -> Mapping[str, Value]:
-        """Return a table of plain values under any keys; empty if the key is missing."""
+    def values(self, key: str) -> Mapping[str, Value] | None:
+        """Return a table of plain values under any keys."""
         value = self._get(key)
         if value is None:
-            return {}
+            return None
         if not isinstance(value, dict) or not all(isinstance(part, Value) for part in value.values()):
             raise self._value_error(key, "a table of texts and numbers", value)
-        return value
+        return MappingProxyType(value)
 
-    def table(self, key: str) -> TomlTable:
-        return self._require(key, self.optional_table(key))
-
-    def optional_table(self, key: str) -> TomlTable | None:
+    def table(self, key: str) -> TomlTable | None:
         value = self._get(key)
         if value is None:
             return None
@@ -128,12 +134,20 @@ class TomlTable:
 
     def tables(self) -> Iterator[tuple[str, TomlTable]]:
         """Yield every key, each of which must be a table."""
-        for key in self._content:
-            yield key, self.table(key)
+        for key in self.content:
+            yield key, self.require(key, self.table(key))
+
+    def require(self, key: str, value: T | None) -> T:
+        """Return the value of a key that must not be missing."""
+        if value is None:
+            near = difflib.get_close_matches(key, self.content.keys() - self._read_keys, n=1)
+            hint = f"the table has {self._full_key(near[0])} instead" if near else ""
+            raise self.error(f"lacks the key {self._full_key(key)}", hint=hint)
+        return value
 
     def close(self) -> None:
         """Raise UsageError if a key was not read."""
-        for key in self._content:
+        for key in self.content:
             if key not in self._read_keys:
                 near = difflib.get_close_matches(key, sorted(self._read_keys), n=1)
                 known = ", ".join(sorted(self._read_keys))
@@ -153,14 +167,7 @@ class TomlTable:
 
     def _get(self, key: str) -> object:
         self._read_keys.add(key)
-        return self._content.get(key)
-
-    def _require(self, key: str, value: T | None) -> T:
-        if value is None:
-            near = difflib.get_close_matches(key, self._content.keys() - self._read_keys, n=1)
-            hint = f"the table has {self._full_key(near[0])} instead" if near else ""
-            raise self.error(f"lacks the key {self._full_key(key)}", hint=hint)
-        return value
+        return self.content.get(key)
 
     def _value_error(self, key: str, what: str, value: object) -> UsageError:
         return self.error(f"{self._full_key(key)} must be {what}, not {value!r:.60}")
@@ -175,3 +182,35 @@ def _is_pair(value: object) -> bool:
     return (
         isinstance(value[0], int) and value[0] > 0 and isinstance(value[1], int | float) and abs(value[1]) < MAX_NUMBER
     )
+
+
+# ---- records
+# readers of a field by its annotation, and what a missing value is
+_READERS: Mapping[str, tuple[Callable[..., object], object]] = {
+    "str": (TomlTable.text, REQUIRED),
+    "bool": (TomlTable.flag, False),
+    "int": (TomlTable.count, REQUIRED),
+    "float": (TomlTable.number, REQUIRED),
+    "tuple[str, ...]": (TomlTable.texts, ()),
+    "tuple[tuple[int, float], ...]": (TomlTable.pairs, ()),
+    "Mapping[str, Value]": (TomlTable.values, MappingProxyType({})),
+}
+
+
+def limits(minimum: float = 0, maximum: float = MAX_NUMBER, *, key: str = "") -> Mapping[str, Any]:
+    """Return the metadata of a field: the bounds of its number, and its key if that is not its name."""
+    return {"key": key, "limits": {"minimum": minimum, "maximum": maximum}}
+
+
+@lru_cache(maxsize=16)
+def _list_columns(record: Any) -> list[tuple[str, str, Callable[..., object], Mapping[str, float], object]]:
+    """Return name, key, reader, bounds and missing value of each field that has a reader."""
+    columns = []
+    for field in dataclasses.fields(record):
+        kind, _, optional = str(field.type).partition(" | ")
+        if kind in _READERS:  # the caller reads the others
+            read, missing = _READERS[kind]
+            missing = field.default if field.default is not REQUIRED else None if optional else missing
+            key = field.metadata.get("key") or field.name
+            columns.append((field.name, key, read, field.metadata.get("limits", {}), missing))
+    return columns

@@ -31,10 +31,11 @@ from eaglelocal.errors import (
 )
 
 if TYPE_CHECKING:
-    from eaglelocal.hub.download import DownloadOrder, DownloadProgress
+    from eaglelocal.hub.download import DownloadOrder
     from eaglelocal.hub.hub_api import RetryPolicy
     from eaglelocal.hub.pull_plan import PullPlan
     from eaglelocal.hub.target_resolver import FoundTarget
+    from eaglelocal.hub.transfer import DownloadProgress
 
 LOOK_UP_WAITS_S = (1.0, 2.0, 4.0)  # between attempts; short, because the user is waiting
 FETCH_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between attempts, since the last byte that arrived
@@ -342,9 +343,9 @@ def remember(draft: DownloadOrder, target: DownloadOrder, output: Output) -> Non
 
 def find_first_file(order: DownloadOrder) -> Path:
     """Return the file that llama.cpp opens. Raises ModelFileError if it is missing."""
-    from eaglelocal.hub.download import make_link_path
+    from eaglelocal.hub.download import find_places
 
-    path = make_link_path(order, order.files[0], locations.hub_cache_dir())
+    path = find_places(order, locations.hub_cache_dir())[0].link
     if not path.is_file():
         raise ModelFileError(f"{path} is missing", hint=f"eaglelocal pull {quote_path(order.reference)}")
     return path

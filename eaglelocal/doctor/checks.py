@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable
 from contextlib import closing, suppress
 
-from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog, load_machines
 from eaglelocal.catalog.reference import EmbeddedModel
 from eaglelocal.client.http_client import HttpClient
@@ -22,11 +21,9 @@ from eaglelocal.errors import EagleLocalError, IncompatibleError, ResourceError,
 from eaglelocal.hub.derived.derived_file import check_room as check_room_for_derived
 from eaglelocal.hub.draft_resolver import ModelFiles, find_draft, find_files
 from eaglelocal.hub.inflation.generated_files import no_progress
-from eaglelocal.hub.inflation.inflate import check_room, locate_inflated
-from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import find_projector
-from eaglelocal.hub.target_resolver import NATIVE, demo_sources, find_target
+from eaglelocal.hub.target_resolver import NATIVE, find_demo, find_target
 from eaglelocal.planning.machine_spec import select_gpus
 from eaglelocal.planning.no_fit_hints import explain_no_fit
 from eaglelocal.preparation.autoplan import autoplan, plan_target
@@ -132,11 +129,8 @@ def find_model(options: RunOptions) -> str:
 def find_embedded(options: RunOptions) -> ModelFiles | None:
     """Return the files of the embedded model in its native size, or as it was written; None if it was not."""
     reference = locate_reference(options.target or NATIVE)
-    if isinstance(reference, EmbeddedModel) and reference.text != NATIVE:
-        target, head = demo_sources()
-        size = parse_demo_reference(reference.text)
-        paths = locate_inflated(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
-        if not paths.complete:
+    match reference:
+        case EmbeddedModel(text) if text != NATIVE and not find_demo(text).complete:
             return None
     return find_files(reference, options)
 
@@ -148,9 +142,7 @@ def check_unwritten(options: RunOptions) -> None:
     """
     reference = options.target or NATIVE
     check_ctx(options.ctx, make_demo_option(reference, options, load_catalog()).max_context, reference)
-    target, head = demo_sources()
-    size = parse_demo_reference(reference)
-    check_room(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
+    find_demo(reference).check_room()
     native = find_target(EmbeddedModel(NATIVE), on_progress=no_progress)
     with suppress(IncompatibleError):
         find_projector(options.mmproj, native)

@@ -51,6 +51,18 @@ class KeyValue:
     element_type: ValueType | None = None
 
 
+def list_entries(values: Mapping[str, Scalar | tuple[Scalar, ...]]) -> list[KeyValue]:
+    """Return keys with their values in the types that models have them in: counts are UINT32, arrays of them INT32."""
+    types = {bool: ValueType.BOOL, int: ValueType.UINT32, float: ValueType.FLOAT32, str: ValueType.STRING}
+    elements = {**types, int: ValueType.INT32}
+    return [
+        KeyValue(key, ValueType.ARRAY, value, elements[type(value[0])])
+        if isinstance(value, tuple)
+        else KeyValue(key, types[type(value)], value)
+        for key, value in values.items()
+    ]
+
+
 class PiecedTensor(Protocol):
     """A tensor whose data comes in pieces, in order."""
 

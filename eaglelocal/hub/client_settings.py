@@ -17,7 +17,7 @@ import ssl
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from eaglelocal.errors import UsageError
 
@@ -107,10 +107,8 @@ def check_endpoint(environ: Environ) -> None:
     why = _find_address_problem(value, ("http", "https"))
     if why:
         mended = _add_scheme(value)
-        hint = f"export {ENDPOINT}={mended}" if mended else f"unset {ENDPOINT}"
-        raise UsageError(
-            f"{ENDPOINT} is {_quote(mask_password(value))}, which is not the address of a hub: {why}", hint=hint
-        )
+        what = f"{ENDPOINT} is {_quote(mask_password(value))}, which is not the address of a hub: {why}"
+        raise UsageError(what, hint=f"export {ENDPOINT}={mended}" if mended else f"unset {ENDPOINT}")
 
 
 def _add_scheme(value: str) -> str:
@@ -148,10 +146,8 @@ def find_proxy_variable(environ: Environ, scheme: str) -> tuple[str, str]:
 def _check_proxy(name: str, value: str) -> None:
     why = _find_address_problem(value if "://" in value else f"http://{value}", PROXY_KINDS)
     if why:
-        hint = f"unset {name}"
-        raise UsageError(
-            f"{name} is {_quote(mask_password(value))}, which is not the address of a proxy: {why}", hint=hint
-        )
+        what = f"{name} is {_quote(mask_password(value))}, which is not the address of a proxy: {why}"
+        raise UsageError(what, hint=f"unset {name}")
     if value.lower().startswith("socks") and importlib.util.find_spec(SOCKS_PACKAGE) is None:
         what = f"{name} is {_quote(mask_password(value))}, and a SOCKS proxy needs the package {SOCKS_PACKAGE}"
         raise UsageError(what, hint=f"pip install {SOCKS_PACKAGE}")
@@ -163,9 +159,8 @@ def check_headers(environ: Environ) -> None:
         value = environ.get(name, "").strip().replace("\r", "").replace("\n", "")
         if value and not (value.isascii() and value.isprintable()):
             shown = "" if name in TOKENS else f" is {_quote(value)}, which"
-            raise UsageError(
-                f"{name}{shown} has a character that is not allowed in an HTTP header", hint=f"unset {name}"
-            )
+            what = f"{name}{shown} has a character that is not allowed in an HTTP header"
+            raise UsageError(what, hint=f"unset {name}")
 
 
 # ---- addresses
@@ -177,20 +172,16 @@ def _find_address_problem(value: str, schemes: tuple[str, ...] = ("http", "https
         return f"it does not begin with {' or '.join(f'{scheme}://' for scheme in schemes)}"
     try:
         parts = urlsplit(value)
-        return _find_parts_problem(parts, schemes)
+        if parts.scheme.lower() not in schemes:
+            return f"{parts.scheme}:// is not one of {', '.join(f'{scheme}://' for scheme in schemes)}"
+        if not parts.hostname:
+            return "it has no host"
+        _ = parts.port  # raises ValueError if it is not a port
+        return ""
     except ValueError as problem:
         if "@" in value:  # the message may hold a piece of the password
             return "it cannot be split into its parts; in a password write %2F for /, %3A for : and %40 for @"
         return str(problem)[:1].lower() + str(problem)[1:]
-
-
-def _find_parts_problem(parts: SplitResult, schemes: tuple[str, ...]) -> str:
-    if parts.scheme.lower() not in schemes:
-        return f"{parts.scheme}:// is not one of {', '.join(f'{scheme}://' for scheme in schemes)}"
-    if not parts.hostname:
-        return "it has no host"
-    _ = parts.port  # raises ValueError if it is not a port
-    return ""
 
 
 def mask_password(address: str) -> str:

@@ -7,11 +7,8 @@ program that uses the cache finds them, and two processes that need the same fil
 from __future__ import annotations
 
 import os
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import field
 from pathlib import Path
 
 from huggingface_hub.utils import WeakFileLock
@@ -23,12 +20,11 @@ from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import DownloadError, ResourceError
 from eaglelocal.hub.hub_api import RemoteFile, RemoteRepo, RetryPolicy, format_name
 from eaglelocal.hub.hub_cache import MAIN, OTHER_DISK, make_write_error, repo_folder
-from eaglelocal.hub.transfer import make_partial_path, transfer
+from eaglelocal.hub.transfer import ByteCount, DownloadProgress, make_partial_path, transfer
 from eaglelocal.hub.verification import PromisedFile
 from eaglelocal.probe.probe import free_bytes
 
 SPARE_DISK_BYTES = 64 << 20  # left free
-RATE_WINDOW_S = 10.0
 WAIT_S, TRY_S = 0.5, 0.05
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4095
 READABLE = 0o644  # for other users of the cache
@@ -48,95 +44,67 @@ class DownloadOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class DownloadProgress:
-    """The progress of all files together. `rate`: bytes per second over the last RATE_WINDOW_S; None: not known yet."""
+class FilePlaces:
+    """The places of an ordered file in the cache, as the hub's client names them."""
 
-    done_bytes: int
-    total_bytes: int
-    rate: float | None
-    waits_for: str = ""  # the file that another process is fetching
-
-    @property
-    def fraction(self) -> float:
-        return self.done_bytes / self.total_bytes if self.total_bytes else 1.0
+    file: RemoteFile
+    blob: Path
+    link: Path  # in the snapshot
+    lock: Path
 
     @property
-    def left_s(self) -> float | None:
-        return (self.total_bytes - self.done_bytes) / self.rate if self.rate else None
+    def is_present(self) -> bool:
+        return self.has_all(self.link)  # on a disk without links there is no blob
+
+    @property
+    def present_bytes(self) -> int:
+        """The bytes of the blob or of its partial download."""
+        for path in (self.blob, make_partial_path(self.blob)):
+            if path.is_file():
+                return path.stat().st_size
+        return 0
+
+    def has_all(self, path: Path) -> bool:
+        return path.is_file() and path.stat().st_size == self.file.size_bytes
 
 
-OnProgress = Callable[[DownloadProgress], None]
+def find_places(order: DownloadOrder, cache: Path) -> list[FilePlaces]:
+    """Return the places of an order's files; the first is that of the file that llama.cpp opens."""
+    folder = repo_folder(cache, order.repo.id)
+    snapshot = folder / "snapshots" / order.repo.commit
+    return [
+        FilePlaces(
+            file, folder / "blobs" / file.etag, snapshot / file.name, _find_lock(cache, order.repo.id, file.etag)
+        )
+        for file in order.files
+    ]
 
 
-@dataclass(slots=True)
-class ByteCount:
-    """A count of bytes over all files. Bytes that were already present count as done, not for the rate."""
-
-    total_bytes: int
-    on_progress: OnProgress
-    clock: Callable[[], float] = time.monotonic
-    done_bytes: int = 0
-    _recent: deque[tuple[float, int]] = field(default_factory=deque)  # (seconds, bytes received until then)
-    _received_bytes: int = 0
-
-    def add_present(self, num_bytes: int) -> None:
-        self.done_bytes += num_bytes
-        self._report()
-
-    def add_received(self, num_bytes: int) -> None:
-        self.done_bytes += num_bytes
-        self._received_bytes += num_bytes
-        now_s = self.clock()
-        self._recent.append((now_s, self._received_bytes))
-        while now_s - self._recent[0][0] > RATE_WINDOW_S:
-            self._recent.popleft()
-        self._report()
-
-    def report_waiting(self, name: str) -> None:
-        self._report(waits_for=name)
-
-    def _report(self, waits_for: str = "") -> None:
-        self.on_progress(DownloadProgress(self.done_bytes, self.total_bytes, self._compute_rate(), waits_for))
-
-    def _compute_rate(self) -> float | None:
-        if len(self._recent) < 2:
-            return None
-        (began_s, before), (ended_s, after) = self._recent[0], self._recent[-1]
-        return max(0.0, (after - before) / (ended_s - began_s)) if ended_s > began_s else None
-
-
-def make_blob_path(order: DownloadOrder, file: RemoteFile, cache: Path) -> Path:
-    return repo_folder(cache, order.repo.id) / "blobs" / file.etag
+def _find_lock(cache: Path, repo: str, etag: str) -> Path:
+    return cache / ".locks" / repo_folder(cache, repo).name / f"{etag}.lock"
 
 
 def check_names(orders: Sequence[DownloadOrder], cache: Path) -> None:
     """Raise DownloadError on a file whose name or path is longer than the system allows."""
     for order in orders:
-        for file in order.files:
-            path = os.fsencode(make_link_path(order, file, cache).absolute())
+        for places in find_places(order, cache):
+            path = os.fsencode(places.link.absolute())
             longest = max(map(len, path.split(b"/")))
             if longest > MAX_NAME_BYTES or len(path) > MAX_PATH_BYTES:
                 many, most = (longest, MAX_NAME_BYTES) if longest > MAX_NAME_BYTES else (len(path), MAX_PATH_BYTES)
-                what = f"{order.repo.id} has a file whose name is too long: {format_name(file.name)}"
+                what = f"{order.repo.id} has a file whose name is too long: {format_name(places.file.name)}"
                 raise DownloadError(f"{what} ({many} bytes, at most {most})", hint="choose another repository")
 
 
 def count_missing_bytes(orders: Sequence[DownloadOrder], cache: Path) -> int:
     """Return the bytes still to fetch; those of partial downloads count as present."""
-    missing: dict[Path, int] = {}
-    for order in orders:
-        for file in order.files:
-            blob = make_blob_path(order, file, cache)
-            if not _is_whole(make_link_path(order, file, cache), file):  # on a disk without links there is no blob
-                missing[blob] = max(0, file.size_bytes - _count_present_bytes(blob))
+    missing = {
+        places.blob: max(0, places.file.size_bytes - places.present_bytes)
+        for order in orders
+        for places in find_places(order, cache)
+        if not places.is_present
+    }
     return sum(missing.values())
-
-
-def _count_present_bytes(blob: Path) -> int:
-    for path in (blob, make_partial_path(blob)):
-        if path.is_file():
-            return path.stat().st_size
-    return 0
 
 
 def check_disk(orders: Sequence[DownloadOrder], cache: Path, *, free: int) -> None:
@@ -154,7 +122,7 @@ def download_files(
     cache: Path,
     *,
     retries: RetryPolicy,
-    on_progress: OnProgress,
+    on_progress: Callable[[DownloadProgress], None],
     free: int | None = None,
 ) -> list[Path]:
     """Fetch what is missing; return, for each order, the file that llama.cpp opens.
@@ -166,73 +134,51 @@ def download_files(
     byte_count = ByteCount(sum(order.size_bytes for order in orders), on_progress)
     for order in orders:
         try:
-            for file in order.files:
-                _fetch_file(order, file, cache, retries, byte_count)
+            for places in find_places(order, cache):
+                _fetch_file(order.repo, places, retries, byte_count)
             _write_ref(order, cache)
         except OSError as problem:  # an error of the disk: connection errors are converted before
             raise make_write_error(problem, str(problem.filename or cache)) from problem
-    return [make_link_path(order, order.files[0], cache) for order in orders]
+    return [find_places(order, cache)[0].link for order in orders]
 
 
-def _fetch_file(
-    order: DownloadOrder, file: RemoteFile, cache: Path, retries: RetryPolicy, byte_count: ByteCount
-) -> None:
-    blob, place = make_blob_path(order, file, cache), make_link_path(order, file, cache)
-    with _hold_blob_lock(order, file, cache, byte_count):
-        if _is_whole(place, file):
+def _fetch_file(repo: RemoteRepo, places: FilePlaces, retries: RetryPolicy, byte_count: ByteCount) -> None:
+    file = places.file
+    with _hold_lock(places, byte_count.report_waiting):
+        if places.is_present:
             return byte_count.add_present(file.size_bytes)
-        make_folder(place.parent, SHARED)  # a repository without snapshots looks damaged to other programs
-        if _is_whole(blob, file):
+        make_folder(places.link.parent, SHARED)  # a repository without snapshots looks damaged to other programs
+        if places.has_all(places.blob):
             byte_count.add_present(file.size_bytes)
         else:
-            counted = _ResumedCount(byte_count, _count_present_bytes(blob))
-            transfer(order.repo, file, blob, retries=retries, on_bytes=counted)
-        return _make_link(blob, place)
+            transfer(repo, file, places.blob, retries, byte_count)
+        return _make_link(places.blob, places.link)
 
 
 def find_complete_files(order: DownloadOrder, cache: Path) -> list[tuple[RemoteFile, PromisedFile]]:
     """Return the files of an order that are complete, with the hashes that the hub states."""
-    places = [(file, make_link_path(order, file, cache)) for file in order.files]
     return [
-        (file, PromisedFile(file.name, place, file.etag, file.size_bytes))
-        for file, place in places
-        if _is_whole(place, file)
+        (one.file, PromisedFile(one.file.name, one.link, one.file.etag, one.file.size_bytes))
+        for one in find_places(order, cache)
+        if one.is_present
     ]
 
 
 def discard_file(order: DownloadOrder, file: RemoteFile, cache: Path) -> None:
     """Delete a damaged file and its partial download. Raises ResourceError."""
-    blob = make_blob_path(order, file, cache)
-    with _hold_blob_lock(order, file, cache, ByteCount(0, lambda progress: None)):
-        for path in (make_link_path(order, file, cache), blob, make_partial_path(blob)):
+    places = find_places(order, cache)[order.files.index(file)]
+    with _hold_lock(places):
+        for path in (places.link, places.blob, make_partial_path(places.blob)):
             try:
                 path.unlink(missing_ok=True)
             except OSError as problem:
                 raise make_write_error(problem, str(path), hint=f"ls -ld {quote_path(path)}") from problem
 
 
-def _is_whole(path: Path, file: RemoteFile) -> bool:
-    return path.is_file() and path.stat().st_size == file.size_bytes
-
-
-class _ResumedCount:
-    """A callback that counts bytes read back from disk as found, and later ones as received."""
-
-    def __init__(self, byte_count: ByteCount, present_bytes: int) -> None:
-        self._byte_count, self._present_bytes = byte_count, present_bytes
-
-    def __call__(self, num_bytes: int) -> None:
-        if 0 < num_bytes <= self._present_bytes:
-            self._present_bytes -= num_bytes
-            self._byte_count.add_present(num_bytes)
-        else:
-            self._byte_count.add_received(num_bytes)
-
-
 @contextmanager
-def _hold_blob_lock(order: DownloadOrder, file: RemoteFile, cache: Path, byte_count: ByteCount) -> Iterator[None]:
-    """Hold the hub client's own lock of this blob; report if another process holds it, and wait."""
-    folder = cache / ".locks" / repo_folder(cache, order.repo.id).name
+def _hold_lock(places: FilePlaces, on_wait: Callable[[str], None] = lambda name: None) -> Iterator[None]:
+    """Hold the hub client's own lock of this blob; `on_wait` gets the file's name while another process holds it."""
+    folder = places.lock.parent
     try:
         make_folder(folder, SHARED)
     except OSError as problem:
@@ -240,16 +186,16 @@ def _hold_blob_lock(order: DownloadOrder, file: RemoteFile, cache: Path, byte_co
     with ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(WeakFileLock(folder / f"{file.etag}.lock", timeout=WAIT_S))
+                stack.enter_context(WeakFileLock(places.lock, timeout=WAIT_S))
                 break
             except TimeoutError:
-                byte_count.report_waiting(file.name)
+                on_wait(places.file.name)
         yield
 
 
 def is_being_downloaded(cache: Path, repo: str, etag: str) -> bool:
     """Return whether a process holds the lock of this blob."""
-    lock = cache / ".locks" / repo_folder(cache, repo).name / f"{etag}.lock"
+    lock = _find_lock(cache, repo, etag)
     if not lock.is_file():
         return False
     try:
@@ -257,10 +203,6 @@ def is_being_downloaded(cache: Path, repo: str, etag: str) -> bool:
             return False
     except TimeoutError:
         return True
-
-
-def make_link_path(order: DownloadOrder, file: RemoteFile, cache: Path) -> Path:
-    return repo_folder(cache, order.repo.id) / "snapshots" / order.repo.commit / file.name
 
 
 def _make_link(blob: Path, link: Path) -> None:

@@ -7,16 +7,15 @@ import re
 from eaglelocal.core.run_options import AUTO, NONE
 from eaglelocal.errors import DownloadError, UsageError
 from eaglelocal.hub.download import DownloadOrder
-from eaglelocal.hub.hub_api import RemoteRepo, RetryPolicy, check_access, fetch_repo, is_repo_missing
+from eaglelocal.hub.hub_api import RetryPolicy, check_access, fetch_repo, is_repo_missing
 from eaglelocal.hub.hub_cache import HubReference
 from eaglelocal.hub.projector_resolver import (
-    find_model_name,
     list_model_names,
     list_projectors,
     match_projectors,
     parse_projector,
 )
-from eaglelocal.hub.repo_builds import RepoBuild, choose_build, join_names
+from eaglelocal.hub.repo_builds import choose_build, join_names
 
 CONFIG = "config.json"
 WEIGHTS = (".safetensors", ".safetensors.index.json")
@@ -33,7 +32,7 @@ def order_model(reference: HubReference, retries: RetryPolicy) -> DownloadOrder:
     for name in reference.repos:
         try:
             repo = fetch_repo(name, retries)
-            order = _make_order(repo, choose_build(repo.builds, reference.quant, repo=name, drafts=reference.drafts))
+            build = choose_build(repo.builds, reference.quant, repo=name, drafts=reference.drafts)
         except UsageError as problem:
             problems.append(problem)
         except DownloadError as problem:
@@ -41,6 +40,7 @@ def order_model(reference: HubReference, retries: RetryPolicy) -> DownloadOrder:
                 raise
             problems.append(problem)
         else:
+            order = DownloadOrder(repo, repo.list_files(build), f"{repo.id}:{build.tag}")
             return check_readable(order, retries)
     raise problems[0]
 
@@ -80,13 +80,9 @@ def add_projector(order: DownloadOrder, mmproj: str) -> DownloadOrder:
     sizes = {file.name: file.size_bytes for file in order.repo.files}
     names = list_projectors(sizes)
     if mmproj == AUTO:
-        projectors = [parse_projector(name).of_size(sizes[name]) for name in names]
-        found = [
-            one.name
-            for one in match_projectors(
-                projectors, [find_model_name(build)], is_alone=len(list_model_names(sizes)) <= 1
-            )
-        ]
+        projectors = [parse_projector(name, size_bytes=sizes[name]) for name in names]
+        is_alone = len(list_model_names(sizes)) <= 1
+        found = [one.name for one in match_projectors(projectors, [build.stem.rpartition("/")[2]], is_alone=is_alone)]
     else:
         found = [name for name in names if mmproj.lower() in (name.lower(), name.rsplit("/", 1)[-1].lower())]
         if not found:
@@ -105,7 +101,3 @@ def check_readable(order: DownloadOrder, retries: RetryPolicy) -> DownloadOrder:
     if order.repo.is_gated:
         check_access(order.repo, order.files[0], retries)
     return order
-
-
-def _make_order(repo: RemoteRepo, build: RepoBuild) -> DownloadOrder:
-    return DownloadOrder(repo, repo.list_files(build), f"{repo.id}:{build.tag}")

@@ -86,7 +86,10 @@ def find_draft(reference: str, target: FoundTarget) -> FoundDraft:
         case "ngram":
             return make_ngram_draft(target, reason="")
         case "mtp":
-            return _find_pulled_mtp(target) or read_own_mtp(target)
+            with suppress(IncompatibleError, ModelFileError):
+                if (found := _find_pulled(target)) and found.kind == "mtp":  # in a separate file
+                    return found
+            return read_own_mtp(target)
     check_one_model(reference)
     entry = load_catalog().drafts.get(reference.lower())
     return read_own_mtp(target) if entry and entry.is_in_target else _read_named_draft(reference, target)
@@ -97,15 +100,9 @@ def check_one_model(reference: str) -> None:
     models = reference.split(",")
     if len(models) == 1 or os.path.exists(os.path.expanduser(reference)):
         return
-    mended = models.copy()
-    for at, name in enumerate(models):
-        if name not in DRAFT_WORDS:
-            mended[at] = next(iter(difflib.get_close_matches(name, DRAFT_WORDS, n=1)), name)
-    hint = ",".join(mended) if mended != models else ",".join((models[0], *LOOKUPS))
-    raise UsageError(
-        f"--draft names {' and '.join(models)}, and only one can be a model",
-        hint=f"`--draft {hint}`",
-    )
+    mended = [next(iter(difflib.get_close_matches(name, DRAFT_WORDS, n=1)), name) for name in models]
+    hint = ",".join(mended if mended != models else (models[0], *LOOKUPS))
+    raise UsageError(f"--draft names {' and '.join(models)}, and only one can be a model", hint=f"`--draft {hint}`")
 
 
 def _read_named_draft(reference: str, target: FoundTarget) -> FoundDraft:
@@ -120,18 +117,14 @@ def _read_named_draft(reference: str, target: FoundTarget) -> FoundDraft:
         guess = f"did you mean `{near[0]}`? " if near else ""
         raise UsageError(f"unknown draft {reference!r}", hint=f"{guess}use {DRAFT_FORMS}") from None
     if isinstance(parsed, DerivedModel):
-        return _read_derived_model(parsed, target)
+        made = find_target(parsed, on_progress=None)
+        read_draft(made.header, target_header=target.header, target=target.info)
+        return FoundDraft("draft_model", made.path, f"draft model {made.label}", header=made.header, made=made.made)
     if isinstance(parsed, File):
         check_file(parsed.path, hint="--draft auto")
         return read_draft_file(parsed.path, target)
     assert wanted is not None
     return read_draft_file(find_cached(locations.hub_cache_dir(), wanted).path, target)
-
-
-def _read_derived_model(reference: DerivedModel, target: FoundTarget) -> FoundDraft:
-    found = find_target(reference, on_progress=None)
-    read_draft(found.header, target_header=target.header, target=target.info)
-    return FoundDraft("draft_model", found.path, f"draft model {found.label}", header=found.header, made=found.made)
 
 
 def write_draft(draft: FoundDraft, *, on_progress: Progress) -> FoundDraft:
@@ -155,14 +148,16 @@ def read_draft_file(path: Path, target: FoundTarget) -> FoundDraft:
     if read_architecture(header) == PROJECTOR:
         raise ModelFileError(f"{path.name} is an image encoder and cannot draft", hint=f"--mmproj {quote_path(path)}")
     draft = read_draft(header, target_header=target.header, target=target.info)
-    label = make_label(draft.name, path)
-    if isinstance(draft, ModelInfo):
-        return FoundDraft("draft_model", path, f"draft model {label}", header=header)
-    if isinstance(draft, MtpInfo):
-        return FoundDraft("mtp", path, f"MTP layer {label}", header=header)
-    if isinstance(draft, BlockInfo):
-        return FoundDraft("dflash", path, f"{draft.kind} head {label}", header=header)
-    return FoundDraft("eagle3", path, f"{draft.method} head {label}", header=header)
+    match draft:
+        case ModelInfo():
+            kind, what = "draft_model", "draft model"
+        case MtpInfo():
+            kind, what = "mtp", "MTP layer"
+        case BlockInfo():
+            kind, what = "dflash", f"{draft.kind} head"
+        case _:
+            kind, what = "eagle3", f"{draft.method} head"
+    return FoundDraft(kind, path, f"{what} {make_label(draft.name, path)}", header=header)
 
 
 def read_own_mtp(target: FoundTarget) -> FoundDraft:
@@ -259,14 +254,6 @@ def _find_pulled(target: FoundTarget) -> FoundDraft | None:
     """Return the draft that was pulled with the target; None if it is not on disk. Raises as read_draft_file."""
     path = find_pulled_draft(locations.pulled_drafts_file(), locations.hub_cache_dir(), target.repo)
     return None if path is None else read_draft_file(path, target)
-
-
-def _find_pulled_mtp(target: FoundTarget) -> FoundDraft | None:
-    """Return MTP layers that were pulled in a separate file; None if the target's own layer is to be used."""
-    with suppress(IncompatibleError, ModelFileError):
-        found = _find_pulled(target)
-        return found if found and found.kind == "mtp" else None
-    return None
 
 
 def _choose_default(target: FoundTarget) -> FoundDraft:

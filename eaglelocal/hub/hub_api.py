@@ -10,7 +10,7 @@ import os
 import re
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import field
 from typing import TypeVar
@@ -116,7 +116,8 @@ def _fetch_repo(repo: str) -> RemoteRepo:
         if problem := find_name_problem(file.name):
             what = f"{find_host()} lists a file of {repo} whose name {problem}: {format_name(file.name)}"
             raise DownloadError(what, hint="choose another repository; nothing was fetched")
-    return RemoteRepo(repo, str(info.sha), bool(info.gated), _find_license(info.tags or ()), tuple(files))
+    licences = [tag.removeprefix("license:") for tag in info.tags or () if tag.startswith("license:")]
+    return RemoteRepo(repo, str(info.sha), bool(info.gated), next(iter(licences), ""), tuple(files))
 
 
 def find_name_problem(name: str) -> str:
@@ -197,10 +198,6 @@ def _make_file_url(repo: RemoteRepo, file: RemoteFile) -> str:
     return hf_hub_url(repo.id, file.name, revision=repo.commit)
 
 
-def _find_license(tags: Iterable[str]) -> str:
-    return next((tag.removeprefix("license:") for tag in tags if tag.startswith("license:")), "")
-
-
 # ---- hub errors: errors of requests to a hub: which are worth a retry, and the hint for each of the others.
 # HttpError is the base class of the HTTP library's errors: the hub client has changed libraries before.
 HttpError: type[Exception] = HfHubHTTPError.__bases__[0]
@@ -212,15 +209,10 @@ LONGEST_WAIT_S = 60.0
 _ERRNO = re.compile(r"^\[Errno -?\d+\] ")
 _PASSWORD = re.compile(r"://[^/@\s]+@")
 _TRANSIENT_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
-_ACCESS_STATUSES = (401, 403, 404)
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _UNSENT_ERRORS = frozenset({"UnsupportedProtocol", "LocalProtocolError"})  # of the HTTP library: nothing was sent
 
 Result = TypeVar("Result")
-
-
-def _ignore_wait(why: str) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +221,7 @@ class RetryPolicy:
 
     waits_s: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)
     sleep: Callable[[float], None] = field(default=time.sleep)
-    on_wait: Callable[[str], None] = field(default=_ignore_wait)
+    on_wait: Callable[[str], None] = field(default=lambda why: None)
 
     def wait(self, problem: Exception, attempt: int) -> bool:
         """Return whether to try again, after waiting. `attempt` counts from 0."""
@@ -260,26 +252,16 @@ def is_transient(problem: Exception) -> bool:
     status = find_status(problem)
     if status is not None:
         return status in _TRANSIENT_STATUSES
-    if (
-        isinstance(problem, OfflineModeIsEnabled)
-        or type(problem).__name__ in _UNSENT_ERRORS
-        or _is_certificate_error(problem)
-    ):
-        return False
-    return isinstance(problem, HttpError | OSError)
+    is_lasting = isinstance(problem, OfflineModeIsEnabled) or type(problem).__name__ in _UNSENT_ERRORS
+    return isinstance(problem, HttpError | OSError) and not is_lasting and not _is_certificate_error(problem)
 
 
-def _is_certificate_error(problem: BaseException) -> bool:
-    return any(
-        isinstance(one, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(one)
-        for one in _iterate_causes(problem)
-    )
-
-
-def _iterate_causes(problem: BaseException | None) -> Iterator[BaseException]:
+def _is_certificate_error(problem: BaseException | None) -> bool:
     while problem is not None:
-        yield problem
+        if isinstance(problem, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(problem):
+            return True
         problem = problem.__cause__
+    return False
 
 
 def find_status(problem: Exception) -> int | None:
@@ -343,46 +325,42 @@ def explain_error(problem: Exception, repo: str) -> EagleLocalError:
 
 
 def _explain_refusal(problem: HfHubHTTPError, repo: str) -> EagleLocalError:
-    status = problem.response.status_code
-    if isinstance(problem, GatedRepoError):
-        return make_gated_error(repo)
     if isinstance(problem, RemoteEntryNotFoundError | RevisionNotFoundError):
         return DownloadError(f"{repo} no longer has the requested file", hint=f"eaglelocal pull {repo}")
+    if isinstance(problem, GatedRepoError):
+        return make_gated_error(repo)
+    has_token = bool(get_token())
     if isinstance(problem, RepositoryNotFoundError):
-        private = "if it is private, set HF_TOKEN" if not get_token() else "if it is private, your token cannot see it"
+        private = "if it is private, your token cannot see it" if has_token else "if it is private, set HF_TOKEN"
         return DownloadError(f"there is no repository {repo} at {find_host()}", hint=f"check the name; {private}")
-    if status == 429:
-        wait_s = read_retry_after_s(problem)
-        when = f"in {wait_s:.0f} s" if wait_s else "later"
-        who = "" if get_token() else "; with HF_TOKEN set, the limit is higher"
-        return DownloadError("the hub received too many requests (429)", hint=f"try again {when}{who}")
-    if status in _ACCESS_STATUSES:
-        return _explain_denial(status, repo)
+    match problem.response.status_code:
+        case 401:
+            what = "the hub does not accept your token" if has_token else f"{repo} needs a token"
+            return DownloadError(
+                f"{what} (401)", hint=f"get a token at {_find_hub_url()}/settings/tokens and set HF_TOKEN"
+            )
+        case 403:
+            what = f"your account may not read {repo} (403)" if has_token else f"{repo} is not public (403)"
+            hint = f"ask for access at {make_page_url(repo)}, with a token that may read repositories in HF_TOKEN"
+            return DownloadError(what, hint=hint)
+        case 404:
+            return DownloadError(f"{find_host()} has no such file or repository: {repo} (404)", hint="check the name")
+        case 429:
+            wait_s = read_retry_after_s(problem)
+            when = f"in {wait_s:.0f} s" if wait_s else "later"
+            who = "" if has_token else "; with HF_TOKEN set, the limit is higher"
+            return DownloadError("the hub received too many requests (429)", hint=f"try again {when}{who}")
     return DownloadError(f"{summarize_error(problem)}, also after retries", hint="try again later")
-
-
-def _explain_denial(status: int, repo: str) -> EagleLocalError:
-    if status == 401:
-        what = "the hub does not accept your token" if get_token() else f"{repo} needs a token"
-        return DownloadError(f"{what} (401)", hint=f"get a token at {_find_hub_url()}/settings/tokens and set HF_TOKEN")
-    if status == 403:
-        return DownloadError(
-            f"your account may not read {repo} (403)" if get_token() else f"{repo} is not public (403)",
-            hint=f"ask for access at {make_page_url(repo)}, with a token that may read repositories in HF_TOKEN",
-        )
-    return DownloadError(f"{find_host()} has no such file or repository: {repo} (404)", hint="check the name")
 
 
 def make_gated_error(repo: str) -> EagleLocalError:
     """Return the error for a repository whose license must be accepted first."""
+    page, tokens_page = make_page_url(repo), f"{_find_hub_url()}/settings/tokens"
     if get_token():
-        return DownloadError(
-            f"{repo} is gated, and your token has no access to it", hint=f"accept its license at {make_page_url(repo)}"
-        )
-    return DownloadError(
-        f"{repo} is gated: its license must be accepted first",
-        hint=f"accept it at {make_page_url(repo)}, then set HF_TOKEN to a token from {_find_hub_url()}/settings/tokens",
-    )
+        what = f"{repo} is gated, and your token has no access to it"
+        return DownloadError(what, hint=f"accept its license at {page}")
+    what = f"{repo} is gated: its license must be accepted first"
+    return DownloadError(what, hint=f"accept it at {page}, then set HF_TOKEN to a token from {tokens_page}")
 
 
 def make_page_url(repo: str) -> str:

@@ -13,6 +13,7 @@ import difflib
 import errno
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from eaglelocal.catalog.catalog import Catalog, load_catalog
@@ -86,7 +87,7 @@ def repo_folder(cache: Path, repo: str) -> Path:
 
 def list_repos(cache: Path) -> list[str]:
     """Return the repositories of models with anything in the cache."""
-    folders = _list_folders(cache, REPO_PREFIX)
+    folders = _list_entries(cache, REPO_PREFIX, are_folders=True)
     return sorted(folder.name.removeprefix(REPO_PREFIX).replace("--", "/") for folder in folders)
 
 
@@ -109,7 +110,7 @@ def iterate_models(cache: Path, repo: str) -> Iterator[CachedModel]:
     """Yield every complete model in every snapshot of a repository."""
     folder = repo_folder(cache, repo)
     main = read_main_commit(folder)
-    for snapshot in _list_folders(folder / "snapshots"):
+    for snapshot in _list_entries(folder / "snapshots", are_folders=True):
         for build in group_builds(list_gguf_files(snapshot)):
             if build.is_complete:
                 yield _read_model(repo, snapshot, build, is_main=snapshot.name == main)
@@ -141,13 +142,10 @@ def find_partials(cache: Path) -> list[Partial]:
 def find_repo_partials(cache: Path, repo: str) -> list[Partial]:
     """Return the unfinished downloads with at least one byte."""
     found = []
-    for path in _list_files(repo_folder(cache, repo) / "blobs", PARTIAL):
-        try:
-            status = path.stat()
-        except OSError:  # its download ended just now
-            continue
-        if status.st_size:
-            found.append(Partial(repo, path, status.st_size, status.st_mtime))
+    for path in _list_entries(repo_folder(cache, repo) / "blobs"):
+        with suppress(OSError):  # its download ended just now
+            if path.name.endswith(PARTIAL) and (status := path.stat()).st_size:
+                found.append(Partial(repo, path, status.st_size, status.st_mtime))
     return found
 
 
@@ -171,17 +169,11 @@ def _read_model(repo: str, snapshot: Path, build: RepoBuild, *, is_main: bool) -
     )
 
 
-def _list_files(folder: Path, suffix: str) -> list[Path]:
-    """Return the folder's files with this suffix; none if it is missing or cannot be read."""
+def _list_entries(folder: Path, prefix: str = "", *, are_folders: bool = False) -> list[Path]:
+    """Return the entries of a folder, sorted; none if it is missing or cannot be read."""
     try:
-        return sorted(path for path in folder.iterdir() if path.name.endswith(suffix))
-    except OSError:
-        return []
-
-
-def _list_folders(parent: Path, prefix: str = "") -> list[Path]:
-    try:
-        return sorted(entry for entry in parent.iterdir() if entry.name.startswith(prefix) and entry.is_dir())
+        found = sorted(entry for entry in folder.iterdir() if entry.name.startswith(prefix))
+        return [entry for entry in found if entry.is_dir()] if are_folders else found
     except OSError:
         return []
 
@@ -206,23 +198,14 @@ def find_cached(cache: Path, reference: HubReference) -> CachedModel:
     if not cached:
         raise _make_missing_error(cache, reference)
     for repo in reference.repos:
-        models = [model for model in cached if model.repo == repo]
-        build = _choose([model.build for model in models], reference, repo)
-        if build is not None:
-            return next(model for model in models if model.build == build)
+        models = {model.build: model for model in cached if model.repo == repo}
+        try:
+            if models:
+                return models[choose_build(list(models), reference.quant, repo=repo, drafts=reference.drafts)]
+        except UsageError:
+            if reference.quant is None:
+                raise
     raise _make_missing_error(cache, reference, cached)
-
-
-def _choose(builds: Sequence[RepoBuild], reference: HubReference, repo: str) -> RepoBuild | None:
-    """Return the build that the reference names; None if there is none. Raises UsageError if several match."""
-    if not builds:
-        return None
-    try:
-        return choose_build(builds, reference.quant, repo=repo, drafts=reference.drafts)
-    except UsageError:
-        if reference.quant is None:
-            raise
-        return None
 
 
 def _make_missing_error(cache: Path, reference: HubReference, cached: Sequence[CachedModel] = ()) -> ModelFileError:
@@ -254,9 +237,13 @@ def check_file(path: Path, *, hint: str = "eaglelocal ls") -> None:
     hint  used if no name is similar
     """
     if os.path.isdir(path):
-        raise ModelFileError(f"{path} is a folder", hint=_suggest_file(path))
+        names = list(filter(str.isprintable, list_gguf_names(path)))
+        hint = f"give a file in it, such as {path / names[0]}" if names else "give the path of a .gguf file"
+        raise ModelFileError(f"{path} is a folder", hint=hint)
     if not os.path.exists(path):  # unlike Path.exists, also false on a name that no file can have
-        raise ModelFileError(f"{path} does not exist", hint=_suggest_near(path) or hint)
+        near = difflib.get_close_matches(path.name, filter(str.isprintable, list_gguf_names(path.parent)), n=1)
+        hint = f"did you mean {path.parent / near[0]}?" if near else hint
+        raise ModelFileError(f"{path} does not exist", hint=hint)
 
 
 def list_gguf_names(folder: Path) -> list[str]:
@@ -269,17 +256,6 @@ def list_gguf_names(folder: Path) -> list[str]:
     return sorted(name for name in names if name.endswith(GGUF_SUFFIX))
 
 
-def _suggest_file(folder: Path) -> str:
-    names = list(filter(str.isprintable, list_gguf_names(folder)))
-    return f"give a file in it, such as {folder / names[0]}" if names else "give the path of a .gguf file"
-
-
-def _suggest_near(path: Path) -> str:
-    names = filter(str.isprintable, list_gguf_names(path.parent))
-    near = difflib.get_close_matches(path.name, names, n=1)
-    return f"did you mean {path.parent / near[0]}?" if near else ""
-
-
 # ---- hub references: resolve references to a hub's models: their repositories, and the catalog's facts. Asks no hub
 DEFAULT_QUANT = "Q4_K_M"  # its size is shown if no quantization was named
 
@@ -289,12 +265,12 @@ def make_hub_reference(parsed: Profile | Repo, catalog: Catalog, *, drafts: bool
     known = find_known_target(parsed, catalog)
     size = known.quantization(parsed.quant or DEFAULT_QUANT) if known else None
     size_bytes = size.num_bytes if size else None
-    if isinstance(parsed, Repo):
-        text = f"{parsed.name}:{parsed.quant}" if parsed.quant else parsed.name
-        return HubReference(text, (parsed.name,), parsed.quant, size_bytes, drafts)
-    target = catalog.target(parsed.id, parsed.quant)
-    text = f"{target.id}:{parsed.quant}" if parsed.quant else target.id
-    return HubReference(text, target.repos, parsed.quant, size_bytes, drafts)
+    if isinstance(parsed, Profile):
+        target = catalog.target(parsed.id, parsed.quant)
+        name, repos = target.id, target.repos
+    else:
+        name, repos = parsed.name, (parsed.name,)
+    return HubReference(f"{name}:{parsed.quant}" if parsed.quant else name, repos, parsed.quant, size_bytes, drafts)
 
 
 def resolve_draft_reference(text: str, catalog: Catalog) -> HubReference:

@@ -6,26 +6,30 @@ entry's problem.
 
 from __future__ import annotations
 
+import glob
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 from eaglelocal import locations
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.own_files import list_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import make_printable
-from eaglelocal.errors import ModelFileError
+from eaglelocal.errors import EagleLocalError, ModelFileError
 from eaglelocal.gguf.architectures import HEAD_ARCHITECTURES, read_task
 from eaglelocal.gguf.eagle_info import TARGET_NAME_KEY, VERIFIER_KEY
-from eaglelocal.gguf.ggml_types import parse_quant, read_quantization
+from eaglelocal.gguf.ggml_types import REFERENCE_KEY, parse_quant, read_quantization
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lora_adapter import is_adapter
 from eaglelocal.gguf.mtp import is_mtp_alone
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.derived.derived_inventory import list_derived
+from eaglelocal.hub.derived.derived_file import SOURCE_HASH_KEY, SOURCE_KEY, make_slug
+from eaglelocal.hub.derived.recipes import parse_recipe
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.hub_cache import CachedModel, list_models
 from eaglelocal.hub.inflation.inflate import locate_inflated
@@ -87,7 +91,7 @@ def list_all_models(cache: Path, folders: Sequence[str] = ()) -> list[InventoryE
     return [
         *list_embedded(),
         *list_inflated(),
-        *describe_derived(),
+        *list_derived(),
         *list_imported(),
         *(
             replace(describe_cached(model), pulled_for=pulled.get(model.reference.lower(), ()))
@@ -114,21 +118,40 @@ def list_inflated() -> list[InventoryEntry]:
     """Return the pairs that inflation has written, by file name; the target's size includes the head's."""
     found = []
     for target in list_own(locations.generated_models_dir(), "demo-*.gguf"):
-        size = _parse_size(target)
+        named = _GENERATED.fullmatch(target.name)
         head = target.with_name(f"{target.stem}-head.gguf")
-        if size is not None and head.is_file():
-            found.append(
-                _make_entry(make_demo_reference(size), GENERATED, (target, head), current=_find_current_path(size))
-            )
+        if named is not None and head.is_file():
+            num_parameters = round(float(named["size"]) * {"m": 1e6, "b": 1e9}[named["unit"]])
+            size = ModelSize(num_parameters, named["type"])
+            reference = make_demo_reference(size)
+            is_outdated = locate_inflated(size, demo_sources(), target.parent).target != target
+            found.append(_make_entry(reference, GENERATED, (target, head), is_outdated=is_outdated))
     return found
 
 
-def describe_derived() -> list[InventoryEntry]:
-    """Return the derived models; inflated heads belong to their targets."""
-    return [
-        replace(_make_entry(one.reference, one.origin, one.paths), is_outdated=one.is_outdated)
-        for one in list_derived()
-    ]
+def list_derived() -> Iterator[InventoryEntry]:
+    """Yield the derived models by file name, each with the heads that were inflated for it.
+
+    Files of other kinds and damaged ones are skipped. No source is read: a model is outdated if its source is gone or
+    has changed, or if another version of eaglelocal made it.
+    """
+    for path in list_own(locations.generated_models_dir(), "*@*.gguf"):
+        with suppress(EagleLocalError, OSError):
+            metadata = read_header(path, keys=(REFERENCE_KEY, SOURCE_KEY, SOURCE_HASH_KEY)).metadata
+            reference, source, digest = (metadata.get(key) for key in (REFERENCE_KEY, SOURCE_KEY, SOURCE_HASH_KEY))
+            if isinstance(reference, str) and isinstance(source, str) and isinstance(digest, str):
+                recipe = parse_recipe(reference.rpartition("@")[2])
+                heads = sorted(path.parent.glob(f"{glob.escape(path.stem)}-head-*.gguf"))
+                is_current = path.stem.endswith(f"@{make_slug(recipe, digest)}") and _is_older(source, path)
+                yield _make_entry(reference, recipe.origin, (path, *heads), is_outdated=not is_current)
+
+
+def _is_older(source: str, made: Path) -> bool:
+    """Return whether the file of a `file:` URL still exists, and was not written after the one made of it."""
+    try:
+        return os.stat(unquote_to_bytes(source.removeprefix("file://"))).st_mtime <= made.stat().st_mtime
+    except OSError:
+        return False
 
 
 def list_imported() -> list[InventoryEntry]:
@@ -170,20 +193,16 @@ def describe_file(path: Path) -> HeaderSummary:
 def describe(header: Header) -> HeaderSummary:
     architecture = str(header.metadata.get("general.architecture") or "")
     context = header.metadata.get(f"{architecture}.context_length")
+    targets = (header.metadata.get(key) for key in (TARGET_NAME_KEY, VERIFIER_KEY))
+    target = next((name for name in targets if isinstance(name, str) and name), "")
     return HeaderSummary(
         architecture=architecture,
         name=str(header.metadata.get("general.name") or ""),
         context=context if isinstance(context, int) else None,
         quant=read_quantization(header),
         kind=_find_kind(header, architecture),
-        head_target=_read_head_target(header),
+        head_target=make_printable(target)[:MAX_LABEL_CHARS],
     )
-
-
-def _read_head_target(header: Header) -> str:
-    names = (header.metadata.get(key) for key in (TARGET_NAME_KEY, VERIFIER_KEY))
-    name = next((name for name in names if isinstance(name, str) and name), "")
-    return make_printable(name)[:MAX_LABEL_CHARS]
 
 
 def _find_kind(header: Header, architecture: str) -> str:
@@ -191,12 +210,10 @@ def _find_kind(header: Header, architecture: str) -> str:
         return HEAD
     if is_adapter(header):
         return ADAPTER
-    if architecture == "clip":
-        return "image encoder"
-    return KINDS[read_task(header)]
+    return "image encoder" if architecture == "clip" else KINDS[read_task(header)]
 
 
-def _make_entry(reference: str, origin: str, paths: Sequence[Path], *, current: Path | None = None) -> InventoryEntry:
+def _make_entry(reference: str, origin: str, paths: Sequence[Path], *, is_outdated: bool = False) -> InventoryEntry:
     statuses = [path.stat() for path in paths]
     return InventoryEntry(
         reference=reference,
@@ -205,18 +222,5 @@ def _make_entry(reference: str, origin: str, paths: Sequence[Path], *, current: 
         size_bytes=sum(status.st_size for status in statuses),
         modified_at=max(status.st_mtime for status in statuses),
         description=describe_file(paths[0]),
-        is_outdated=current is not None and current != paths[0],
+        is_outdated=is_outdated,
     )
-
-
-def _parse_size(target: Path) -> ModelSize | None:
-    named = _GENERATED.fullmatch(target.name)
-    if named is None:
-        return None
-    return ModelSize(round(float(named["size"]) * {"m": 1e6, "b": 1e9}[named["unit"]]), named["type"])
-
-
-def _find_current_path(size: ModelSize) -> Path:
-    target, head = demo_sources()
-    folder = locations.generated_models_dir()
-    return locate_inflated(size, source_target=target, source_head=head, folder=folder).target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,20 +29,15 @@ from eaglelocal.hub.hub_cache import (
     resolve_draft_reference,
     resolve_hub_reference,
 )
-from eaglelocal.hub.inflation.inflate import locate_inflated, sketch_pair
-from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
 from eaglelocal.hub.inventory import (
     HeaderSummary,
-    InventoryEntry,
     describe,
-    list_embedded,
-    list_inflated,
     make_demo_reference,
 )
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector_beside
 from eaglelocal.hub.pull_plan import find_pulled_draft, read_pulled_reference
-from eaglelocal.hub.target_resolver import NATIVE, FoundTarget, demo_sources, find_target, read_target
+from eaglelocal.hub.target_resolver import NATIVE, FoundTarget, demo_sources, find_demo, find_target, read_target
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 
 NO_PROJECTOR = FoundProjector()
@@ -112,108 +108,81 @@ def describe_model(reference: str, folders: Sequence[str] = ()) -> ModelDetails:
     parsed = locate_reference(reference, folders)
     match parsed:
         case EmbeddedModel():
-            entry = _find_generated(reference)
-            return (
-                _describe_files(entry.reference, entry.paths[:1], own_head=entry.paths[1])
-                if entry
-                else _describe_unwritten(reference)
-            )
+            return _describe_embedded(reference)
         case DerivedModel():
-            return _describe_derived(reference, find_target(parsed, on_progress=None))
+            found = find_target(parsed, on_progress=None)
+            is_written = found.made is not None and found.made.plan is None
+            sketch = _sketch(reference, found.path, found.header, is_written=is_written)
+            return replace(sketch, auto_draft=_find_auto_draft(found))
         case File(path):
             check_file(path)
-            return _describe_files(reference, (path,))
+            return _describe_file(reference, path)
         case Profile() | Repo():
-            found = find_cached(locations.hub_cache_dir(), resolve_hub_reference(reference))
-            drafts = (*_list_pulled_drafts(found.repo), *_list_catalog_drafts(Repo(found.repo), load_catalog()))
-            return _describe_files(found.reference, found.paths, drafts=drafts, repo=found.repo, commit=found.commit)
+            model = find_cached(locations.hub_cache_dir(), resolve_hub_reference(reference))
+            drafts = (*_list_pulled_drafts(model.repo), *_list_catalog_drafts(Repo(model.repo), load_catalog()))
+            details = _describe_file(model.reference, model.path, drafts=drafts, repo=model.repo)
+            return replace(details, commit=model.commit)
 
 
-def _find_generated(reference: str) -> InventoryEntry | None:
-    """Return the entry of the embedded or an inflated model; None: it is not written yet."""
+def _describe_embedded(reference: str) -> ModelDetails:
+    """Describe the embedded model, or an inflated one: as it was written, else as it would be."""
     if reference == NATIVE:
-        return list_embedded()[0]
-    wanted = make_demo_reference(parse_demo_reference(reference))
-    return next((entry for entry in list_inflated() if entry.reference == wanted and not entry.is_outdated), None)
+        target, head = demo_sources()
+        return _describe_file(NATIVE, target, own_head=head)
+    pair = find_demo(reference)
+    name = make_demo_reference(pair.size)
+    if pair.complete:
+        return _describe_file(name, pair.target, own_head=pair.head)
+    return replace(_sketch(name, pair.target, pair.sketch()[0], is_written=False), own_head=pair.head)
 
 
-def _describe_unwritten(reference: str) -> ModelDetails:
-    """Describe an inflated model that is not written yet."""
-    size, (target, head) = parse_demo_reference(reference), demo_sources()
-    paths = locate_inflated(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
-    header, _ = sketch_pair(size, target, head)
-    return ModelDetails(
-        make_demo_reference(size),
-        (paths.target,),
-        header,
-        describe(header),
-        paths.head,
-        (),
-        _read_shape(header),
-        unwritten_bytes=header.tensor_bytes,
-    )
-
-
-def _describe_derived(reference: str, found: FoundTarget) -> ModelDetails:
-    """Describe a derived model, written or not."""
-    header, is_written = found.header, found.made is not None and found.made.plan is None
+def _sketch(reference: str, path: Path, header: Header, *, is_written: bool) -> ModelDetails:
+    """Describe a model by its header alone."""
     return ModelDetails(
         reference,
-        (found.path,),
+        (path,),
         header,
         describe(header),
-        None,
-        (),
-        _read_shape(header),
+        own_head=None,
+        drafts=(),
+        shape=_read_shape(header),
         unwritten_bytes=0 if is_written else header.tensor_bytes,
-        auto_draft=_find_auto_draft(found),
     )
 
 
-def _describe_files(
-    reference: str,
-    paths: tuple[Path, ...],
-    *,
-    own_head: Path | None = None,
-    drafts: tuple[KnownDraft, ...] = (),
-    repo: str = "",
-    commit: str = "",
+def _describe_file(
+    reference: str, path: Path, *, own_head: Path | None = None, drafts: tuple[KnownDraft, ...] = (), repo: str = ""
 ) -> ModelDetails:
-    header = read_header(paths[0])
-    shards = tuple(dict.fromkeys(shard.path for shard in header.shards))
+    header = read_header(path)
     about = describe(header)
-    target = _read_target(paths[0], own_head, repo) if about.kind == "model" else None
+    is_model = about.kind == "model"
+    target = _read_target(path, own_head, repo) if is_model else None
     auto = None if target is None else _find_auto_draft(target)
     known = (*(_list_imported_heads(target) if target else ()), *drafts)
-    projector = find_projector_beside(paths[0], header, is_of_hub=bool(repo)) if about.kind == "model" else NO_PROJECTOR
     return ModelDetails(
         reference,
-        shards,
+        tuple(dict.fromkeys(shard.path for shard in header.shards)),
         header,
         about,
         own_head,
         _mark_auto(known, auto),
         _read_shape(header),
         repo,
-        commit,
-        projector=projector,
+        projector=find_projector_beside(path, header, is_of_hub=bool(repo)) if is_model else NO_PROJECTOR,
         auto_draft=auto,
     )
 
 
 def _read_target(path: Path, own_head: Path | None, repo: str) -> FoundTarget | None:
-    """Return the target as a run would find it; None if a run would reject it."""
-    try:
+    with suppress(EagleLocalError):  # a run would reject it
         return replace(read_target(path, head=own_head), repo=repo)
-    except EagleLocalError:
-        return None
+    return None
 
 
 def _find_auto_draft(target: FoundTarget) -> FoundDraft | None:
-    try:
+    with suppress(EagleLocalError):
         return use_learned_version(find_draft(AUTO, target), target, learns=False)
-    except EagleLocalError:
-        return None
+    return None
 
 
 def _list_imported_heads(target: FoundTarget) -> Iterator[KnownDraft]:
@@ -231,23 +200,22 @@ def _mark_auto(drafts: tuple[KnownDraft, ...], auto: FoundDraft | None) -> tuple
 
 
 def _read_shape(header: Header) -> ModelShape | None:
-    try:
+    with suppress(IncompatibleError, ModelFileError):
         return read_shape(header)
-    except (IncompatibleError, ModelFileError):
-        return None
+    return None
 
 
 def _list_pulled_drafts(repo: str) -> tuple[KnownDraft, ...]:
     """Return the draft that was pulled with a target, if any."""
-    file, cache = locations.pulled_drafts_file(), locations.hub_cache_dir()
-    path = find_pulled_draft(file, cache, repo)
-    if path is None:
-        return ()
-    try:
-        kind = detect_draft_kind(read_header(path))
-    except ModelFileError:
-        return ()
-    return (KnownDraft(read_pulled_reference(file, repo), kind, is_on_disk=True, needs_import=False, path=path),)
+    file = locations.pulled_drafts_file()
+    path = find_pulled_draft(file, locations.hub_cache_dir(), repo)
+    with suppress(ModelFileError):
+        if path is not None:
+            kind = detect_draft_kind(read_header(path))
+            return (
+                KnownDraft(read_pulled_reference(file, repo), kind, is_on_disk=True, needs_import=False, path=path),
+            )
+    return ()
 
 
 def _list_catalog_drafts(repo: Repo, catalog: Catalog) -> tuple[KnownDraft, ...]:

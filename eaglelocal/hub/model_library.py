@@ -56,9 +56,6 @@ class LibraryModel:
         """Return the file that llama.cpp opens."""
         return self.paths[0]
 
-    def is_named(self, text: str) -> bool:
-        return text.lower() in _list_names(self)
-
 
 def list_library(folders: Sequence[str] = ()) -> list[LibraryModel]:
     """Return the models of LM Studio and Ollama, and those in `folders`; each file once, sorted by name."""
@@ -83,14 +80,9 @@ def list_folder(folder: Path, place: str = OWN_FOLDER) -> Iterator[LibraryModel]
             yield LibraryModel(stem.rpartition("/")[2], place, paths, tuple(aliases))
 
 
-def find_in_library(text: str, folders: Sequence[str] = ()) -> LibraryModel | None:
-    """Return the model of this name; None if there is none. Raises UsageError if several have it."""
-    return choose_named(text, list_library(folders))
-
-
 def choose_named(text: str, models: Sequence[LibraryModel]) -> LibraryModel | None:
     """Return the model with this name; None if there is none. Raises UsageError if several have it."""
-    found = [model for model in models if model.is_named(text)]
+    found = [model for model in models if text.lower() in _list_names(model)]
     if len(found) > 1:
         raise UsageError(f"{text!r} means several models", hint=" or ".join(model.name for model in found))
     return found[0] if found else None
@@ -106,7 +98,7 @@ def locate_reference(text: str, folders: Sequence[str] = ()) -> Reference:
     try:
         parsed = parse_reference(text)
     except UsageError:
-        model = find_in_library(text, folders)
+        model = choose_named(text, list_library(folders))
         if model is None:
             raise
         return File(model.path, text)

@@ -25,7 +25,7 @@ from eaglelocal.gguf.projector import Projector, check_projector, is_audio_only
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.hub_cache import check_file, find_snapshot, list_gguf_files, list_gguf_names
 from eaglelocal.hub.model_library import find_blob_projector
-from eaglelocal.hub.repo_builds import RepoBuild, group_builds
+from eaglelocal.hub.repo_builds import group_builds
 from eaglelocal.hub.target_resolver import FoundTarget
 
 AUTO_HINT = "--mmproj auto"
@@ -72,7 +72,10 @@ def read_projector_file(path: Path, target: Header | None) -> Projector:
 def find_projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> FoundProjector:
     """Find the projector of a target at `path`. Never raises: a projector that does not fit becomes a note."""
     if blob := find_blob_projector(path):
-        return _read_blob_projector(blob, target)
+        try:
+            return FoundProjector(blob, read_projector_file(blob, target))
+        except (ModelFileError, IncompatibleError) as problem:
+            return FoundProjector(note=f"no images: {problem.message}")
     folder, names = (find_snapshot(path), list_gguf_files(find_snapshot(path))) if is_of_hub else (path.parent, [])
     names = names or list_gguf_names(folder)
     found, notes = [], []
@@ -81,8 +84,10 @@ def find_projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> Fou
             header = read_header(folder / name)
             if is_audio_only(header):
                 continue
-            one, projector = _read_fitting(name, header, target)
-            found.append((one.of_size(projector.weights_bytes), projector))
+            projector = Projector.from_header(header)
+            check_projector(projector, target, name=name)
+            one = parse_projector(name, *_read_names(header), size_bytes=projector.weights_bytes)
+            found.append((replace(one, quant=one.quant or read_quantization(header)), projector))
         except (ModelFileError, IncompatibleError) as problem:
             notes.append(f"no images: {problem.message}")
     model_names = [path.stem.partition("-00001-of-")[0], *_read_names(target)]
@@ -92,20 +97,6 @@ def find_projector_beside(path: Path, target: Header, *, is_of_hub: bool) -> Fou
     if found:
         notes = [f"no images: whether {found[0][0].name} is this model's is not clear; --mmproj FILE takes it"]
     return FoundProjector(note=notes[0] if notes else "")
-
-
-def _read_blob_projector(path: Path, target: Header) -> FoundProjector:
-    try:
-        return FoundProjector(path, read_projector_file(path, target))
-    except (ModelFileError, IncompatibleError) as problem:
-        return FoundProjector(note=f"no images: {problem.message}")
-
-
-def _read_fitting(name: str, header: Header, target: Header) -> tuple[NamedProjector, Projector]:
-    projector = Projector.from_header(header)
-    check_projector(projector, target, name=name)
-    one = parse_projector(name, *_read_names(header))
-    return NamedProjector(one.name, one.quant or read_quantization(header), one.model_names), projector
 
 
 def _read_names(header: Header) -> Iterator[str]:
@@ -152,20 +143,16 @@ class NamedProjector:
         place = PREFERRED.index(self.quant) if self.quant in PREFERRED else len(PREFERRED)
         return self.size_bytes > LARGE_BYTES, place, self.name
 
-    def of_size(self, size_bytes: int) -> NamedProjector:
-        return replace(self, size_bytes=size_bytes)
-
 
 def list_projectors(names: Iterable[str]) -> list[str]:
-    return sorted(
-        name for name in names if name.lower().endswith(GGUF_SUFFIX) and _PROJECTOR.search(_find_base_name(name))
-    )
+    return sorted(name for name in names if name.lower().endswith(GGUF_SUFFIX) and _PROJECTOR.search(_find_stem(name)))
 
 
-def parse_projector(name: str, *stated_names: str) -> NamedProjector:
+def parse_projector(name: str, *stated_names: str, size_bytes: int = 0) -> NamedProjector:
     """Return a projector by its file's name and by the names that its header states (`stated_names`)."""
-    stem = _find_base_name(name)[: -len(GGUF_SUFFIX)]
-    return NamedProjector(name, parse_quant(stem), frozenset(filter(None, map(normalize_name, (stem, *stated_names)))))
+    stem = _find_stem(name)
+    model_names = frozenset(filter(None, map(normalize_name, (stem, *stated_names))))
+    return NamedProjector(name, parse_quant(stem), model_names, size_bytes)
 
 
 def normalize_name(text: str) -> str:
@@ -175,11 +162,7 @@ def normalize_name(text: str) -> str:
 
 def list_model_names(names: Iterable[str]) -> set[str]:
     """Return the models among files, regardless of quantizations and without drafts."""
-    return {normalize_name(_find_base_name(build.stem)) for build in group_builds(names) if not build.is_draft}
-
-
-def find_model_name(build: RepoBuild) -> str:
-    return normalize_name(_find_base_name(build.stem))
+    return {normalize_name(build.stem.rpartition("/")[2]) for build in group_builds(names) if not build.is_draft}
 
 
 def match_projectors(
@@ -196,16 +179,9 @@ def match_projectors(
         or [each for each in found if any(one in other or other in one for one in each.model_names for other in wanted)]
         or (list(found) if is_alone else [])
     )
-    return (
-        sorted(left, key=lambda each: each.rank)
-        if len({normalize_name(_strip_suffix(each)) for each in left}) == 1
-        else []
-    )
+    is_clear = len({normalize_name(_find_stem(each.name)) for each in left}) == 1
+    return sorted(left, key=lambda each: each.rank) if is_clear else []
 
 
-def _strip_suffix(each: NamedProjector) -> str:
-    return _find_base_name(each.name)[: -len(GGUF_SUFFIX)]
-
-
-def _find_base_name(name: str) -> str:
-    return name.rsplit("/", 1)[-1]
+def _find_stem(name: str) -> str:
+    return name.rpartition("/")[2][: -len(GGUF_SUFFIX)]

@@ -54,8 +54,9 @@ def plan_removal(cache: Path, models: Sequence[CachedModel], partials: Sequence[
     blobs = {blob for blob in map(find_blob, links) if blob.parent == own} - links
     kept = {blob: _describe_links(users[blob] - links, folder) for blob in blobs if users[blob] - links}
     freed = [*sorted(blobs - kept.keys()), *(partial.path for partial in partials)]
+    unfinished = [f"{len(partials)} unfinished of {repo}"] if partials else []
     return Removal(
-        what=", ".join([*sorted({model.reference for model in models}), *_describe_partials(partials, repo)]),
+        what=", ".join([*sorted({model.reference for model in models}), *unfinished]),
         paths=(*sorted(links), *freed),
         freed_bytes=_count_bytes([*freed, *(link for link in links if not link.is_symlink())]),
         revisions=_list_revisions(gone, folder),
@@ -90,10 +91,6 @@ def _list_unused_projectors(cache: Path, repo: str, gone: Sequence[CachedModel])
     for commit in {model.commit for model in gone} - left:
         snapshot = repo_folder(cache, repo) / "snapshots" / commit
         yield from (snapshot / name for name in list_projectors(list_gguf_files(snapshot)))
-
-
-def _describe_partials(partials: Sequence[Partial], repo: str) -> list[str]:
-    return [f"{len(partials)} unfinished of {repo}"] if partials else []
 
 
 def _map_links(folder: Path) -> Mapping[Path, set[Path]]:

@@ -57,19 +57,16 @@ def group_builds(names: Iterable[str]) -> tuple[RepoBuild, ...]:
     for name in names:
         if not name.lower().endswith(GGUF_SUFFIX) or _NO_MODEL.search(name):
             continue
-        stem, number, count = _parse_part(name[: -len(GGUF_SUFFIX)])
+        stem = name[: -len(GGUF_SUFFIX)]
+        part = _PART.fullmatch(stem)
+        number, count = (int(part["number"]), int(part["count"])) if part else (1, 1)
+        stem = part["stem"] if part else stem
         parts[stem][number] = name
         counts[stem] = max(count, counts.get(stem, 1))
     return tuple(
         RepoBuild(stem, parse_quant(stem), tuple(name for _, name in sorted(parts[stem].items())), counts[stem])
         for stem in sorted(parts)
     )
-
-
-def _parse_part(stem: str) -> tuple[str, int, int]:
-    """Return (stem without the part, number of the part, count of parts)."""
-    part = _PART.fullmatch(stem)
-    return (part["stem"], int(part["number"]), int(part["count"])) if part else (stem, 1, 1)
 
 
 def choose_build(builds: Sequence[RepoBuild], wanted: str | None, *, repo: str, drafts: bool = False) -> RepoBuild:
@@ -86,7 +83,8 @@ def choose_build(builds: Sequence[RepoBuild], wanted: str | None, *, repo: str, 
         return found[0]
     if len(found) > 1:
         files = join_names((build.names[0] for build in found), like=wanted or "")
-        raise UsageError(f"{repo} has several models {_like(wanted)}: {files}", hint=f"{repo}:{found[0].names[0]}")
+        which = f"that are {wanted}" if wanted else "to choose from"
+        raise UsageError(f"{repo} has several models {which}: {files}", hint=f"{repo}:{found[0].names[0]}")
     if not whole:
         raise _make_missing_error(builds, repo)
     there = join_names(_order_tags(whole), like=wanted or "")
@@ -104,19 +102,11 @@ def _order_tags(builds: Sequence[RepoBuild]) -> list[str]:
 
 
 def _match_quant(builds: Sequence[RepoBuild], wanted: str | None) -> list[RepoBuild]:
-    if wanted is None:
-        return _match_default(builds)
-    quant = normalize_quant(wanted)
-    exact = [build for build in builds if build.quant == quant]
-    return exact or [build for build in builds if build.quant == f"UD-{quant}"]
-
-
-def _match_default(builds: Sequence[RepoBuild]) -> list[RepoBuild]:
-    for quant in DEFAULTS:
-        found = [build for build in builds if build.quant == quant]
-        if found:
+    wanted_quants = DEFAULTS if wanted is None else (normalize_quant(wanted), f"UD-{normalize_quant(wanted)}")
+    for quant in wanted_quants:
+        if found := [build for build in builds if build.quant == quant]:
             return found
-    return list(builds) if len(builds) == 1 else []
+    return list(builds) if wanted is None and len(builds) == 1 else []
 
 
 def _is_named(build: RepoBuild, wanted: str) -> bool:
@@ -125,10 +115,6 @@ def _is_named(build: RepoBuild, wanted: str) -> bool:
         name.lower() == wanted or name.lower().endswith(f"/{wanted}")
         for name in (*build.names, f"{build.stem}{GGUF_SUFFIX}")
     )
-
-
-def _like(wanted: str | None) -> str:
-    return f"that are {wanted}" if wanted else "to choose from"
 
 
 def _make_missing_error(builds: Sequence[RepoBuild], repo: str) -> UsageError:

@@ -39,7 +39,7 @@ from eaglelocal.hub.derived.derived_file import DerivedFile, derive_target, writ
 from eaglelocal.hub.derived.recipes import Inflation, Recipe, parse_recipe
 from eaglelocal.hub.hub_cache import check_file, find_cached, list_gguf_names, make_hub_reference
 from eaglelocal.hub.inflation.generated_files import Progress, no_progress
-from eaglelocal.hub.inflation.inflate import inflate
+from eaglelocal.hub.inflation.inflate import InflatedPair, locate_inflated
 from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
 from eaglelocal.hub.model_library import is_blob
 
@@ -87,7 +87,9 @@ def find_target(reference: Reference, *, on_progress: Progress | None) -> FoundT
             target, head = demo_sources()
             return read_target(target, label="embedded guide (native size)", head=head)
         case EmbeddedModel(text):
-            return _inflate_demo(text, on_progress or no_progress)
+            pair = find_demo(text).write(on_progress or no_progress)
+            label = f"embedded guide at the cost of {pair.size.phrase} ({pair.size.type})"
+            return read_target(pair.target, label=label, head=pair.head)
         case DerivedModel(source, recipe):
             found = _derive(source, parse_recipe(recipe))
             return found if on_progress is None else write_target(found, on_progress=on_progress)
@@ -159,6 +161,11 @@ def demo_sources() -> tuple[Path, Path]:
     return target, head
 
 
+def find_demo(reference: str) -> InflatedPair:
+    """Return the files of `demo` in a size, written or not. Raises UsageError on another reference."""
+    return locate_inflated(parse_demo_reference(reference), demo_sources(), locations.generated_models_dir())
+
+
 def make_label(name: str, path: Path) -> str:
     """Return the file's name, after the name in its header if they have nothing in common; both as they can be printed.
 
@@ -182,17 +189,3 @@ def make_unknown_target_error(entry: Profile, catalog: Catalog) -> UsageError:
     near = difflib.get_close_matches(word, filter(str.isprintable, names), n=1)
     guess = f"did you mean `{catalog.name_with_type(near[0], suffix)}`? " if near else ""
     return UsageError(describe_unknown_target(entry.id, entry.quant), hint=f"{guess}use {REFERENCE_FORMS}")
-
-
-def _inflate_demo(reference: str, on_progress: Progress) -> FoundTarget:
-    size = parse_demo_reference(reference)
-    source_target, source_head = demo_sources()
-    paths = inflate(
-        size,
-        source_target=source_target,
-        source_head=source_head,
-        folder=locations.generated_models_dir(),
-        on_progress=on_progress,
-    )
-    label = f"embedded guide at the cost of {size.phrase} ({size.type})"
-    return read_target(paths.target, label=label, head=paths.head)

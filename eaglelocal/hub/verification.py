@@ -19,7 +19,6 @@ from eaglelocal.hub.hub_cache import CachedModel, find_blob
 SHA256_CHARS = 64
 CHUNK_BYTES = 1 << 20
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-OnBytes = Callable[[int], None]  # bytes added
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +47,19 @@ def list_promised_files(model: CachedModel) -> list[PromisedFile]:
     return files
 
 
-def find_damaged(files: Sequence[PromisedFile], on_bytes: OnBytes) -> list[PromisedFile]:
+def find_damaged(files: Sequence[PromisedFile], on_bytes: Callable[[int], None]) -> list[PromisedFile]:
     """Return the files whose bytes have another hash. Raises ResourceError if one cannot be read."""
-    return [file for file in files if not _is_intact(file, on_bytes)]
-
-
-def _is_intact(file: PromisedFile, on_bytes: OnBytes) -> bool:
-    digest = make_hash(file.hash, file.size_bytes)
-    try:
-        with open_regular(file.path) as content:
-            while chunk := content.read(CHUNK_BYTES):
-                digest.update(chunk)
-                on_bytes(len(chunk))
-    except OSError as problem:
-        what = f"{file.path} cannot be read: {problem.strerror or problem}"
-        raise ResourceError(what, hint="check the disk; `eaglelocal rm` removes the model") from problem
-    return digest.hexdigest() == file.hash
+    damaged = []
+    for file in files:
+        digest = make_hash(file.hash, file.size_bytes)
+        try:
+            with open_regular(file.path) as content:
+                while chunk := content.read(CHUNK_BYTES):
+                    digest.update(chunk)
+                    on_bytes(len(chunk))
+        except OSError as problem:
+            what = f"{file.path} cannot be read: {problem.strerror or problem}"
+            raise ResourceError(what, hint="check the disk; `eaglelocal rm` removes the model") from problem
+        if digest.hexdigest() != file.hash:
+            damaged.append(file)
+    return damaged

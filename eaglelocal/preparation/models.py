@@ -38,11 +38,9 @@ from eaglelocal.hub.hub_cache import (
     list_repo_models,
     repo_folder,
 )
-from eaglelocal.hub.inflation.inflate import locate_inflated, sketch_pair
-from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
 from eaglelocal.hub.model_library import list_library, locate_reference
 from eaglelocal.hub.projector_resolver import read_projector_file
-from eaglelocal.hub.target_resolver import NATIVE, demo_sources
+from eaglelocal.hub.target_resolver import NATIVE, demo_sources, find_demo
 from eaglelocal.loading.calibration_store import find_newest_costs
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import (
@@ -217,14 +215,11 @@ def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> M
 
 def read_demo_headers(reference: str) -> tuple[Header, Header]:
     """Return the headers of the embedded model's target and head, or those that they will have once written."""
-    target, head = demo_sources()
     if reference == NATIVE:
+        target, head = demo_sources()
         return read_header(target), read_header(head)
-    size = parse_demo_reference(reference)
-    paths = locate_inflated(size, source_target=target, source_head=head, folder=locations.generated_models_dir())
-    if not paths.complete:
-        return sketch_pair(size, target, head)
-    return read_header(paths.target), read_header(paths.head)
+    pair = find_demo(reference)
+    return (read_header(pair.target), read_header(pair.head)) if pair.complete else pair.sketch()
 
 
 def read_loaded_shape(header: Header, kind: str, draft_type: str = AUTO) -> ModelShape:

@@ -27,12 +27,11 @@ from eaglelocal.core.own_files import fingerprint
 from eaglelocal.drafters.lookup_memory import LookupMemory
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub import model_library
-from eaglelocal.hub.derived.derived_inventory import list_derived
 from eaglelocal.hub.heads.requantized_copy import list_copies
 from eaglelocal.hub.heads.versions import HeadVersions
 from eaglelocal.hub.hub_cache import read_main_commit
 from eaglelocal.hub.inflation.generated_files import _open_lock
-from eaglelocal.hub.inventory import list_imported
+from eaglelocal.hub.inventory import list_derived, list_imported
 from eaglelocal.hub.pull_plan import read_pulled_reference
 from eaglelocal.learning.drift import read_history, read_reports
 from eaglelocal.learning.judgement import JudgedFile

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from eaglelocal import locations
 from eaglelocal.backend.quantizer import quantize_file
@@ -21,14 +21,14 @@ from eaglelocal.core.atomic_file import flush_and_rename
 from eaglelocal.core.own_files import open_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import make_printable
-from eaglelocal.errors import ModelFileError
+from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS, REFERENCE_KEY
-from eaglelocal.gguf.header import Header, Shard, ValueType
+from eaglelocal.gguf.header import ArrayValue, Header, Shard
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.writer import KeyValue
-from eaglelocal.hub.derived.recipes import Inflation, LayerDrop, Recipe
+from eaglelocal.gguf.writer import StreamedTensor, list_entries
+from eaglelocal.hub.derived.recipes import WRITTEN_TYPES, Inflation, LayerDrop, Recipe
 from eaglelocal.hub.inflation.generated_files import (
     FilePlan,
     Progress,
@@ -39,11 +39,8 @@ from eaglelocal.hub.inflation.generated_files import (
     remove_leftovers,
     write_plan,
 )
-from eaglelocal.hub.inflation.inflated_sizes import BLOCK_STEP, SUPERBLOCK_STEP, ModelSize
+from eaglelocal.hub.inflation.inflated_sizes import BLOCK_STEP, SUPERBLOCK_STEP
 from eaglelocal.probe.probe import free_bytes
-
-if TYPE_CHECKING:
-    from eaglelocal.hub.inflation.widen import Growth
 
 METHOD = "1"  # part of every name: raise it when the same source would give another file
 SOURCE_KEY = "eaglelocal.source"  # as a file: URL, because paths need not be text
@@ -51,6 +48,7 @@ SOURCE_HASH_KEY = "eaglelocal.source_sha256"
 NAME_KEY = "general.name"
 MAX_STEM = 60  # letters of a name: they may take four bytes each
 _HASH_DIGITS = 12
+_LAYER = re.compile(r"blk\.(?P<layer>\d+)\.(?P<rest>.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +95,25 @@ def derive_target(source: Header, recipe: Recipe, reference: str) -> DerivedFile
         SOURCE_KEY: source.path.absolute().as_uri(),
         SOURCE_HASH_KEY: digest,
     }
-    added = [KeyValue(key, ValueType.STRING, text) for key, text in labels.items() if key not in names]
+    added = list_entries({key: text for key, text in labels.items() if key not in names})
     plan = replace(plan, changed=[*plan.changed, *added])
     return replace(made, plan=plan, header=plan.sketch_header(recipe.quantized_to))
 
 
 def derive_head(target: DerivedFile, head: Header) -> DerivedFile:
     """Adapt a head of an inflated target's source to the inflated target. Raises as derive_target."""
-    from eaglelocal.hub.inflation.blueprint import plan_head  # imports numpy
+    from eaglelocal.hub.inflation.blueprint import grow_target, plan_head  # imports numpy
 
     assert isinstance(target.recipe, Inflation)
+    size = target.recipe.size
     path = target.path.with_name(f"{target.path.stem}-head-{_shorten(hash_content(head))}.gguf")
-    label = f"inflated to {target.recipe.size.label}"
+    label = f"inflated to {size.label}"
     if path.is_file():
         return DerivedFile(path, label, read_header(path), head, target.recipe)
-    plan = plan_head(_head_size(target.recipe.size), head, target.source, _grow(target.source, target.recipe))
+    growth = grow_target(size, target.source, step=_widths_step(size.type))
+    # heads are published in 16 bits, whatever type their target has
+    written_as = size if size.type in WRITTEN_TYPES else replace(size, type="f16")
+    plan = plan_head(written_as, head, target.source, growth)
     return DerivedFile(path, label, plan.sketch_header(), head, target.recipe, plan=plan)
 
 
@@ -166,23 +168,16 @@ def _hash_file(shard: Shard, modified_at_ns: int) -> bytes:
 
 
 def _plan_target(source: Header, recipe: Recipe) -> FilePlan:
-    from eaglelocal.hub.derived.copied_tensors import plan_copy, plan_drop  # import numpy
-    from eaglelocal.hub.inflation.blueprint import plan_target
+    from eaglelocal.hub.inflation.blueprint import plan_target  # imports numpy
 
     match recipe:
         case Inflation(size):
             written_as = replace(size, type="f16") if recipe.quantized_to else size
             return plan_target(written_as, source, step=_widths_step(size.type))
         case LayerDrop(num_layers):
-            return plan_drop(source, num_layers)
+            return _plan_drop(source, num_layers)
         case _:
-            return plan_copy(source)
-
-
-def _grow(source: Header, recipe: Inflation) -> Growth:
-    from eaglelocal.hub.inflation.blueprint import grow_target
-
-    return grow_target(recipe.size, source, step=_widths_step(recipe.size.type))
+            return FilePlan(source, (), list(_copy_tensors(source)))
 
 
 def _widths_step(type_name: str) -> int:
@@ -190,11 +185,6 @@ def _widths_step(type_name: str) -> int:
     type.
     """
     return SUPERBLOCK_STEP if "_k" in type_name or type_name == "iq4_xs" else BLOCK_STEP
-
-
-def _head_size(size: ModelSize) -> ModelSize:
-    """Return the size with the type of the head: heads are published in 16 bits, whatever type their target has."""
-    return size if size.type in ("f32", "f16", "bf16") else replace(size, type="f16")
 
 
 def _write(made: DerivedFile, on_progress: Progress) -> None:
@@ -212,3 +202,63 @@ def _write(made: DerivedFile, on_progress: Progress) -> None:
         whole.unlink()
     read_header(partial)
     flush_and_rename(partial, made.path)
+
+
+# ---- layers left out
+def _plan_drop(source: Header, num_layers: int) -> FilePlan:
+    """Plan a copy without num_layers layers.
+
+    Raises IncompatibleError if layers differ, because leaving some out would change the meaning of others, and
+    UsageError if too few would be left.
+    """
+    model = ModelInfo.from_header(source)
+    _check_alike(source, model)
+    if num_layers > model.n_layer - 2:
+        hint = f"`@drop{max(model.n_layer // 3, 1)}` leaves out a third"
+        raise UsageError(f"cannot leave out {num_layers} layers of {model.name}: it has {model.n_layer}", hint=hint)
+    dropped = choose_dropped(model.n_layer, num_layers)
+    kept = [layer for layer in range(model.n_layer) if layer not in dropped]
+    changed = list_entries({f"{model.architecture}.block_count": len(kept)})
+    return FilePlan(source, changed, list(_copy_tensors(source, {layer: new for new, layer in enumerate(kept)})))
+
+
+def choose_dropped(n_layer: int, num_layers: int) -> Sequence[int]:
+    """Return the layers to leave out: a block in the middle, so that the first and the last stay.
+
+    choose_dropped(8, 2) == range(3, 5)
+
+    Leaving out evenly spread single layers costs more acceptance, and so does leaving out the last ones
+    (docs/measured.md).
+    """
+    first = (n_layer - num_layers) // 2
+    return range(first, first + num_layers)
+
+
+def _copy_tensors(source: Header, new_ids: Mapping[int, int] | None = None) -> Iterator[StreamedTensor]:
+    """Yield the unchanged tensors of the layers in `new_ids`, under their new numbers; None: all, as they are."""
+    from eaglelocal.gguf.tensors import stream_copy  # imports numpy
+
+    for tensor in source.tensors.values():
+        named = _LAYER.fullmatch(tensor.name)
+        if named is None or new_ids is None:
+            yield stream_copy(source, tensor, tensor.name)
+        elif int(named["layer"]) in new_ids:
+            yield stream_copy(source, tensor, f"blk.{new_ids[int(named['layer'])]}.{named['rest']}")
+
+
+def _check_alike(source: Header, model: ModelInfo) -> None:
+    """Raise IncompatibleError unless all layers have the same tensors and no key has a value for each layer."""
+    layers: dict[int, set[tuple[str, tuple[int, ...]]]] = {}
+    for tensor in source.tensors.values():
+        if named := _LAYER.fullmatch(tensor.name):
+            layers.setdefault(int(named["layer"]), set()).add((named["rest"], tensor.shape))
+    keys = [
+        key
+        for key, value in source.metadata.items()
+        if isinstance(value, ArrayValue) and key.startswith(f"{model.architecture}.") and value.count >= model.n_layer
+    ]
+    is_alike = layers.keys() == set(range(model.n_layer)) and all(one == layers[0] for one in layers.values())
+    if not is_alike or keys or model.has_state or model.sliding_window is not None:
+        raise IncompatibleError(
+            f"cannot leave layers of {model.name} out: they differ", hint="use a model whose layers are all alike"
+        )

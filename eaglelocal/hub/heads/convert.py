@@ -27,11 +27,11 @@ from eaglelocal.gguf.eagle_info import (
     WINDOW_KEY,
 )
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
-from eaglelocal.gguf.header import Header, ValueType
+from eaglelocal.gguf.header import Header, Scalar
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_rows, stream_indices, stream_vector
 from eaglelocal.gguf.upper_layers import DRAFT_TOKENS_KEY, NUM_LAYERS_KEY
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries, list_entries
 from eaglelocal.hub.heads.head_config import (
     FETCH_REST,
     NUM_DEPTHS,
@@ -137,6 +137,7 @@ def read_head(published: PublishedHead, beside: Header, target: ModelInfo, *, na
     fc_norm, norm_before_fc = _read_norms(tensors, config, num_taps)
     output = _find_output(tensors, config)
     num_rows = target.n_vocab if output is None else output.shape[0]
+    last_tap = target.n_layer - (target.final_state is None)  # id n_layer is the state after the last layer
     return ReadHead(
         name=name,
         config=config,
@@ -148,7 +149,7 @@ def read_head(published: PublishedHead, beside: Header, target: ModelInfo, *, na
             tensors.get("d2t"), tensors.get("t2d"), num_rows=num_rows, num_tokens=target.n_vocab
         ),
         shares_embeddings=_has_target_embeddings(tensors, beside),
-        readings=list_readings(config, num_taps=num_taps, n_layer=target.n_layer, last_tap=find_last_tap(target)),
+        readings=list_readings(config, num_taps=num_taps, n_layer=target.n_layer, last_tap=last_tap),
         notes=tuple(_list_notes(config, tensors, target, fc_norm=fc_norm)),
     )
 
@@ -169,11 +170,6 @@ def check_layers(tensors: HeadTensors, config: HeadConfig) -> None:
         raise IncompatibleError(
             f"the head has {config.num_layers} layers and no lm_head, which such heads need", hint=OTHER_HEAD
         )
-
-
-def find_last_tap(target: ModelInfo) -> int:
-    """Return the highest layer id that can be tapped; id n_layer is the state after the last layer."""
-    return target.n_layer - (target.final_state is None)
 
 
 def _count_taps(fc: StoredTensor, config: HeadConfig, target: ModelInfo) -> int:
@@ -259,7 +255,9 @@ def _list_notes(config: HeadConfig, tensors: HeadTensors, target: ModelInfo, *, 
 def make_entries(head: ReadHead, reading: HeadReading, beside: Header, target: ModelInfo, kind: str) -> list[KeyValue]:
     """Return the file's keys; the tokenizer is the target's."""
     config = head.config
-    counts = {
+    texts = {"general.name": head.name, TARGET_NAME_KEY: target.name, VERIFIER_KEY: config.verifier}
+    keys = {
+        **{key: text for key, text in texts.items() if text},
         "general.file_type": FILE_TYPE_IDS[kind],
         "eagle3.context_length": config.max_context,
         "eagle3.embedding_length": config.width,
@@ -273,51 +271,40 @@ def make_entries(head: ReadHead, reading: HeadReading, beside: Header, target: M
         "eagle3.vocab_size": target.n_vocab,
         "eagle3.target_hidden_size": target.n_embd,
         **({WINDOW_KEY: config.window} if config.window else {}),
-    }
-    flags = {
         "eagle3.norm_before_residual": reading.norm_before_residual,
         "eagle3.norm_before_fc": head.norm_before_fc,
         FC_NORM_KEY: head.fc_norm,
         NORM_OUTPUT_KEY: reading.norm_output,
+        "eagle3.target_layers": pad_taps(reading.taps, target.n_layer),
+        "eagle3.attention.layer_norm_rms_epsilon": config.rms_eps,
+        ACCEPTANCE_LENGTH_KEY: 0.0,  # until a trial
+        **_describe_mask(head),
+        **_describe_layers(head),
     }
-    texts = {"general.name": head.name, TARGET_NAME_KEY: target.name, VERIFIER_KEY: config.verifier}
-    taps = pad_taps(reading.taps, target.n_layer)
-    return [
-        *(KeyValue(key, ValueType.STRING, text) for key, text in texts.items() if text),
-        *(KeyValue(key, ValueType.UINT32, count) for key, count in counts.items()),
-        *(KeyValue(key, ValueType.BOOL, flag) for key, flag in flags.items()),
-        KeyValue("eagle3.target_layers", ValueType.ARRAY, taps, ValueType.INT32),
-        KeyValue("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, config.rms_eps),
-        KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until a trial
-        *_mask_entries(head),
-        *_layer_entries(head),
-        *config.rope.keys(),
-        *copy_tokenizer(beside),
-    ]
+    return [*list_entries(keys), *config.rope.keys(), *copy_tokenizer(beside)]
 
 
-def _mask_entries(head: ReadHead) -> Iterator[KeyValue]:
-    """Yield the keys of a P-EAGLE head's mask. Raises ModelFileError where it is not as wide as what fc reads."""
+def _describe_mask(head: ReadHead) -> dict[str, Scalar | tuple[Scalar, ...]]:
+    """Return the keys of a P-EAGLE head's mask. Raises ModelFileError where it is not as wide as what fc reads."""
     if head.config.mask is None:
-        return
+        return {}
     hidden, fc = head.tensors[MASK_HIDDEN].floats().reshape(-1), head.tensors["fc.weight"]
     if hidden.size != fc.shape[1]:
         raise ModelFileError(f"{MASK_HIDDEN} has {hidden.size} numbers, fc reads {fc.shape[1]}")
     width = fc.shape[1] // head.num_taps * NUM_TAPS  # fc reads the added layers with columns of zeros
-    values = tuple(np.pad(hidden, (0, width - hidden.size)).tolist())
-    yield KeyValue(MASK_TOKEN_KEY, ValueType.UINT32, head.config.mask)
-    yield KeyValue(NUM_DEPTHS_KEY, ValueType.UINT32, head.config.num_depths or NUM_DEPTHS)
-    yield KeyValue(MASK_HIDDEN_KEY, ValueType.ARRAY, values, ValueType.FLOAT32)
+    return {
+        MASK_TOKEN_KEY: head.config.mask,
+        NUM_DEPTHS_KEY: head.config.num_depths or NUM_DEPTHS,
+        MASK_HIDDEN_KEY: tuple(np.pad(hidden, (0, width - hidden.size)).tolist()),
+    }
 
 
-def _layer_entries(head: ReadHead) -> Iterator[KeyValue]:
-    """Yield the keys of a head of several layers, whose file has no tensor d2t (gguf/upper_layers.py)."""
+def _describe_layers(head: ReadHead) -> dict[str, Scalar | tuple[Scalar, ...]]:
+    """Return the keys of a head of several layers, whose file has no tensor d2t (gguf/upper_layers.py)."""
     if head.config.num_layers == 1:
-        return
-    yield KeyValue(NUM_LAYERS_KEY, ValueType.UINT32, head.config.num_layers)
-    if head.target_tokens is not None:
-        tokens = tuple(head.target_tokens.tolist())
-        yield KeyValue(DRAFT_TOKENS_KEY, ValueType.ARRAY, tokens, ValueType.INT32)
+        return {}
+    tokens = {} if head.target_tokens is None else {DRAFT_TOKENS_KEY: tuple(head.target_tokens.tolist())}
+    return {NUM_LAYERS_KEY: head.config.num_layers, **tokens}
 
 
 def pad_taps(taps: tuple[int, ...], n_layer: int) -> tuple[int, ...]:
@@ -355,7 +342,7 @@ def _convert_layer(head: ReadHead, layer: int, kind: str) -> Iterator[StreamedTe
     for part in "qk":
         matrix = tensors[f"{before}self_attn.{part}_proj.weight"]
         shape = _read_matrix_shape(matrix, multiple_of=head_dim)
-        rows = interleave_rows(matrix, head_dim)
+        rows = interleave_rows(matrix.rows, head_dim)
         yield convert_matrix(f"{block}attn_{part}.weight", rows, shape, kind, block=head_dim)
     for source, name in LAYER_MATRICES.items():
         yield _convert_plain(block + name, tensors[before + source], kind)

@@ -6,6 +6,7 @@ It is written beside its place and renamed. Formats are in export_tensors.py.
 from __future__ import annotations
 
 import difflib
+import glob
 import json
 import os
 import re
@@ -16,8 +17,7 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.core.atomic_file import SHARED, make_folder, sync_folder
-from eaglelocal.core.own_files import open_regular
+from eaglelocal.core.atomic_file import SHARED, flush_file, make_folder, sync_folder
 from eaglelocal.core.user_paths import expand_path, quote_word
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.architectures import EAGLE
@@ -27,14 +27,13 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import is_medusa
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads.head_folder import CONFIG, REPOSITORY, WEIGHTS_SUFFIX
-from eaglelocal.hub.heads.head_store import check_disk
+from eaglelocal.hub.heads.head_store import WRITER, check_disk, count_share, is_abandoned, name_writer
 from eaglelocal.hub.heads.safetensors_files import SHARD_BYTES, OutgoingTensor, write_shards
 from eaglelocal.hub.hub_cache import find_cached, resolve_draft_reference
 from eaglelocal.hub.inventory import list_imported
-from eaglelocal.probe.process_info import is_alive, start_mark
 
 PARTIAL, OLDER = ".partial", ".older"  # OLDER is the prefix of a folder that is being replaced
-WRITER = re.compile(r"\.(?P<pid>\d+)-(?P<birth>[\w.]+)\.partial$")  # ends a partial folder's name
+PARTIAL_NAME = re.compile(rf"\.{WRITER}{re.escape(PARTIAL)}$")
 KINDS = {"dflash": "a block head", "mtp": "an MTP layer", "draft_model": "a model"}
 
 Progress = Callable[[float], None]
@@ -106,23 +105,17 @@ def check_folder(folder: Path, *, is_forced: bool) -> None:
     """
     if not os.path.lexists(folder):
         return
+    another = f"--out {quote_word(f'{folder}-head')}"
     if folder.is_symlink() or not folder.is_dir():
-        raise UsageError(f"{folder} exists and is not a folder", hint=_suggest_folder(folder))
+        raise UsageError(f"{folder} exists and is not a folder", hint=another)
     found = sorted(path.name for path in folder.iterdir())
     if not found:
         return
-    if others := [name for name in found if not _is_of_head(name)]:
-        raise UsageError(f"{folder} holds {others[0]}, which is not of a head", hint=_suggest_folder(folder))
+    own = (WEIGHTS_SUFFIX, f"{WEIGHTS_SUFFIX}.index.json")
+    if others := [name for name in found if name != CONFIG and not name.endswith(own)]:
+        raise UsageError(f"{folder} holds {others[0]}, which is not of a head", hint=another)
     if not is_forced:
         raise UsageError(f"{folder} exists and is not empty", hint="`--force` replaces it")
-
-
-def _is_of_head(name: str) -> bool:
-    return name == CONFIG or name.endswith((WEIGHTS_SUFFIX, f"{WEIGHTS_SUFFIX}.index.json"))
-
-
-def _suggest_folder(folder: Path) -> str:
-    return f"--out {quote_word(f'{folder}-head')}"
 
 
 def write_head_folder(
@@ -137,25 +130,21 @@ def write_head_folder(
 
     Raises ResourceError if the disk is full or cannot be written, and then leaves nothing behind.
     """
-    total, done = sum(tensor.nbytes for tensor in tensors), 0
-
-    def count(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        on_progress(done / total)
-
+    total = sum(tensor.nbytes for tensor in tensors)
     try:
         make_folder(folder.parent, SHARED)
         check_disk(folder.parent, total, remedy="choose a folder of another disk")
         with _partial_folder(folder) as partial:
-            files = write_shards(partial, tensors, on_bytes=count, shard_bytes=shard_bytes)
+            files = write_shards(partial, tensors, on_bytes=count_share(total, on_progress), shard_bytes=shard_bytes)
             (partial / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-            _flush(partial)
+            for file in partial.iterdir():
+                flush_file(file)
+            sync_folder(partial)
             _replace(partial, folder)
     except OSError as error:
         message = f"cannot write {folder}: {error.strerror}"
         raise ResourceError(message, hint=f"--out {locations.suggest_path('head')}") from error
-    return [file.name for file in files]
+    return [written.name for written in files]
 
 
 @contextmanager
@@ -164,36 +153,19 @@ def _partial_folder(folder: Path) -> Iterator[Path]:
 
     A writer may have been killed after it had moved the older head away: that is moved back first.
     """
-    for left in [left for prefix in (OLDER, "") for left in _list_left(folder, prefix)]:
+    name = glob.escape(folder.name)
+    found = [left for prefix in (OLDER, "") for left in folder.parent.glob(f"{prefix}.{name}.*{PARTIAL}")]
+    for left in (left for left in found if is_abandoned(left.name, PARTIAL_NAME)):
         if left.name.startswith(OLDER) and not folder.exists():
             left.rename(folder)
         else:
             shutil.rmtree(left, ignore_errors=True)
-    partial = folder.parent / f".{folder.name}.{os.getpid()}-{start_mark(os.getpid())}{PARTIAL}"
+    partial = folder.parent / f".{folder.name}.{name_writer()}{PARTIAL}"
     partial.mkdir(SHARED)
     try:
         yield partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _list_left(folder: Path, prefix: str) -> Iterator[Path]:
-    """Yield the folders that killed writers of `folder` left behind."""
-    for left in folder.parent.glob(f"{prefix}.{_escape(folder.name)}.*{PARTIAL}"):
-        writer = WRITER.search(left.name)
-        if writer and not is_alive(int(writer["pid"]), writer["birth"]):
-            yield left
-
-
-def _escape(name: str) -> str:
-    return re.sub(r"([*?[])", r"[\1]", name)
-
-
-def _flush(folder: Path) -> None:
-    for path in folder.iterdir():
-        with open_regular(path) as file:
-            os.fsync(file.fileno())
-    sync_folder(folder)
 
 
 def _replace(partial: Path, folder: Path) -> None:

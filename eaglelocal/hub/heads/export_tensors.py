@@ -6,7 +6,7 @@ file is decoded, the others keep their type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -21,7 +21,14 @@ from eaglelocal.hub.heads.convert import LAYER_MATRICES, LAYER_VECTORS, VECTORS
 from eaglelocal.hub.heads.head_config import TAPS_KEY
 from eaglelocal.hub.heads.rope import read_rope_keys
 from eaglelocal.hub.heads.safetensors_files import Floats, Ints, OutgoingTensor
-from eaglelocal.hub.heads.tensor_names import MASK_HIDDEN, PIECE_BYTES, TYPES, Rows, encode, name_upper_layer
+from eaglelocal.hub.heads.tensor_names import (
+    MASK_HIDDEN,
+    TYPES,
+    Rows,
+    encode_pieces,
+    name_upper_layer,
+    separate_rows,
+)
 
 FLOAT_TYPES = ("F32", "F16", "BF16")  # tensors that both kinds of files have, under these names
 KEEP = "keep"  # instead of a type: the file's own
@@ -43,7 +50,8 @@ class ExportHead:
     @property
     def quantized(self) -> tuple[str, ...]:
         """The names of the matrices that are decoded."""
-        return tuple(name for name, tensor in self.header.tensors.items() if _is_quantized(tensor.type.name))
+        kept = (*FLOAT_TYPES, "I64", "I32")
+        return tuple(name for name, tensor in self.header.tensors.items() if tensor.type.name not in kept)
 
     @property
     def tap_order(self) -> list[int]:
@@ -58,10 +66,6 @@ class ExportHead:
         if self.kind != KEEP:
             return TYPES[self.kind]
         return found if found in FLOAT_TYPES else TYPES["bf16"]
-
-
-def _is_quantized(type_name: str) -> bool:
-    return type_name not in (*FLOAT_TYPES, "I64", "I32")
 
 
 def read_target_tokens(header: Header, info: EagleInfo) -> Ints | None:
@@ -117,20 +121,6 @@ def _convert_layer(head: ExportHead, layer: int) -> Iterator[OutgoingTensor]:
         yield _read_matrix(head, _name(head, before + source), block + name)
 
 
-def separate_rows(rows: Rows, head_dim: int) -> Rows:
-    """Return a reader of rows of queries or keys in transformers' order, the inverse of `interleave_rows`.
-
-    Within each head, rows 2i and 2i + 1 become row i and row i + d/2.
-    """
-    order = np.arange(head_dim).reshape(-1, 2).T.reshape(-1)
-
-    def read(first: int, end: int) -> Floats:
-        heads = rows(first, end).reshape((end - first) // head_dim, head_dim, -1)
-        return heads[:, order].reshape(end - first, -1)
-
-    return read
-
-
 def _permute_fc(head: ExportHead) -> OutgoingTensor:
     rows = _reader(head.header, "fc.weight")
     return _read_matrix(head, "fc.weight", "fc.weight", rows=lambda first, end: _permute_taps(head, rows(first, end)))
@@ -179,16 +169,8 @@ def _read_matrix(
     """Return a matrix, read in pieces of whole blocks of `multiple_of` rows."""
     read, dtype = rows or _reader(head.header, name), head.dtype(name)
     columns, num_rows = head.header.tensors[name].shape
-    step = max(1, PIECE_BYTES // (4 * columns * multiple_of)) * multiple_of
-    pieces = _encode_pieces(read, dtype, range(0, num_rows, step), num_rows, source)
+    pieces = encode_pieces(source, read, (num_rows, columns), GGML_TYPES_BY_NAME[dtype], block=multiple_of)
     return OutgoingTensor(source, dtype, (num_rows, columns), pieces)
-
-
-def _encode_pieces(
-    read: Rows, dtype: str, firsts: range, num_rows: int, name: str
-) -> Callable[[], Iterator[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]]:
-    kind = GGML_TYPES_BY_NAME[dtype]
-    return lambda: (encode(read(first, min(first + firsts.step, num_rows)), kind, name) for first in firsts)
 
 
 def _reader(header: Header, name: str) -> Rows:
@@ -248,6 +230,7 @@ def make_config(head: ExportHead, form: str, target_repo: str) -> dict[str, obje
 def _describe_layer(head: ExportHead) -> dict[str, object]:
     """Return the keys of a Llama layer."""
     header, info = head.header, head.info
+    context = header.metadata.get("eagle3.context_length")
     factors = read_tensor(header.path, header, ROPE_FACTORS) if ROPE_FACTORS in header.tensors else None
     windows = {"sliding_window": info.window, "layer_types": ["sliding_attention"] * info.n_layer}
     return {
@@ -261,7 +244,7 @@ def _describe_layer(head: ExportHead) -> dict[str, object]:
         "hidden_act": "silu",
         "rms_norm_eps": float(str(np.float32(info.rms_eps))),
         **read_rope_keys(header.metadata, factors, head_dim=info.head_dim).config(),
-        "max_position_embeddings": _read_context(header),
+        "max_position_embeddings": context if isinstance(context, int) else 2048,
         "vocab_size": info.n_vocab,
         "tie_word_embeddings": False,
         "attention_bias": False,
@@ -269,11 +252,6 @@ def _describe_layer(head: ExportHead) -> dict[str, object]:
         "torch_dtype": TORCH_TYPES[head.dtype("fc.weight")],
         **(windows if info.window else {}),
     }
-
-
-def _read_context(header: Header) -> int:
-    context = header.metadata.get("eagle3.context_length")
-    return context if isinstance(context, int) else 2048
 
 
 def _describe_flags(head: ExportHead) -> dict[str, object]:

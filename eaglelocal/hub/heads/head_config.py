@@ -123,7 +123,10 @@ def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str, i
     Raises ModelFileError if a value is missing or not a number, IncompatibleError if llama.cpp cannot run the head.
     """
     keys = ConfigKeys(config)
-    _check_runnable(keys)
+    activation = keys.text("hidden_act") or "silu"
+    if activation not in ("silu", "swish"):
+        message = f"the head's activation is {activation}, llama.cpp runs heads with silu"
+        raise IncompatibleError(message, hint=OTHER_HEAD)
     width, n_head = keys.count("hidden_size"), keys.count("num_attention_heads")
     layer_ids, nested = _read_layer_ids(keys)
     return HeadConfig(
@@ -180,10 +183,9 @@ def list_readings(config: HeadConfig, *, num_taps: int, n_layer: int, last_tap: 
     `last_tap` is the target's highest layer input. Raises ModelFileError, or IncompatibleError if it lacks a tap.
     """
     residual = config.norm_before_residual
-    if residual is not None:
-        residuals: tuple[bool, ...] = (residual,)
-    else:  # if the flag is missing, speculators' loader of EAGLE heads takes true, all others false
-        residuals = (True, False) if config.dialect == "speculators" and config.mask is None else (False,)
+    residuals: tuple[bool, ...] = (residual or False,)
+    if residual is None and config.dialect == "speculators" and config.mask is None:
+        residuals = (True, False)  # speculators' loader of EAGLE heads takes true if the flag is missing, others false
     usual = (2, n_layer // 2, n_layer - 3)
     if config.layer_ids is None and num_taps != len(usual):
         raise ModelFileError(f"config.json does not say which {num_taps} layers are tapped ({TAPS_KEY})")
@@ -215,14 +217,6 @@ def list_tap_readings(
     if usual in (inputs, outputs):
         return (usual,)
     return (outputs, inputs) if nested else (inputs, outputs)
-
-
-def _check_runnable(keys: ConfigKeys) -> None:
-    activation = keys.text("hidden_act") or "silu"
-    if activation not in ("silu", "swish"):
-        raise IncompatibleError(
-            f"the head's activation is {activation}, llama.cpp runs heads with silu", hint=OTHER_HEAD
-        )
 
 
 def _read_mask(keys: ConfigKeys, *, is_parallel: bool) -> int | None:
@@ -261,11 +255,9 @@ def _read_layer_ids(keys: ConfigKeys) -> tuple[tuple[int, ...] | None, bool]:
         ids = place.get(TAPS_KEY)
         if not ids:  # ModelOpt writes an empty list for the usual ones
             continue
-        if not isinstance(ids, list) or len(ids) > MAX_TAPS:
-            raise ModelFileError(f"config.json: {TAPS_KEY} is {str(ids)[:60]}")
-        if any(isinstance(layer, bool) or not isinstance(layer, int) for layer in ids):
-            raise ModelFileError(f"config.json: {TAPS_KEY} is {str(ids)[:60]}")
-        return tuple(ids), nested
+        if isinstance(ids, list) and len(ids) <= MAX_TAPS and all(type(layer) is int for layer in ids):
+            return tuple(ids), nested
+        raise ModelFileError(f"config.json: {TAPS_KEY} is {str(ids)[:60]}")
     return None, False
 
 

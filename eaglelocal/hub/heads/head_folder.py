@@ -59,7 +59,13 @@ def find_published_folder(reference: str) -> tuple[Path, str]:
     if path.is_dir():
         return path, path.resolve().name
     if path.exists():
-        raise UsageError(f"{path} is a file", hint=_suggest_instead(path))
+        is_gguf = path.suffix == ".gguf"
+        instead = (
+            "a GGUF needs no import: name it with --draft"
+            if is_gguf
+            else f"give the folder that it lies in: {path.parent}"
+        )
+        raise UsageError(f"{path} is a file", hint=instead)
     if not REPOSITORY.fullmatch(reference):
         raise ModelFileError(f"{path} does not exist", hint=f"give a folder with {CONFIG} and *{WEIGHTS_SUFFIX}")
     cached = _find_cached(reference)
@@ -85,12 +91,6 @@ def _find_cached(repository: str) -> Path | None:
     except HFValidationError as problem:
         raise explain_error(problem, repository) from None
     return Path(found).parent if isinstance(found, str) else None
-
-
-def _suggest_instead(path: Path) -> str:
-    if path.suffix == ".gguf":
-        return "a GGUF needs no import: name it with --draft"
-    return f"give the folder that it lies in: {path.parent or '.'}"
 
 
 def read_published(folder: Path) -> PublishedHead:

@@ -38,8 +38,8 @@ from eaglelocal.probe.process_info import is_alive, start_mark
 MAX_HEADS = 64  # of one kind of target, the newest, that are read
 SPARE_DISK_BYTES = 200_000_000
 PARTIAL = ".partial"
-# the name of a partial file, which contains the writing process
-WRITER = re.compile(rf"{re.escape(GGUF_SUFFIX)}\.(?P<pid>\d+)-(?P<birth>[\w.]+){re.escape(PARTIAL)}$")
+WRITER = r"(?P<pid>\d+)-(?P<birth>[\w.]+)"  # in the name of a partial file, so that others know when it is abandoned
+PARTIAL_NAME = re.compile(rf"{re.escape(GGUF_SUFFIX)}\.{WRITER}{re.escape(PARTIAL)}$")
 TRAINED_HERE = ", trained here"  # suffix of the names of such heads
 
 Progress = Callable[[float], None]
@@ -70,32 +70,21 @@ def list_fitting_heads(beside: Header, target: ModelInfo) -> list[StoredHead]:
     """Return the heads that fit this target, those made for it first, then the newest; damaged files are skipped."""
     found = []
     for path in list_heads(beside, target):
-        info = _read_fitting(path, target)
-        if info is not None:
+        with suppress(EagleLocalError):
+            info = read_graph_head(read_header(path))
+            check_head(info, target)
             found.append(StoredHead(path, info, is_same_model(info.target_name, target.name)))
     return sorted(found, key=lambda head: not head.is_own)
 
 
 def list_heads(beside: Header, target: ModelInfo) -> list[Path]:
     """Return all heads in the folder of this kind of target, the newest first, including those that cannot draft."""
-    return _list_newest(make_target_folder(beside, target)) if locations.heads_dir().is_dir() else []
-
-
-def _list_newest(folder: Path) -> list[Path]:
     dated = []
-    for path in list_own(folder, "*.gguf"):
+    has_any = locations.heads_dir().is_dir()  # the folder's name takes a hash of all tokens
+    for path in list_own(make_target_folder(beside, target), "*.gguf") if has_any else []:
         with suppress(OSError):  # it was just deleted
             dated.append((path.stat().st_mtime, path))
     return [path for _, path in sorted(dated, reverse=True)[:MAX_HEADS]]
-
-
-def _read_fitting(path: Path, target: ModelInfo) -> EagleInfo | MedusaInfo | None:
-    try:
-        info = read_graph_head(read_header(path))
-        check_head(info, target)
-    except EagleLocalError:
-        return None
-    return info
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +101,27 @@ def find_unfinished_heads() -> list[UnfinishedHead]:
     found = []
     for path in sorted(locations.heads_dir().glob(f"*/*{PARTIAL}")):
         with suppress(OSError):  # it was just deleted
-            found.append(UnfinishedHead(path, path.stat().st_size, _has_writer(path)))
+            is_written = bool(PARTIAL_NAME.search(path.name)) and not is_abandoned(path.name, PARTIAL_NAME)
+            found.append(UnfinishedHead(path, path.stat().st_size, is_written))
     return found
 
 
-def _make_partial_path(path: Path) -> Path:
-    """Return the path of a partial file. It names the writing process, so that others know when that has ended."""
-    return path.with_name(f"{path.name}.{os.getpid()}-{start_mark(os.getpid())}{PARTIAL}")
+def name_writer() -> str:
+    """Return the name of this process, as WRITER matches it."""
+    return f"{os.getpid()}-{start_mark(os.getpid())}"
 
 
-def _has_writer(partial: Path) -> bool:
-    writer = WRITER.search(partial.name)
-    return writer is not None and is_alive(int(writer["pid"]), writer["birth"])
+def is_abandoned(name: str, pattern: re.Pattern[str]) -> bool:
+    """Return whether a file's name ends with that of a process that has ended."""
+    writer = pattern.search(name)
+    return writer is not None and not is_alive(int(writer["pid"]), writer["birth"])
 
 
 def delete_leftovers(folder: Path) -> int:
     """Delete only the partial files of killed writers; return the bytes that this freed."""
     freed = 0
     for partial in folder.glob(f"*{PARTIAL}"):
-        if WRITER.search(partial.name) and not _has_writer(partial):
+        if is_abandoned(partial.name, PARTIAL_NAME):
             with suppress(OSError):
                 num_bytes = partial.stat().st_size
                 partial.unlink()
@@ -146,12 +137,15 @@ def write_head_file(
 
     Raises ResourceError if the disk is too small or cannot be written.
     """
-    partial = _make_partial_path(path)
+    partial = path.with_name(f"{path.name}.{name_writer()}{PARTIAL}")
     delete_leftovers(path.parent)
     try:
         _write(partial, entries, tensors, on_progress)
         yield partial
-        _rename_into_place(partial, path)
+        try:
+            flush_and_rename(partial, path)
+        except OSError as error:
+            raise _make_write_error(path, error) from error
     finally:
         with suppress(OSError):  # nothing was written, perhaps not even the folder
             partial.unlink()
@@ -178,22 +172,9 @@ def _make_write_error(place: Path, error: OSError) -> ResourceError:
     )
 
 
-def _rename_into_place(partial: Path, path: Path) -> None:
-    try:
-        flush_and_rename(partial, path)
-    except OSError as error:
-        raise _make_write_error(path, error) from error
-
-
 def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTensor], on_progress: Progress) -> None:
     first, *upper = split_head(entries, tensors)
-    total, done = sum(tensor.nbytes for part in (first, *upper) for tensor in part.tensors), 0
-
-    def count(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        on_progress(done / total)
-
+    count = count_share(sum(tensor.nbytes for part in (first, *upper) for tensor in part.tensors), on_progress)
     try:
         _make_folder(path.parent)
         check_disk(path.parent, max_file_bytes(entries, tensors), remedy="`--type q8_0`")
@@ -209,6 +190,18 @@ def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTe
             )
     except OSError as error:
         raise _make_write_error(path.parent, error) from error
+
+
+def count_share(total_bytes: int, on_progress: Progress) -> Callable[[int], None]:
+    """Return a callback that takes the size of each piece written, and reports the share that is done."""
+    done_bytes = 0
+
+    def count(num_bytes: int) -> None:
+        nonlocal done_bytes
+        done_bytes += num_bytes
+        on_progress(done_bytes / total_bytes)
+
+    return count
 
 
 def check_disk(folder: Path, wanted_bytes: int, *, remedy: str) -> None:

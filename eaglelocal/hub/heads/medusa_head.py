@@ -16,7 +16,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, NUM_TAPS, TARGET_NAME_KEY
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
-from eaglelocal.gguf.header import Header, ValueType
+from eaglelocal.gguf.header import Header, Scalar
 from eaglelocal.gguf.medusa_info import (
     BIASES_KEY,
     MAX_LAYERS,
@@ -27,7 +27,7 @@ from eaglelocal.gguf.medusa_info import (
 )
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import stream_indices, stream_vector
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, list_entries
 from eaglelocal.hub.heads.convert import copy_tokenizer, is_same_matrix
 from eaglelocal.hub.heads.head_config import FETCH_REST, OTHER_HEAD, ConfigKeys
 from eaglelocal.hub.heads.head_folder import PublishedHead
@@ -91,7 +91,8 @@ def read_medusa_head(published: PublishedHead, beside: Header, target: ModelInfo
     outputs = _find_outputs(tensors, num_parts, num_layers, is_shared=keys.flag("original_lm_head") or False)
     target_tokens = _read_token_map(tensors, outputs, target)
     notes = list(_list_notes(keys, num_parts, outputs, target))
-    if len(outputs) == 1 and target_tokens is None and is_same_matrix(outputs[0], beside, _lent_output(beside)):
+    lent = "output.weight" if "output.weight" in beside.tensors else "token_embd.weight"
+    if len(outputs) == 1 and target_tokens is None and is_same_matrix(outputs[0], beside, lent):
         outputs = ()
         notes.append("its lm_head is a copy of the target's, which is used")
     return MedusaHead(
@@ -210,10 +211,6 @@ def _read_token_map(tensors: MedusaTensors, outputs: tuple[StoredTensor, ...], t
     return found
 
 
-def _lent_output(beside: Header) -> str:
-    return "output.weight" if "output.weight" in beside.tensors else "token_embd.weight"
-
-
 def _list_notes(
     keys: ConfigKeys, num_parts: int, outputs: tuple[StoredTensor, ...], target: ModelInfo
 ) -> Iterator[str]:
@@ -295,7 +292,9 @@ def make_medusa_entries(
     shape: MedusaShape, biases: Floats | None, beside: Header, target: ModelInfo, *, name: str, kind: str
 ) -> list[KeyValue]:
     """Return the file's keys; the tokenizer is the target's. biases: [parts, layers, state_width]."""
-    counts = {
+    keys: dict[str, Scalar | tuple[Scalar, ...]] = {
+        "general.name": name,
+        TARGET_NAME_KEY: target.name,
         "general.file_type": FILE_TYPE_IDS[kind],
         "eagle3.context_length": target.context_length,
         "eagle3.embedding_length": shape.width,
@@ -311,22 +310,13 @@ def make_medusa_entries(
         NUM_PARTS_KEY: shape.num_parts,
         NUM_LAYERS_KEY: shape.num_layers,
         STATE_WIDTH_KEY: shape.state_width,
+        "eagle3.target_layers": (target.n_layer + 1,) * NUM_TAPS,
+        "eagle3.attention.layer_norm_rms_epsilon": EPSILON,
+        ACCEPTANCE_LENGTH_KEY: 0.0,  # until it was tried
     }
-    given = [] if biases is None else [KeyValue(BIASES_KEY, ValueType.ARRAY, flat(biases), ValueType.FLOAT32)]
-    return [
-        KeyValue("general.name", ValueType.STRING, name),
-        KeyValue(TARGET_NAME_KEY, ValueType.STRING, target.name),
-        *(KeyValue(key, ValueType.UINT32, count) for key, count in counts.items()),
-        KeyValue("eagle3.target_layers", ValueType.ARRAY, (target.n_layer + 1,) * NUM_TAPS, ValueType.INT32),
-        KeyValue("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, EPSILON),
-        KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it was tried
-        *given,
-        *copy_tokenizer(beside),
-    ]
-
-
-def flat(values: Floats) -> tuple[float, ...]:
-    return tuple(values.reshape(-1).tolist())
+    if biases is not None:
+        keys[BIASES_KEY] = tuple(biases.reshape(-1).tolist())
+    return [*list_entries(keys), *copy_tokenizer(beside)]
 
 
 def make_graph_tensors(shape: MedusaShape, matrices: Sequence[Sequence[Rows]], kind: str) -> list[StreamedTensor]:

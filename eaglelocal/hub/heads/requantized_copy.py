@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 from eaglelocal import locations
@@ -20,13 +19,10 @@ from eaglelocal.core.own_files import is_own, list_own
 from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.gguf.architectures import TOKENS_KEY
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS, GgmlType
-from eaglelocal.gguf.header import Header, TensorInfo, ValueType
+from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor, choose_tensor_types, copy_entries, requantize_header
+from eaglelocal.gguf.writer import StreamedTensor, choose_tensor_types, copy_entries, list_entries, requantize_header
 from eaglelocal.hub.heads.head_store import delete_leftovers, write_head_file
-
-if TYPE_CHECKING:
-    from eaglelocal.gguf.writer import Bytes
 
 METHOD = "1"  # part of every name: raise it when the same original would give another copy
 ORIGIN_KEY = "eaglelocal.copy_of"  # as a file: URL, because paths need not be text
@@ -110,8 +106,7 @@ def is_current(copy: Path) -> bool:
 def _write(copy: Path, header: Header, types: Mapping[str, GgmlType], kind: str, on_progress: Progress) -> None:
     entries = [
         *copy_entries(header, without=frozenset({FILE_TYPE_KEY, ORIGIN_KEY})),
-        KeyValue(FILE_TYPE_KEY, ValueType.UINT32, FILE_TYPE_IDS[kind]),
-        KeyValue(ORIGIN_KEY, ValueType.STRING, header.path.absolute().as_uri()),
+        *list_entries({FILE_TYPE_KEY: FILE_TYPE_IDS[kind], ORIGIN_KEY: header.path.absolute().as_uri()}),
     ]
     tensors = [_stream_tensor(header, tensor, types.get(name)) for name, tensor in header.tensors.items()]
     with write_head_file(copy, entries, tensors, on_progress=on_progress) as made:
@@ -128,18 +123,11 @@ def _check(copy: Header, original: Header, kind: str) -> None:
 
 
 def _stream_tensor(header: Header, tensor: TensorInfo, light: GgmlType | None) -> StreamedTensor:
-    from eaglelocal.gguf.tensors import stream_copy
+    from eaglelocal.gguf.tensors import read_span, stream_copy  # imports numpy
+    from eaglelocal.hub.heads.tensor_names import encode_pieces
 
     if light is None:
         return stream_copy(header, tensor, tensor.name)
-    return StreamedTensor(tensor.name, tensor.shape, light, partial(_encode_pieces, header, tensor, light))
-
-
-def _encode_pieces(header: Header, tensor: TensorInfo, light: GgmlType) -> Iterator[Bytes]:
-    from eaglelocal.gguf.tensors import read_span
-    from eaglelocal.hub.heads.tensor_names import PIECE_BYTES, encode
-
-    columns, rows = tensor.shape
-    step = max(1, PIECE_BYTES // (4 * columns))
-    for first in range(0, rows, step):
-        yield encode(read_span(header, tensor.name, first, min(first + step, rows)), light, tensor.name)
+    columns, num_rows = tensor.shape
+    pieces = encode_pieces(tensor.name, partial(read_span, header, tensor.name), (num_rows, columns), light)
+    return StreamedTensor(tensor.name, tensor.shape, light, pieces)

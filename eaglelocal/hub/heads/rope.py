@@ -13,8 +13,8 @@ import numpy as np
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError
-from eaglelocal.gguf.header import ValueType
-from eaglelocal.gguf.writer import KeyValue
+from eaglelocal.gguf.header import Scalar
+from eaglelocal.gguf.writer import KeyValue, list_entries
 from eaglelocal.hub.heads.safetensors_files import Floats
 
 DEFAULT_THETA = 10_000.0
@@ -40,16 +40,13 @@ class Rope:
     high: float = 4.0  # of llama3: high_freq_factor; of yarn: beta_fast
 
     def keys(self) -> list[KeyValue]:
-        entries = [KeyValue("eagle3.rope.freq_base", ValueType.FLOAT32, self.theta)]
+        keys: dict[str, Scalar | tuple[Scalar, ...]] = {"freq_base": self.theta}
         if self.kind in ("linear", "yarn"):
-            entries.append(KeyValue("eagle3.rope.scaling.type", ValueType.STRING, self.kind))
-            entries.append(KeyValue("eagle3.rope.scaling.factor", ValueType.FLOAT32, self.factor))
+            keys |= {"scaling.type": self.kind, "scaling.factor": self.factor}
         if self.kind == "yarn":
-            name = "eagle3.rope.scaling.original_context_length"
-            entries.append(KeyValue(name, ValueType.UINT32, self.original_context))
-            entries.append(KeyValue("eagle3.rope.scaling.yarn_beta_slow", ValueType.FLOAT32, self.low))
-            entries.append(KeyValue("eagle3.rope.scaling.yarn_beta_fast", ValueType.FLOAT32, self.high))
-        return entries
+            keys |= {"scaling.original_context_length": self.original_context}
+            keys |= {"scaling.yarn_beta_slow": self.low, "scaling.yarn_beta_fast": self.high}
+        return list_entries({f"{PREFIX}{key}": value for key, value in keys.items()})
 
     def config(self) -> dict[str, object]:
         """Return the rotation as keys of a config.json, as `read_rope` reads them."""

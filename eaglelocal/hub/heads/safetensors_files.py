@@ -53,10 +53,6 @@ class StoredTensor:
     nbytes: int
 
     @property
-    def num_elements(self) -> int:
-        return math.prod(self.shape)
-
-    @property
     def is_float(self) -> bool:
         return self.dtype in FLOATS
 
@@ -119,7 +115,9 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
         for name, entry in header.items()
         if name != "__metadata__"
     ]
-    _check_no_overlap(path, tensors)
+    for before, after in itertools.pairwise(sorted(tensors, key=lambda tensor: tensor.offset)):
+        if before.offset + before.nbytes > after.offset:
+            raise malformed_error(path.name, f"tensor {after.name} overlaps {before.name}")
     return {tensor.name: tensor for tensor in tensors}
 
 
@@ -136,9 +134,18 @@ def _read_header(file: BinaryIO, path: Path, file_bytes: int) -> tuple[dict[str,
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or not 2 <= length <= min(MAX_HEADER_BYTES, file_bytes - 8):
         raise malformed_error(path.name, f"no safetensors file: a header of {length} bytes in a file of {file_bytes}")
-    raw = file.read(length)
+    raw, num_objects = file.read(length), itertools.count(1)
+
+    def check_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        if next(num_objects) > MAX_TENSORS + 2:  # one of each tensor, the metadata, the whole
+            raise _TooManyObjects
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a name is there twice")
+        return found
+
     try:
-        header = json.loads(raw, object_pairs_hook=_Objects())
+        header = json.loads(raw, object_pairs_hook=check_object)
     except RecursionError:
         raise malformed_error(path.name, "its header is nested too deeply") from None
     except _TooManyObjects:
@@ -154,30 +161,19 @@ class _TooManyObjects(Exception):
     """A header with too many tensors; the rest of it need not be read."""
 
 
-class _Objects:
-    """A hook of the JSON reader that counts objects as they are read: one per tensor, the metadata, the whole."""
-
-    def __init__(self) -> None:
-        self._num_objects = 0
-
-    def __call__(self, pairs: list[tuple[str, object]]) -> dict[str, object]:
-        self._num_objects += 1
-        if self._num_objects > MAX_TENSORS + 2:
-            raise _TooManyObjects
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise ValueError("a name is there twice")
-        return found
-
-
 def _tensor(path: Path, name: str, entry: object, data_offset: int, data_bytes: int) -> StoredTensor:
     if not isinstance(entry, dict):
         raise malformed_error(path.name, f"tensor {name}: no entry but {str(entry)[:40]}")
-    dtype, shape, begin, end = _dtype(path, name, entry), _counts(entry, "shape"), *_bounds(path, name, entry)
+    dtype, shape, bounds = entry.get("dtype"), _counts(entry.get("shape")), _counts(entry.get("data_offsets"))
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
+        raise malformed_error(path.name, f"tensor {name} has the unknown type {str(dtype)[:40]}")
+    if bounds is None or len(bounds) != 2 or bounds[0] > bounds[1]:
+        raise malformed_error(path.name, f"tensor {name} has the offsets {str(entry.get('data_offsets'))[:80]}")
     if shape is None or len(shape) > MAX_DIMENSIONS:
         raise malformed_error(path.name, f"tensor {name} has the shape {str(entry.get('shape'))[:80]}")
+    begin, end = bounds
     tensor = StoredTensor(name, dtype, shape, path, data_offset + begin, end - begin)
-    if not 0 < tensor.num_elements * ITEM_BYTES[dtype] == tensor.nbytes:
+    if not 0 < math.prod(shape) * ITEM_BYTES[dtype] == tensor.nbytes:
         raise malformed_error(path.name, f"tensor {name} {shape} of {dtype} lies in {tensor.nbytes} bytes")
     if end > data_bytes:
         raise malformed_error(
@@ -186,33 +182,11 @@ def _tensor(path: Path, name: str, entry: object, data_offset: int, data_bytes: 
     return tensor
 
 
-def _dtype(path: Path, name: str, entry: Mapping[str, object]) -> str:
-    dtype = entry.get("dtype")
-    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
-        raise malformed_error(path.name, f"tensor {name} has the unknown type {str(dtype)[:40]}")
-    return dtype
-
-
-def _bounds(path: Path, name: str, entry: Mapping[str, object]) -> tuple[int, int]:
-    bounds = _counts(entry, "data_offsets")
-    if bounds is None or len(bounds) != 2 or bounds[0] > bounds[1]:
-        raise malformed_error(path.name, f"tensor {name} has the offsets {str(entry.get('data_offsets'))[:80]}")
-    return bounds[0], bounds[1]
-
-
-def _counts(entry: Mapping[str, object], key: str) -> tuple[int, ...] | None:
-    values = entry.get(key)
+def _counts(values: object) -> tuple[int, ...] | None:
     if not isinstance(values, list):
         return None
     counts = tuple(value for value in values if isinstance(value, int) and not isinstance(value, bool) and value >= 0)
     return counts if len(counts) == len(values) else None
-
-
-def _check_no_overlap(path: Path, tensors: list[StoredTensor]) -> None:
-    ordered = sorted(tensors, key=lambda tensor: tensor.offset)
-    for before, after in itertools.pairwise(ordered):
-        if before.offset + before.nbytes > after.offset:
-            raise malformed_error(path.name, f"tensor {after.name} overlaps {before.name}")
 
 
 # ---- safetensors writer: a writer of safetensors files whose tensors arrive in pieces, so that a head of any size

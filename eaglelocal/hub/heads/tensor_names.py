@@ -78,7 +78,7 @@ def name_tensors(stored: Mapping[str, StoredTensor]) -> HeadTensors:
         named[common] = tensor
     dropped = {name: tensor for name, tensor in named.items() if _is_needless(name, tensor)}
     kept = {name: tensor for name, tensor in named.items() if name not in dropped}
-    num_layers = _count_layers(kept)
+    num_layers = 1 + max((int(found[1]) for found in map(UPPER_LAYER.match, kept) if found), default=0)
     _check(kept, num_layers)
     fc_norms = {int(found[1]): kept.pop(found[0]) for found in filter(None, map(FC_NORM.fullmatch, list(kept)))}
     if sorted(fc_norms) != list(range(len(fc_norms))):
@@ -120,18 +120,15 @@ def name_upper_layer(layer: int) -> str:
     return f"layers.{layer}."
 
 
-def _count_layers(named: Mapping[str, StoredTensor]) -> int:
-    return 1 + max((int(found[1]) for found in map(UPPER_LAYER.match, named) if found), default=0)
-
-
 def _check(named: Mapping[str, StoredTensor], num_layers: int) -> None:
     upper = {name_upper_layer(layer) + part for layer in range(1, num_layers) for part in LAYER}
     required = REQUIRED | upper
     unknown = [name for name in named if name not in required | OPTIONAL and not FC_NORM.fullmatch(name)]
     for name in unknown:
-        if reason := _find_foreign_part(name):
+        reasons = ["has biases"] if name.endswith(".bias") else [reason for part, reason in FOREIGN if part in name]
+        if reasons:
             raise IncompatibleError(
-                f"the head {reason} (tensor {named[name].name}), which llama.cpp's eagle3 graph cannot",
+                f"the head {reasons[0]} (tensor {named[name].name}), which llama.cpp's eagle3 graph cannot",
                 hint="choose another head of this target",
             )
     missing = sorted(required - named.keys())
@@ -144,12 +141,6 @@ def _check(named: Mapping[str, StoredTensor], num_layers: int) -> None:
         raise ModelFileError(f"tensors that no EAGLE-3 head has: {_join_names([named[name].name for name in unknown])}")
     if missing:
         raise ModelFileError(f"the head lacks {_join_names(missing)}", hint="fetch the rest of the head")
-
-
-def _find_foreign_part(name: str) -> str:
-    if name.endswith(".bias"):
-        return "has biases"
-    return next((reason for part, reason in FOREIGN if part in name), "")
 
 
 def _join_names(names: list[str]) -> str:
@@ -228,34 +219,48 @@ def convert_matrix(name: str, rows: Rows, shape: tuple[int, int], kind: str, *, 
     num_rows, columns = shape
     wanted = GGML_TYPES_BY_NAME[TYPES[kind]]
     encoded = wanted if columns % wanted.block_elements == 0 else GGML_TYPES_BY_NAME["F16"]
+    return StreamedTensor(name, (columns, num_rows), encoded, encode_pieces(name, rows, shape, encoded, block=block))
+
+
+def encode_pieces(
+    name: str, rows: Rows, shape: tuple[int, int], kind: GgmlType, *, block: int = 1
+) -> Callable[[], Iterator[Bytes]]:
+    """Return the bytes of a matrix [rows, columns], in pieces of whole blocks of rows.
+
+    Reading them raises ModelFileError where a number does not fit the type.
+    """
+    num_rows, columns = shape
     step = max(1, PIECE_BYTES // (4 * columns * block)) * block
 
     def pieces() -> Iterator[Bytes]:
         for first in range(0, num_rows, step):
-            yield encode(rows(first, min(first + step, num_rows)), encoded, name)
+            values = rows(first, min(first + step, num_rows))
+            if kind.name == "F16" and float(np.abs(values).max(initial=0.0)) > MAX_F16:
+                raise ModelFileError(f"{name} has numbers that f16 cannot hold", hint="`--type bf16`")
+            yield encode_rows(values, kind).reshape(-1)
 
-    return StreamedTensor(name, (columns, num_rows), encoded, pieces)
-
-
-def encode(values: Floats, kind: GgmlType, name: str) -> Bytes:
-    """Encode floats. Raises ModelFileError where a number does not fit the type."""
-    if kind.name == "F16" and float(np.abs(values).max(initial=0.0)) > MAX_F16:
-        raise ModelFileError(f"{name} has numbers that f16 cannot hold", hint="`--type bf16`")
-    return encode_rows(values, kind).reshape(-1)
+    return pieces
 
 
-def interleave_rows(source: StoredTensor, head_dim: int) -> Rows:
+def interleave_rows(rows: Rows, head_dim: int) -> Rows:
     """Return a reader of rows of queries or keys in llama.cpp's order.
 
     Within each head, row i and row i + d/2 become 2i and 2i + 1.
     """
-    order = np.arange(head_dim).reshape(2, -1).T.reshape(-1)
+    return _reorder_rows(rows, np.arange(head_dim).reshape(2, -1).T.reshape(-1))
 
-    def rows(first: int, end: int) -> Floats:
-        heads = source.rows(first, end).reshape((end - first) // head_dim, head_dim, -1)
+
+def separate_rows(rows: Rows, head_dim: int) -> Rows:
+    """Return a reader of rows of queries or keys in transformers' order, the inverse of `interleave_rows`."""
+    return _reorder_rows(rows, np.arange(head_dim).reshape(-1, 2).T.reshape(-1))
+
+
+def _reorder_rows(rows: Rows, order: Ints) -> Rows:
+    def read(first: int, end: int) -> Floats:
+        heads = rows(first, end).reshape((end - first) // len(order), len(order), -1)
         return heads[:, order].reshape(end - first, -1)
 
-    return rows
+    return read
 
 
 def scale_columns(source: StoredTensor, gains: Floats | None, *, num_columns: int) -> Rows:

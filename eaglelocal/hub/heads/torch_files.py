@@ -7,6 +7,7 @@ or called for it. The bytes are read later, from their place in the file.
 
 from __future__ import annotations
 
+import math
 import os
 import pickletools
 import struct
@@ -14,7 +15,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO
+from typing import IO, Any
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ModelFileError
@@ -67,7 +68,7 @@ def _read_views(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo | N
     if entry is None or not _is_stored(entry) or entry.file_size > MAX_PICKLE_BYTES:
         raise malformed_error(path.name, "no archive of torch: it has no data.pkl of a sane size", hint=CONVERT)
     try:
-        found = PickleInterpreter(_find_known, _parse_storage).run(archive.read(entry))
+        found = _Interpreter().run(archive.read(entry))
     except ModelFileError as error:
         raise malformed_error(path.name, error.message, hint=CONVERT) from error
     except Exception as error:  # a damaged pickle fails in many ways
@@ -75,60 +76,13 @@ def _read_views(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo | N
     if not isinstance(found, dict) or not all(
         isinstance(name, str) and isinstance(view, _View) for name, view in found.items()
     ):
-        raise malformed_error(path.name, "no plain dictionary of tensors", hint=CONVERT)
-    return dict(found)
+        raise malformed_error(path.name, NOT_PLAIN, hint=CONVERT)
+    return found
 
 
 def _is_stored(entry: zipfile.ZipInfo) -> bool:
     """Return whether the entry is uncompressed, as torch writes it; a compressed one may expand to any size."""
     return entry.compress_type == zipfile.ZIP_STORED and entry.compress_size == entry.file_size
-
-
-def _find_known(module: str, name: str) -> object:
-    """Return the object for one of the few names that a dictionary of tensors needs."""
-    if module == "torch" and name in STORAGES:
-        return STORAGES[name]
-    try:
-        return FUNCTIONS[module, name]
-    except KeyError:
-        raise ModelFileError(f"its pickle asks for {module}.{name}, which no tensor needs") from None
-
-
-def _parse_storage(pid: object) -> _Storage:
-    match pid:
-        case ("storage", str() as dtype, str() as key, _, int()) if dtype in ITEM_BYTES:
-            return _Storage(dtype, key)
-    raise ModelFileError("its pickle refers to what is no storage of a known type")
-
-
-def _make_dictionary() -> dict[str, object]:
-    return {}
-
-
-def _rebuild_view(storage: object, first: object, shape: object, strides: object, *rest: object) -> _View:
-    match storage, first, shape, strides:
-        case _Storage(), int(), tuple(), tuple() if len(shape) == len(strides) <= MAX_RANK and all(
-            _is_count(size) for size in (first, *shape, *strides)
-        ):
-            return _View(storage, first, shape, strides)
-    raise ModelFileError("a tensor of its pickle makes no sense")
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**48
-
-
-def _unwrap_parameter(view: object, *rest: object) -> object:
-    return view
-
-
-FUNCTIONS: Mapping[tuple[str, str], Callable[..., object]] = MappingProxyType(
-    {
-        ("collections", "OrderedDict"): _make_dictionary,
-        ("torch._utils", "_rebuild_tensor_v2"): _rebuild_view,
-        ("torch._utils", "_rebuild_parameter"): _unwrap_parameter,
-    }
-)
 
 
 def _locate(
@@ -138,7 +92,7 @@ def _locate(
     entry = entries.get(f"data/{view.storage.key}")
     if entry is None or not _is_stored(entry):
         raise malformed_error(path.name, f"tensor {name} has no bytes of its own", hint=CONVERT)
-    item, count = ITEM_BYTES[view.storage.dtype], _elements(view.shape)
+    item, count = ITEM_BYTES[view.storage.dtype], math.prod(view.shape)
     if not view.shape or len(view.shape) > MAX_DIMENSIONS or not count or not _is_contiguous(view):
         raise malformed_error(path.name, f"tensor {name} {view.shape} does not lie in order", hint=CONVERT)
     if (view.first + count) * item > entry.file_size:
@@ -152,13 +106,6 @@ def _locate(
     if start + count * item > os.fstat(file.fileno()).st_size:  # the archive's directory may state anything
         raise malformed_error(path.name, f"cut short: tensor {name} {view.shape} ends behind the file")
     return StoredTensor(name, view.storage.dtype, view.shape, path, start, count * item)
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def _is_contiguous(view: _View) -> bool:
@@ -175,112 +122,141 @@ def _is_contiguous(view: _View) -> bool:
 #
 # A few hundred bytes can keep Python's own reader busy for ages: nested tuples, each containing the next one twice, are
 # hashed again each time they are a key. Here keys are texts, nothing else is hashed or compared, and unknown operations
-# are refused. Only functions given by the caller are called, with few arguments.
+# are refused. Only the functions below are called, with few arguments.
 MAX_ARGUMENTS = 16
-Call = Callable[..., object]
-
-NOTHING = frozenset({"PROTO", "FRAME"})
-LITERALS = frozenset(
-    {"BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
-)
-CONSTANTS: Mapping[str, Callable[[], object]] = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "EMPTY_TUPLE": tuple,
-    "EMPTY_LIST": list,
-    "EMPTY_DICT": dict,
-}
-TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-STORES = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
-FETCHES = frozenset({"GET", "BINGET", "LONG_BINGET"})
+NOT_PLAIN = "no plain dictionary of tensors"
 
 
-class PickleInterpreter:
-    """An interpreter of one pickle. `known` returns the object for (module, name), `refer` for a persistent id."""
+class _Interpreter:
+    """An interpreter of one pickle."""
 
-    def __init__(self, known: Callable[[str, str], object], refer: Callable[[object], object]) -> None:
-        self._known = known
-        self._refer = refer
-        self._stack: list[object] = []
-        self._marks: list[int] = []
-        self._memo: dict[int, object] = {}
-        self._acts: Mapping[str, Callable[[], None]] = {
-            "MARK": lambda: self._marks.append(len(self._stack)),
-            "TUPLE": lambda: self._stack.append(tuple(self._since_mark())),
-            "APPEND": lambda: self._extend(self._popped(1)),
-            "APPENDS": lambda: self._extend(self._since_mark()),
-            "SETITEM": lambda: self._set_items(self._popped(2)),
-            "SETITEMS": lambda: self._set_items(self._since_mark()),
-            "MEMOIZE": lambda: self._memo.__setitem__(len(self._memo), self._stack[-1]),
-            "STACK_GLOBAL": lambda: self._name(*self._popped(2)),
-            "BINPERSID": lambda: self._stack.append(self._refer(self._stack.pop())),
-            "REDUCE": lambda: self._call(*self._popped(2)),
-            "BUILD": lambda: self._ignore_state(),
-        }
+    def __init__(self) -> None:
+        self.stack: list[object] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, object] = {}
 
     def run(self, raw: bytes) -> object:
         """Return the pickle's object. Raises ModelFileError, and IndexError, KeyError or ValueError on damage."""
         for opcode, argument, _ in pickletools.genops(raw):
             if opcode.name == "STOP":
-                return self._stack.pop()
-            self._step(opcode.name, argument)
+                return self.stack.pop()
+            if opcode.name not in OPERATIONS:
+                raise ModelFileError(f"its pickle does what no dictionary of tensors needs ({opcode.name})")
+            OPERATIONS[opcode.name](self, argument)
         raise ValueError("no end")
 
-    def _step(self, name: str, argument: object) -> None:
-        if name in LITERALS:
-            self._stack.append(argument)
-        elif name in CONSTANTS:
-            self._stack.append(CONSTANTS[name]())
-        elif name in TUPLES:
-            self._stack.append(tuple(self._popped(TUPLES[name])))
-        elif name in STORES and isinstance(argument, int):
-            self._memo[argument] = self._stack[-1]
-        elif name in FETCHES and isinstance(argument, int):
-            self._stack.append(self._memo[argument])
-        elif name == "GLOBAL":
-            self._name(*str(argument).split(" ", 1))
-        elif name in self._acts:
-            self._acts[name]()
-        elif name not in NOTHING:
-            raise ModelFileError(f"its pickle does what no dictionary of tensors needs ({name})")
+    def push(self, value: object) -> None:
+        self.stack.append(value)
 
-    def _popped(self, count: int) -> list[object]:
-        if len(self._stack) < count:
+    def pop(self, count: int | None = None) -> list[object]:
+        """Return the topmost values; None: those since the last mark."""
+        start = self.marks.pop() if count is None else len(self.stack) - count
+        if start < 0:
             raise IndexError("nothing is left")
-        found = self._stack[-count:]
-        del self._stack[-count:]
+        found = self.stack[start:]
+        del self.stack[start:]
         return found
 
-    def _since_mark(self) -> list[object]:
-        mark = self._marks.pop()
-        found = self._stack[mark:]
-        del self._stack[mark:]
-        return found
-
-    def _extend(self, items: list[object]) -> None:
-        if not isinstance(self._stack[-1], list):
+    def extend(self, items: list[object]) -> None:
+        if not isinstance(self.stack[-1], list):
             raise ValueError("no list")
-        self._stack[-1].extend(items)
+        self.stack[-1].extend(items)
 
-    def _set_items(self, items: list[object]) -> None:
-        target, keys = self._stack[-1], items[::2]
+    def set_items(self, items: list[object]) -> None:
+        target, keys = self.stack[-1], items[::2]
         if not isinstance(target, dict) or len(items) % 2 or not all(isinstance(key, str) for key in keys):
-            raise ModelFileError("no plain dictionary of tensors")
+            raise ModelFileError(NOT_PLAIN)
         target.update(zip(keys, items[1::2], strict=True))
 
-    def _name(self, module: object, name: object) -> None:
-        if not isinstance(module, str) or not isinstance(name, str):
-            raise ValueError("no name")
-        self._stack.append(self._known(module, name))
-
-    def _call(self, function: object, arguments: object) -> None:
-        if not callable(function) or not isinstance(arguments, tuple) or len(arguments) > MAX_ARGUMENTS:
-            raise ValueError("no call")
-        self._stack.append(function(*arguments))
-
-    def _ignore_state(self) -> None:
+    def ignore_state(self) -> None:
         """Drop a dictionary's state besides its items (torch: versions of modules), which is not needed."""
-        self._stack.pop()
-        if not isinstance(self._stack[-1], dict):
+        self.stack.pop()
+        if not isinstance(self.stack[-1], dict):
             raise ValueError("no dictionary")
+
+
+def _find_known(module: object, name: object) -> object:
+    """Return the object for one of the few names that a dictionary of tensors needs."""
+    if not isinstance(module, str) or not isinstance(name, str):
+        raise ValueError("no name")
+    if module == "torch" and name in STORAGES:
+        return STORAGES[name]
+    try:
+        return FUNCTIONS[module, name]
+    except KeyError:
+        raise ModelFileError(f"its pickle asks for {module}.{name}, which no tensor needs") from None
+
+
+def _parse_storage(pid: object) -> _Storage:
+    match pid:
+        case ("storage", str() as dtype, str() as key, _, int()) if dtype in ITEM_BYTES:
+            return _Storage(dtype, key)
+    raise ModelFileError("its pickle refers to what is no storage of a known type")
+
+
+def _call(function: object, arguments: object) -> object:
+    if not callable(function) or not isinstance(arguments, tuple) or len(arguments) > MAX_ARGUMENTS:
+        raise ValueError("no call")
+    return function(*arguments)
+
+
+def _make_dictionary() -> dict[str, object]:
+    """Return an empty dictionary; one of given pairs would be hashed."""
+    return {}
+
+
+def _rebuild_view(storage: object, first: object, shape: object, strides: object, *rest: object) -> _View:
+    match storage, first, shape, strides:
+        case _Storage(), int(), tuple(), tuple() if len(shape) == len(strides) <= MAX_RANK and all(
+            _is_count(size) for size in (first, *shape, *strides)
+        ):
+            return _View(storage, first, shape, strides)
+    raise ModelFileError("a tensor of its pickle makes no sense")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**48
+
+
+FUNCTIONS: Mapping[tuple[str, str], Callable[..., object]] = {
+    ("collections", "OrderedDict"): _make_dictionary,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_view,
+    ("torch._utils", "_rebuild_parameter"): lambda view, *rest: view,
+}
+Operation = Callable[[_Interpreter, Any], object]
+OPERATIONS: Mapping[str, Operation] = {
+    **dict.fromkeys(("PROTO", "FRAME"), lambda machine, argument: None),
+    **dict.fromkeys(
+        (
+            *("BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT"),
+            *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
+        ),
+        _Interpreter.push,
+    ),
+    "NONE": lambda machine, argument: machine.push(None),
+    "NEWTRUE": lambda machine, argument: machine.push(True),
+    "NEWFALSE": lambda machine, argument: machine.push(False),
+    "EMPTY_TUPLE": lambda machine, argument: machine.push(()),
+    "EMPTY_LIST": lambda machine, argument: machine.push([]),
+    "EMPTY_DICT": lambda machine, argument: machine.push({}),
+    "TUPLE1": lambda machine, argument: machine.push(tuple(machine.pop(1))),
+    "TUPLE2": lambda machine, argument: machine.push(tuple(machine.pop(2))),
+    "TUPLE3": lambda machine, argument: machine.push(tuple(machine.pop(3))),
+    "TUPLE": lambda machine, argument: machine.push(tuple(machine.pop())),
+    "MARK": lambda machine, argument: machine.marks.append(len(machine.stack)),
+    "APPEND": lambda machine, argument: machine.extend(machine.pop(1)),
+    "APPENDS": lambda machine, argument: machine.extend(machine.pop()),
+    "SETITEM": lambda machine, argument: machine.set_items(machine.pop(2)),
+    "SETITEMS": lambda machine, argument: machine.set_items(machine.pop()),
+    "MEMOIZE": lambda machine, argument: machine.memo.__setitem__(len(machine.memo), machine.stack[-1]),
+    **dict.fromkeys(
+        ("PUT", "BINPUT", "LONG_BINPUT"),
+        lambda machine, argument: machine.memo.__setitem__(argument, machine.stack[-1]),
+    ),
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), lambda machine, argument: machine.push(machine.memo[argument])),
+    "GLOBAL": lambda machine, argument: machine.push(_find_known(*argument.split(" ", 1))),
+    "STACK_GLOBAL": lambda machine, argument: machine.push(_find_known(*machine.pop(2))),
+    "BINPERSID": lambda machine, argument: machine.push(_parse_storage(machine.stack.pop())),
+    "REDUCE": lambda machine, argument: machine.push(_call(*machine.pop(2))),
+    "BUILD": lambda machine, argument: machine.ignore_state(),
+}

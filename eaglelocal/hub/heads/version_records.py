@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, field, fields, replace
 from enum import StrEnum
+from typing import Any, TypeVar, cast
 
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.records import dataclass
 
 FORMAT = 1
-TEXTS = ("target", "base", "target_key", "target_path", "base_path")
 BASE = 0  # number of the head from which learning began
+T = TypeVar("T")
 
 
 class VersionState(StrEnum):
@@ -105,63 +106,34 @@ def read_versions(text: str | bytes) -> VersionList:
     content = read_object(text)
     if content.get("format") != FORMAT:
         raise ValueError(f"its format is {content.get('format')!r}, not {FORMAT}")
-    records = content.get("versions")
-    if not isinstance(records, list):
-        raise ValueError("it lists no versions")
-    versions = sorted(map(_read_version, records), key=lambda version: version.number)
-    numbers = [version.number for version in versions]
+    known = _read_record(VersionList, content)
+    numbers = [version.number for version in known.versions]
     if len(set(numbers)) < len(numbers) or (numbers and numbers[0] <= BASE):
         raise ValueError(f"its versions are numbered {numbers}")
-    if sum(version.state is VersionState.CURRENT for version in versions) > 1:
+    if sum(version.state is VersionState.CURRENT for version in known.versions) > 1:
         raise ValueError("two of its versions are current")
-    pinned = content.get("pinned")
-    return VersionList(
-        **{name: str(content.get(name, "")) for name in TEXTS},
-        versions=tuple(versions),
-        last_number=max([_read_count(content.get("last_number")), *numbers]),
-        pinned=_read_pinned(pinned, numbers),
-    )
+    if known.pinned not in (None, BASE, *numbers):
+        raise ValueError(f"the pinned version {known.pinned} is not listed")
+    return replace(known, last_number=max([known.last_number, *numbers]))
 
 
-def _read_pinned(value: object, numbers: Sequence[int]) -> int | None:
-    if value is None:
-        return None
-    number = _read_count(value)
-    if number not in (BASE, *numbers):
-        raise ValueError(f"the pinned version {number} is not listed")
-    return number
-
-
-def _read_version(record: object) -> HeadVersion:
-    record, learned = _read_fields(record), _read_fields(_read_fields(record).get("learned_from"))
-    figures = record.get("figures")
-    return HeadVersion(
-        number=_read_count(record.get("number")),
-        made_at=_read_number(record.get("made_at")),
-        learned_from=LearnedFrom(
-            num_answers=_read_count(learned.get("num_answers")),
-            num_tokens=_read_count(learned.get("num_tokens")),
-            num_owners=_read_count(learned.get("num_owners")),
-            kinds={kind: _read_count(count) for kind, count in _read_fields(learned.get("kinds")).items()},
-        ),
-        figures=None if figures is None else _read_figures(_read_fields(figures)),
-        state=VersionState(str(record.get("state"))),
-        why=str(record.get("why", "")),
-    )
-
-
-def _read_figures(figures: Mapping[str, object]) -> HeldBackFigures:
-    return HeldBackFigures(
-        acceptance=_read_number(figures.get("acceptance")),
-        predecessor=_read_number(figures.get("predecessor")),
-        num_tokens=_read_count(figures.get("num_tokens")),
-    )
-
-
-def _read_fields(value: object) -> Mapping[str, object]:
-    if not isinstance(value, dict):
+def _read_record(record: Callable[..., T], values: object) -> T:
+    """Return a dataclass of the values under its fields' names, each read by its annotation."""
+    if not isinstance(values, dict):
         raise ValueError("a field is missing")
-    return value
+    return record(**{one.name: READERS[str(one.type)](values.get(one.name)) for one in fields(cast(Any, record))})
+
+
+def _read_list(records: object) -> tuple[HeadVersion, ...]:
+    if not isinstance(records, list):
+        raise ValueError("it lists no versions")
+    return tuple(sorted((_read_record(HeadVersion, one) for one in records), key=lambda version: version.number))
+
+
+def _read_counts(counts: object) -> Mapping[str, int]:
+    if not isinstance(counts, dict):
+        raise ValueError("a field is missing")
+    return {kind: _read_count(count) for kind, count in counts.items()}
 
 
 def _read_count(value: object) -> int:
@@ -174,6 +146,19 @@ def _read_number(value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ValueError(f"{value!r} is no number")
     return float(value)
+
+
+READERS: Mapping[str, Callable[[object], object]] = {
+    "str": lambda value: "" if value is None else str(value),
+    "int": _read_count,
+    "int | None": lambda value: None if value is None else _read_count(value),
+    "float": _read_number,
+    "Mapping[str, int]": _read_counts,
+    "LearnedFrom": lambda value: _read_record(LearnedFrom, value),
+    "HeldBackFigures | None": lambda value: None if value is None else _read_record(HeldBackFigures, value),
+    "VersionState": lambda value: VersionState(str(value)),
+    "tuple[HeadVersion, ...]": _read_list,
+}
 
 
 # ---- trial verdict: the verdict of a head's trial: which reading of its configuration is right, and whether it was

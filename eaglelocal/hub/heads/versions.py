@@ -32,7 +32,7 @@ from eaglelocal.core.own_files import append_own, fingerprint, read_own
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.header import list_named_parts
 from eaglelocal.gguf.model_info import fingerprint_model
-from eaglelocal.hub.heads.head_store import delete_leftovers
+from eaglelocal.hub.heads.head_store import WRITER, delete_leftovers, is_abandoned, name_writer
 from eaglelocal.hub.heads.version_records import (
     BASE,
     HeadVersion,
@@ -43,13 +43,12 @@ from eaglelocal.hub.heads.version_records import (
     read_versions,
     write_versions,
 )
-from eaglelocal.probe.process_info import is_alive, start_mark
 
 RECORDS, LOCK = "versions.json", ".lock"
 MAX_VERSIONS = 3
 MAX_RECORD_BYTES = 1 << 20
 VERSION_NAME = re.compile(r"v\d{4,}\.gguf")
-CANDIDATE_NAME = re.compile(r"candidate-(?P<pid>\d+)-(?P<birth>[\w.]+)\.gguf")
+CANDIDATE_NAME = re.compile(rf"^candidate-{WRITER}\.gguf$")
 
 
 def find_versions(target: Path, base: Path) -> HeadVersions:
@@ -86,7 +85,7 @@ class HeadVersions:
 
     def scratch_path(self) -> Path:
         """Return a path in the folder, of this process alone, to write the next candidate to."""
-        return self.folder / f"candidate-{os.getpid()}-{start_mark(os.getpid())}.gguf"
+        return self.folder / f"candidate-{name_writer()}.gguf"
 
     def find_orphan_reason(self, models: Collection[str] = ()) -> str:
         """Return why these versions cannot draft: a file is gone or has been replaced.
@@ -156,7 +155,9 @@ class HeadVersions:
         flush_file(made)  # before taking the lock: it takes long, and a learning process may be frozen meanwhile
         with self._locked():
             known, _ = self.read()
-            number = self._last_number(known) + 1
+            # judged by files too: an engine may still use one whose record was lost
+            files = [int(path.stem[1:]) for path in self.folder.glob("v*.gguf") if VERSION_NAME.fullmatch(path.name)]
+            number = max([known.last_number, *files]) + 1
             version = HeadVersion(number=number, made_at=made_at, learned_from=learned_from, figures=figures)
             flush_and_rename(made, self.path(number))
             self._write(replace(known, versions=(*known.versions, version), last_number=number))
@@ -218,16 +219,13 @@ class HeadVersions:
         write_atomically(self.folder / RECORDS, write_versions(kept))
         names = {version.file_name for version in kept.versions}
         for path in self.folder.glob("*.gguf"):
-            if path.name not in names and (VERSION_NAME.fullmatch(path.name) or _is_abandoned(path.name)):
+            if path.name not in names and (
+                VERSION_NAME.fullmatch(path.name) or is_abandoned(path.name, CANDIDATE_NAME)
+            ):
                 with suppress(OSError):
                     path.unlink()
         delete_leftovers(self.folder)
         return kept
-
-    def _last_number(self, known: VersionList) -> int:
-        """Return the last number so far, also judging by files: an engine may still use one whose record was lost."""
-        files = [int(path.stem[1:]) for path in self.folder.glob("v*.gguf") if VERSION_NAME.fullmatch(path.name)]
-        return max([known.last_number, *files])
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -275,14 +273,13 @@ def _find_loss(target: Path, key: str) -> str:
 
 
 def _is_gone(path: Path) -> bool:
-    """Return whether a file is certainly gone, also one of the hub's cache whose folder is gone."""
-    return is_gone(path) or _was_removed(path, locations.hub_cache_dir())
+    """Return whether a file is certainly gone.
 
-
-def _was_removed(path: Path, cache: Path) -> bool:
-    """Return whether a path in the cache is missing although the cache is there: an empty one may not be mounted."""
+    One of the hub's cache is gone if the cache has other files; an empty one may not be mounted.
+    """
+    cache = locations.hub_cache_dir()
     try:
-        return path.is_relative_to(cache) and any(cache.iterdir()) and not os.path.lexists(path)
+        return is_gone(path) or (path.is_relative_to(cache) and any(cache.iterdir()) and not os.path.lexists(path))
     except OSError:
         return False
 
@@ -315,8 +312,3 @@ def _find(known: VersionList, number: int) -> HeadVersion:
         numbers = ", ".join(str(each.number) for each in known.versions) or "none"
         raise UsageError(f"there is no learned version {number}: {numbers} on disk", hint="eaglelocal heads")
     return version
-
-
-def _is_abandoned(name: str) -> bool:
-    writer = CANDIDATE_NAME.fullmatch(name)
-    return writer is not None and not is_alive(int(writer["pid"]), writer["birth"])

@@ -6,16 +6,16 @@ eagle3 layouts; `generated_files.py` writes the files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, MASK_HIDDEN_KEY, TARGET_NAME_KEY, EagleInfo
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
-from eaglelocal.gguf.header import Header, Scalar, ValueType
+from eaglelocal.gguf.header import Header, Scalar
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_indices, stream_indices, stream_vector
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor
+from eaglelocal.gguf.writer import StreamedTensor, list_entries
 from eaglelocal.hub.inflation.generated_files import FilePlan
 from eaglelocal.hub.inflation.inflated_sizes import BLOCK_STEP, LlamaShape, ModelSize, choose_head, choose_target
 from eaglelocal.hub.inflation.widen import (
@@ -25,13 +25,13 @@ from eaglelocal.hub.inflation.widen import (
     Rows,
     SourceFile,
     make_patch,
-    make_zero_patch,
     widen_attention,
     widen_feed_forward,
 )
 
 INFLATED_FROM_KEY = "eaglelocal.inflated_from"
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
+Keys = dict[str, Scalar | tuple[Scalar, ...]]
 _EPS = "attention.layer_norm_rms_epsilon"
 _ROPE = "rope_freqs.weight"
 
@@ -41,8 +41,11 @@ def plan_target(size: ModelSize, source: Header, *, step: int = BLOCK_STEP) -> F
 
     Raises ModelFileError or IncompatibleError if the source cannot be inflated, ResourceError if it is larger.
     """
-    model = ModelInfo.from_header(source)
-    return _TargetPlan(SourceFile.of(source), model, grow_target(size, source, step=step), size).file()
+    model, growth = ModelInfo.from_header(source), grow_target(size, source, step=step)
+    tensors = _make_tensors(source, _widen_target(SourceFile.of(source), growth), size)
+    eps = _read_number(source, f"llama.{_EPS}") * growth.eps_factor
+    keys = _label(source, size, make_inflated_name(model.name, size)) | _describe_shape("llama", growth.new, eps)
+    return FilePlan(source, list_entries(keys), tensors)
 
 
 def plan_head(size: ModelSize, source: Header, target: Header, growth: Growth) -> FilePlan:
@@ -50,7 +53,20 @@ def plan_head(size: ModelSize, source: Header, target: Header, growth: Growth) -
     eagle = EagleInfo.from_header(source)
     small = _read_head_shape(eagle)
     grown = choose_head(growth.new, small, eagle.draft_vocab or eagle.n_vocab)
-    return _HeadPlan(SourceFile.of(source), SourceFile.of(target), eagle, Growth(small, grown), growth, size).file()
+    head = _Head(SourceFile.of(source), SourceFile.of(target), eagle, Growth(small, grown), growth)
+    tensors = _make_tensors(source, head.tensors(), size)
+    eps = eagle.rms_eps * head.growth.eps_factor
+    keys = {
+        **_label(source, size, f"draft head of the {eagle.name} at the cost of {size.phrase}'s"),
+        **_describe_shape("eagle3", grown, eps),
+        **({TARGET_NAME_KEY: make_inflated_name(eagle.target_name, size)} if eagle.target_name else {}),
+        "eagle3.target_hidden_size": growth.new.width,
+        # the engine's norm of the taps covers the target's width, which grew by another factor
+        FC_NORM_EPS_KEY: eagle.fc_norm_eps * growth.eps_factor,
+    }
+    if eagle.mask is not None:
+        keys[MASK_HIDDEN_KEY] = _pad_mask(source, growth)
+    return FilePlan(source, list_entries(keys), tensors)
 
 
 def grow_target(size: ModelSize, source: Header, *, step: int = BLOCK_STEP) -> Growth:
@@ -103,29 +119,28 @@ def _check_source_shape(name: str, shape: LlamaShape, value_dim: int) -> None:
         )
 
 
-def _shape_entries(prefix: str, shape: LlamaShape, eps: float) -> list[KeyValue]:
-    counts = {
-        "block_count": shape.layers,
-        "embedding_length": shape.width,
-        "feed_forward_length": shape.ffn,
-        "attention.head_count": shape.heads,
-        "attention.head_count_kv": shape.kv_heads,
-        "attention.key_length": shape.head_dim,
-        "attention.value_length": shape.head_dim,
+def _describe_shape(prefix: str, shape: LlamaShape, eps: float) -> Keys:
+    return {
+        f"{prefix}.block_count": shape.layers,
+        f"{prefix}.embedding_length": shape.width,
+        f"{prefix}.feed_forward_length": shape.ffn,
+        f"{prefix}.attention.head_count": shape.heads,
+        f"{prefix}.attention.head_count_kv": shape.kv_heads,
+        f"{prefix}.attention.key_length": shape.head_dim,
+        f"{prefix}.attention.value_length": shape.head_dim,
+        f"{prefix}.{_EPS}": eps,
     }
-    entries = [KeyValue(f"{prefix}.{key}", ValueType.UINT32, value) for key, value in counts.items()]
-    return [*entries, KeyValue(f"{prefix}.{_EPS}", ValueType.FLOAT32, eps)]
 
 
-def _label_entries(source: Header, size: ModelSize, name: str) -> list[KeyValue]:
+def _label(source: Header, size: ModelSize, name: str) -> Keys:
     origin = f"{source.metadata.get('general.name', source.path.name)}, {source.tensor_bytes / 1e6:.1f} MB"
-    return [
-        KeyValue("general.name", ValueType.STRING, name),
-        KeyValue("general.size_label", ValueType.STRING, size.label.replace(" ", "")),
-        KeyValue("general.file_type", ValueType.UINT32, FILE_TYPE_IDS[size.type]),
-        KeyValue("general.quantization_version", ValueType.UINT32, 2),
-        KeyValue(INFLATED_FROM_KEY, ValueType.STRING, origin),
-    ]
+    return {
+        "general.name": name,
+        "general.size_label": size.label.replace(" ", ""),
+        "general.file_type": FILE_TYPE_IDS[size.type],
+        "general.quantization_version": 2,
+        INFLATED_FROM_KEY: origin,
+    }
 
 
 def make_inflated_name(name: str, size: ModelSize) -> str:
@@ -139,49 +154,28 @@ def _read_number(source: Header, key: str) -> float:
     return float(value)
 
 
-def _make_tensors(parts: Iterator[Patchwork | StreamedTensor], type_name: str) -> list[StreamedTensor]:
-    return [part.tensor(type_name) if isinstance(part, Patchwork) else part for part in parts]
-
-
-def _check_all_used(source: Header, tensors: Sequence[StreamedTensor]) -> None:
-    unknown = source.tensors.keys() - {tensor.name for tensor in tensors}
-    if unknown:
+def _make_tensors(source: Header, parts: Iterator[Patchwork | StreamedTensor], size: ModelSize) -> list[StreamedTensor]:
+    """Return the tensors in the size's type. Raises IncompatibleError if the source has another one."""
+    tensors = [part.tensor(size.type) if isinstance(part, Patchwork) else part for part in parts]
+    if unknown := source.tensors.keys() - {tensor.name for tensor in tensors}:
         raise IncompatibleError(
             f"cannot inflate {source.path.name}: it has the tensor {min(unknown)}", hint="use another llama model"
         )
+    return tensors
 
 
-@dataclass(frozen=True, slots=True)
-class _TargetPlan:
-    source: SourceFile
-    model: ModelInfo
-    growth: Growth
-    size: ModelSize
-
-    def file(self) -> FilePlan:
-        header = self.source.header
-        tensors = _make_tensors(self._tensors(), self.size.type)
-        _check_all_used(header, tensors)
-        eps = _read_number(header, f"llama.{_EPS}") * self.growth.eps_factor
-        changed = _label_entries(header, self.size, make_inflated_name(self.model.name, self.size))
-        changed += _shape_entries("llama", self.growth.new, eps)
-        return FilePlan(header, changed, tensors)
-
-    def _tensors(self) -> Iterator[Patchwork | StreamedTensor]:
-        yield self.growth.embeddings(EMBEDDINGS, self.source.rows(EMBEDDINGS))
-        if OUTPUT in self.source.header.tensors:
-            yield self.growth.output(OUTPUT, self.source.rows(OUTPUT))
-        yield self.growth.norm("output_norm.weight", self.source.vector("output_norm.weight"))
-        yield from _copy_rope(self.source)
-        for layer in range(self.growth.new.layers):
-            yield from self._layer(f"blk.{layer}", appended=layer >= self.growth.old.layers)
-
-    def _layer(self, prefix: str, *, appended: bool) -> Iterator[Patchwork | StreamedTensor]:
-        source = None if appended else self.source
+def _widen_target(source: SourceFile, growth: Growth) -> Iterator[Patchwork | StreamedTensor]:
+    yield growth.embeddings(EMBEDDINGS, source.rows(EMBEDDINGS))
+    if OUTPUT in source.header.tensors:
+        yield growth.output(OUTPUT, source.rows(OUTPUT))
+    yield growth.norm("output_norm.weight", source.vector("output_norm.weight"))
+    yield from _copy_rope(source)
+    for layer in range(growth.new.layers):
+        prefix, own = f"blk.{layer}", source if layer < growth.old.layers else None
         for norm in (f"{prefix}.attn_norm.weight", f"{prefix}.ffn_norm.weight"):
-            yield self.growth.norm(norm, source.vector(norm) if source else None)
-        yield from widen_attention(prefix, self.growth, self.growth.stream, source)
-        yield from widen_feed_forward(prefix, self.growth, source)
+            yield growth.norm(norm, own.vector(norm) if own else None)
+        yield from widen_attention(prefix, growth, growth.stream, own)
+        yield from widen_feed_forward(prefix, growth, own)
 
 
 def _copy_rope(source: SourceFile) -> list[StreamedTensor]:
@@ -189,36 +183,24 @@ def _copy_rope(source: SourceFile) -> list[StreamedTensor]:
     return [stream_vector(_ROPE, source.vector(_ROPE))] if _ROPE in source.header.tensors else []
 
 
+def _pad_mask(source: Header, growth: Growth) -> tuple[Scalar, ...]:
+    """Return a P-EAGLE head's stand-in for the taps, each of them padded as the target's are."""
+    values, old = source.array(MASK_HIDDEN_KEY) or (), growth.old.width
+    padding = (0.0,) * (growth.new.width - old)
+    return tuple(value for tap in range(0, len(values), old) for value in (*values[tap : tap + old], *padding))
+
+
 @dataclass(frozen=True, slots=True)
-class _HeadPlan:
-    """The plan of the head. It gets its own embeddings and output, because its width differs from the target's."""
+class _Head:
+    """A head to widen. It gets its own embeddings and output, because its width differs from the target's."""
 
     source: SourceFile
     target: SourceFile
     eagle: EagleInfo
     growth: Growth
     target_growth: Growth
-    size: ModelSize
 
-    def file(self) -> FilePlan:
-        header = self.source.header
-        tensors = _make_tensors(self._tensors(), self.size.type)
-        _check_all_used(header, tensors)
-        name = f"draft head of the {self.eagle.name} at the cost of {self.size.phrase}'s"
-        changed = _label_entries(header, self.size, name)
-        changed += _shape_entries("eagle3", self.growth.new, self.eagle.rms_eps * self.growth.eps_factor)
-        if self.eagle.target_name:
-            target_name = make_inflated_name(self.eagle.target_name, self.size)
-            changed.append(KeyValue(TARGET_NAME_KEY, ValueType.STRING, target_name))
-        # the engine's norm of the taps covers the target's width, which grew by another factor
-        tap_eps = self.eagle.fc_norm_eps * self.target_growth.eps_factor
-        changed.append(KeyValue("eagle3.target_hidden_size", ValueType.UINT32, self.target_growth.new.width))
-        changed.append(KeyValue(FC_NORM_EPS_KEY, ValueType.FLOAT32, tap_eps))
-        if self.eagle.mask is not None:
-            changed.append(KeyValue(MASK_HIDDEN_KEY, ValueType.ARRAY, self._mask_hidden(), ValueType.FLOAT32))
-        return FilePlan(header, changed, tensors)
-
-    def _tensors(self) -> Iterator[Patchwork | StreamedTensor]:
+    def tensors(self) -> Iterator[Patchwork | StreamedTensor]:
         yield self._fusion()
         yield self.growth.embeddings(EMBEDDINGS, self._own_or_lent(EMBEDDINGS))
         yield self.growth.output(OUTPUT, self._own_or_lent(OUTPUT))
@@ -231,12 +213,6 @@ class _HeadPlan:
             header = self.source.header
             yield stream_indices("d2t", read_indices(header.path, header, "d2t"))
 
-    def _mask_hidden(self) -> tuple[Scalar, ...]:
-        """Return a P-EAGLE head's stand-in for the taps, each of them padded as the target's are."""
-        values, old = self.source.header.array(MASK_HIDDEN_KEY) or (), self.target_growth.old.width
-        padding = (0.0,) * (self.target_growth.new.width - old)
-        return tuple(value for tap in range(0, len(values), old) for value in (*values[tap : tap + old], *padding))
-
     def _own_or_lent(self, name: str) -> Rows:
         """Return the head's own tensor, else the target's; a target's output may be its embeddings."""
         if name in self.source.header.tensors:
@@ -248,14 +224,12 @@ class _HeadPlan:
 
         With fc_norm it is scaled down: dividing a padded row by its RMS makes the row sqrt(D/d) too large.
         """
-        values = self.source.rows("fc.weight")
+        values, width = self.source.rows("fc.weight"), self.growth.old.width
         old, new = self.target_growth.old.width, self.target_growth.new.width
         gain = self.target_growth.norm_gain if self.eagle.fc_norm else 1.0
         patches: list[Patch] = []
         for tap in range(values.columns // old):
-            patches.append(
-                make_zero_patch(self.growth.old.width, tap * new, self.growth.new.width - self.growth.old.width, old)
-            )
             part = values.part(0, values.num_rows, tap * old, old)
+            patches.append(Patch(width, tap * new, self.growth.new.width - width, old))
             patches.append(make_patch(0, tap * new, part if gain == 1.0 else part.scale(gain)))
         return Patchwork("fc.weight", self.growth.new.width, 3 * new, patches)

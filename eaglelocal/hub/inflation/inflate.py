@@ -37,7 +37,14 @@ METHOD = "1"  # part of every name: raise it when the same sources would give ot
 
 
 @dataclass(frozen=True, slots=True)
-class InflatedPaths:
+class InflatedPair:
+    """An inflated demo and its head, written or not.
+
+    Methods that read the sources raise ModelFileError or IncompatibleError if those cannot be inflated.
+    """
+
+    size: ModelSize
+    sources: tuple[Path, Path]  # target and head
     target: Path
     head: Path
 
@@ -45,104 +52,66 @@ class InflatedPaths:
     def complete(self) -> bool:
         return self.target.is_file() and self.head.is_file()
 
+    def sketch(self) -> tuple[Header, Header]:
+        """Return the headers that target and head will have; nothing is written."""
+        target, head = self._plan()
+        return target.sketch_header(), head.sketch_header()
 
-@dataclass(frozen=True, slots=True)
-class Blueprint:
-    """The two files of an inflated demo."""
+    def check_room(self) -> None:
+        """Raise ResourceError if the disk has no room for the pair."""
+        self._check_room(self._plan(), free_bytes)
 
-    target: FilePlan
-    head: FilePlan
+    def write(
+        self, on_progress: Progress = no_progress, *, free_bytes: Callable[[Path], int] = free_bytes
+    ) -> InflatedPair:
+        """Write the pair if it is missing, and return it. If that fails, nothing is left behind.
 
-    @property
-    def disk_bytes(self) -> int:
-        return self.target.disk_bytes + self.head.disk_bytes
+        Raises ResourceError if the disk is too small.
+        """
+        folder = self.target.parent
+        if self.complete:
+            remove_leftovers(folder)
+            return self
+        with hold_folder(folder):
+            if not self.complete:  # the process that held the lock may have written it
+                plans = self._plan()
+                self._check_room(plans, free_bytes)
+                self._write(plans, on_progress)
+        return self
 
+    def _plan(self) -> tuple[FilePlan, FilePlan]:
+        from eaglelocal.hub.inflation.blueprint import grow_target, plan_head, plan_target  # imports numpy
 
-def inflate(
-    reference: ModelSize,
-    *,
-    source_target: Path,
-    source_head: Path,
-    folder: Path,
-    on_progress: Progress = no_progress,
-    free_bytes: Callable[[Path], int] = free_bytes,
-) -> InflatedPaths:
-    """Return the inflated pair, written now if it is missing.
+        target, head = map(read_header, self.sources)
+        check_head(EagleInfo.from_header(head), ModelInfo.from_header(target))
+        return plan_target(self.size, target), plan_head(self.size, head, target, grow_target(self.size, target))
 
-    Raises ResourceError when the disk is too small, ModelFileError or IncompatibleError when the sources cannot be
-    inflated; then leaves nothing behind.
-    """
-    paths = locate_inflated(reference, source_target=source_target, source_head=source_head, folder=folder)
-    if paths.complete:
-        remove_leftovers(folder)
-        return paths
-    with hold_folder(folder):
-        if not paths.complete:  # the process that held the lock may have written it
-            blueprint = plan_inflation(reference, source_target, source_head)
-            _check_room(blueprint, reference, free_bytes(folder))
-            total_bytes = blueprint.target.data_bytes + blueprint.head.data_bytes
-            size = format_disk(total_bytes)
-            what = f"writing the embedded guide at the cost of {reference.phrase} ({size}, once)"
-            _write_pair(blueprint, paths, WriteProgress(total_bytes, what, on_progress))
-    return paths
+    def _check_room(self, plans: tuple[FilePlan, FilePlan], free_bytes: Callable[[Path], int]) -> None:
+        check_disk(
+            f"a {self.size.label} {self.size.type} model",
+            sum(plan.disk_bytes for plan in plans),
+            free_bytes(self.target.parent),
+            hint="free some space, or take a smaller size, such as `demo@300m` or a `:q4_0`",
+        )
 
-
-def plan_inflation(reference: ModelSize, source_target: Path, source_head: Path) -> Blueprint:
-    """Plan an inflated pair. Raises ModelFileError or IncompatibleError where the sources cannot be inflated."""
-    from eaglelocal.hub.inflation.blueprint import grow_target, plan_head, plan_target  # imports numpy
-
-    target, head = read_header(source_target), read_header(source_head)
-    check_head(EagleInfo.from_header(head), ModelInfo.from_header(target))
-    growth = grow_target(reference, target)
-    return Blueprint(plan_target(reference, target), plan_head(reference, head, target, growth))
-
-
-def sketch_pair(reference: ModelSize, source_target: Path, source_head: Path) -> tuple[Header, Header]:
-    """Return the headers that target and head will have; nothing is written. Raises as plan_inflation."""
-    blueprint = plan_inflation(reference, source_target, source_head)
-    return blueprint.target.sketch_header(), blueprint.head.sketch_header()
+    def _write(self, plans: tuple[FilePlan, FilePlan], on_progress: Progress) -> None:
+        total_bytes = sum(plan.data_bytes for plan in plans)
+        what = f"writing the embedded guide at the cost of {self.size.phrase} ({format_disk(total_bytes)}, once)"
+        tally = WriteProgress(total_bytes, what, on_progress)
+        target, head = make_partial_path(self.target), make_partial_path(self.head)
+        write_plan(plans[1], head, tally.add)
+        write_plan(plans[0], target, tally.add)
+        check_head(EagleInfo.from_header(read_header(head)), ModelInfo.from_header(read_header(target)))
+        flush_and_rename(head, self.head)
+        flush_and_rename(target, self.target)
 
 
-def check_room(
-    reference: ModelSize,
-    *,
-    source_target: Path,
-    source_head: Path,
-    folder: Path,
-    free_bytes: Callable[[Path], int] = free_bytes,
-) -> None:
-    """Check that the disk has room for the pair; writes nothing. Raises as `inflate` does."""
-    _check_room(plan_inflation(reference, source_target, source_head), reference, free_bytes(folder))
-
-
-def locate_inflated(reference: ModelSize, *, source_target: Path, source_head: Path, folder: Path) -> InflatedPaths:
-    """Return the paths of the pair, written or not."""
+def locate_inflated(size: ModelSize, sources: tuple[Path, Path], folder: Path) -> InflatedPair:
+    """Return the pair of a size. Raises ModelFileError where a source is missing or damaged."""
     digest = hashlib.sha256(METHOD.encode())
-    for source in (source_target, source_head):
-        digest.update(_hash_content(source))
-    stem = f"demo-{reference.slug}-{digest.hexdigest()[:12]}"
-    return InflatedPaths(folder / f"{stem}.gguf", folder / f"{stem}-head.gguf")
-
-
-def _hash_content(path: Path) -> bytes:
-    read_header(path, keys=())  # raises on a missing or damaged source
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").digest()
-
-
-def _check_room(blueprint: Blueprint, reference: ModelSize, free_bytes: int) -> None:
-    check_disk(
-        f"a {reference.label} {reference.type} model",
-        blueprint.disk_bytes,
-        free_bytes,
-        hint="free some space, or take a smaller size, such as `demo@300m` or a `:q4_0`",
-    )
-
-
-def _write_pair(blueprint: Blueprint, paths: InflatedPaths, tally: WriteProgress) -> None:
-    partial = InflatedPaths(make_partial_path(paths.target), make_partial_path(paths.head))
-    write_plan(blueprint.head, partial.head, tally.add)
-    write_plan(blueprint.target, partial.target, tally.add)
-    check_head(EagleInfo.from_header(read_header(partial.head)), ModelInfo.from_header(read_header(partial.target)))
-    flush_and_rename(partial.head, paths.head)
-    flush_and_rename(partial.target, paths.target)
+    for source in sources:
+        read_header(source, keys=())  # raises
+        with open_regular(source) as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    stem = f"demo-{size.slug}-{digest.hexdigest()[:12]}"
+    return InflatedPair(size, sources, folder / f"{stem}.gguf", folder / f"{stem}-head.gguf")

@@ -120,7 +120,7 @@ class Growth:
     def embeddings(self, name: str, values: Rows) -> Patchwork:
         """Return the embeddings, a row for each token; the appended channels start at zero and stay there."""
         rows, width = values.num_rows, values.columns
-        patches = [make_zero_patch(0, width, rows, self.new.width - width), make_patch(0, 0, values)]
+        patches = [Patch(0, width, rows, self.new.width - width), make_patch(0, 0, values)]
         return Patchwork(name, rows, self.new.width, patches)
 
     def output(self, name: str, values: Rows) -> Patchwork:
@@ -135,7 +135,7 @@ def widen_attention(
     kept_keys = old.kv_heads * old.head_dim if source else 0
     queries, keys = new.heads * new.head_dim, new.kv_heads * new.head_dim
     columns = inputs[-1].new + new.width
-    silent = [make_zero_patch(kept_keys, span.new, keys - kept_keys, span.width) for span in inputs]
+    silent = [Patch(kept_keys, span.new, keys - kept_keys, span.width) for span in inputs]
     query_patches: list[Patch] = []
     key_patches: list[Patch] = []
     output_patches: list[Patch] = []
@@ -154,21 +154,17 @@ def widen_feed_forward(prefix: str, growth: Growth, source: SourceFile | None) -
     """Yield gate, up and down of a layer; without a source, those of an appended layer that adds nothing."""
     new, old = growth.new, growth.old
     kept = old.ffn if source else 0
-    silent = [make_zero_patch(kept, 0, new.ffn - kept, old.width)]
+    silent = [Patch(kept, 0, new.ffn - kept, old.width)]
     gate_patches: list[Patch] = []
     down_patches: list[Patch] = []
     if source:
         gate_patches = [make_patch(0, 0, source.rows(f"{prefix}.ffn_gate.weight"))]
         silent.append(make_patch(0, 0, source.rows(f"{prefix}.ffn_up.weight")))
         down = source.rows(f"{prefix}.ffn_down.weight")
-        down_patches = [make_zero_patch(old.width, 0, new.width - old.width, kept), make_patch(0, 0, down)]
+        down_patches = [Patch(old.width, 0, new.width - old.width, kept), make_patch(0, 0, down)]
     yield Patchwork(f"{prefix}.ffn_gate.weight", new.ffn, new.width, gate_patches)
     yield Patchwork(f"{prefix}.ffn_up.weight", new.ffn, new.width, silent)
     yield Patchwork(f"{prefix}.ffn_down.weight", new.width, new.ffn, down_patches)
-
-
-def _rows_from(values: Rows, inputs: Sequence[ColumnRange]) -> list[Patch]:
-    return [make_patch(0, span.new, values.part(0, values.num_rows, span.old, span.width)) for span in inputs]
 
 
 def _query_patches(growth: Growth, inputs: Sequence[ColumnRange], values: Rows) -> list[Patch]:
@@ -180,10 +176,14 @@ def _query_patches(growth: Growth, inputs: Sequence[ColumnRange], values: Rows) 
     ]
 
 
+def _rows_from(values: Rows, inputs: Sequence[ColumnRange]) -> list[Patch]:
+    return [make_patch(0, span.new, values.part(0, values.num_rows, span.old, span.width)) for span in inputs]
+
+
 def _output_patches(growth: Growth, values: Rows) -> list[Patch]:
     """Return the output's patches: zeros for appended heads of a source head's group, which see real values."""
     dim = growth.old.head_dim
-    patches = [make_zero_patch(0, 0, growth.new.width, growth.old.kv_heads * growth.new.group * dim)]
+    patches = [Patch(0, 0, growth.new.width, growth.old.kv_heads * growth.new.group * dim)]
     for head in range(growth.old.heads):
         columns = values.part(0, values.num_rows, head * dim, dim)
         patches.append(make_patch(0, growth.head_row(head), columns))
@@ -199,7 +199,7 @@ PIECE_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A rectangle of `values` (zeros, when None), `rows` x `columns` from (row, column) on."""
+    """A rectangle of `values` (None: zeros), `rows` x `columns` from (row, column) on; nothing if one is below 1."""
 
     row: int
     column: int
@@ -207,13 +207,27 @@ class Patch:
     columns: int
     values: Rows | None = None
 
-
-def make_zero_patch(row: int, column: int, rows: int, columns: int) -> Patch:
-    return Patch(row, column, max(rows, 0), max(columns, 0))
+    def press(self, piece: Bytes, first: int, kind: GgmlType) -> None:
+        """Write the patch over a piece of the encoded matrix whose first row is `first`."""
+        top, bottom = max(self.row, first), min(self.row + self.rows, first + len(piece))
+        if top >= bottom or self.columns <= 0:
+            return
+        if self.column % kind.block_elements or self.columns % kind.block_elements:
+            raise ValueError(f"a patch of columns {self.column} + {self.columns} cuts blocks of {kind.name}")
+        encoded = _encode_zeros(self.columns, kind)
+        if self.values is not None:
+            encoded = encode_rows(self.values.read(top - self.row, bottom - self.row), kind)
+        start = kind.row_bytes(self.column)
+        piece[top - first : bottom - first, start : start + encoded.shape[1]] = encoded
 
 
 def make_patch(row: int, column: int, values: Rows) -> Patch:
     return Patch(row, column, values.num_rows, values.columns, values)
+
+
+@lru_cache(maxsize=8)
+def _encode_zeros(columns: int, kind: GgmlType) -> Bytes:
+    return encode_rows(np.zeros((1, columns), np.float32), kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,46 +242,17 @@ class Patchwork:
     def tensor(self, type_name: str) -> StreamedTensor:
         """Return the matrix to be written as this type."""
         kind = GGML_TYPES_BY_NAME[type_name.upper()]
-        return StreamedTensor(self.name, (self.columns, self.rows), kind, lambda: self.pieces(make_pool(kind)))
+        return StreamedTensor(self.name, (self.columns, self.rows), kind, lambda: self._pieces(kind))
 
-    def pieces(self, pool: RandomPool) -> Iterator[Bytes]:
-        row_bytes = pool.type.row_bytes(self.columns)
+    def _pieces(self, kind: GgmlType) -> Iterator[Bytes]:
+        row_bytes = kind.row_bytes(self.columns)
         step = max(1, PIECE_BYTES // row_bytes)
-        stamps = [_Stamp.of(patch, pool) for patch in self.patches if patch.rows and patch.columns]
         for first in range(0, self.rows, step):
             piece = np.empty((min(step, self.rows - first), row_bytes), np.uint8)
-            pool.fill(piece.reshape(-1), self.name, first * row_bytes)
-            for stamp in stamps:
-                stamp.press(piece, first)
+            fill_randomly(piece.reshape(-1), kind, self.name, first * row_bytes)
+            for patch in self.patches:
+                patch.press(piece, first, kind)
             yield piece.reshape(-1)
-
-
-@dataclass(frozen=True, slots=True)
-class _Stamp:
-    """A patch and where its bytes go: from byte `start` of each row on."""
-
-    patch: Patch
-    type: GgmlType
-    start: int
-    zeros: Bytes  # [1, bytes]: an encoded row of zeros
-
-    @classmethod
-    def of(cls, patch: Patch, pool: RandomPool) -> _Stamp:
-        if patch.column % pool.type.block_elements or patch.columns % pool.type.block_elements:
-            raise ValueError(f"a patch of columns {patch.column} + {patch.columns} cuts blocks of {pool.type.name}")
-        zeros = encode_rows(np.zeros((1, patch.columns), np.float32), pool.type)
-        return cls(patch, pool.type, pool.type.row_bytes(patch.column), zeros)
-
-    def press(self, piece: Bytes, first: int) -> None:
-        """Write the patch over a piece of the matrix whose first row is `first`."""
-        patch = self.patch
-        top, bottom = max(patch.row, first), min(patch.row + patch.rows, first + len(piece))
-        if top >= bottom:
-            return
-        encoded = self.zeros
-        if patch.values is not None:
-            encoded = encode_rows(patch.values.read(top - patch.row, bottom - patch.row), self.type)
-        piece[top - first : bottom - first, self.start : self.start + self.zeros.shape[1]] = encoded
 
 
 # ---- random pool: random bytes are encoded once, then copied from ever new offsets at the speed of memory
@@ -277,36 +262,21 @@ _POOL_SEED = 20_261_120
 _STRIDE_BLOCKS = 40_503  # odd, so that repetitions of the pool do not line up
 
 
-@dataclass(frozen=True, slots=True)
-class RandomPool:
-    """A pool of encoded normal numbers, to be copied from."""
-
-    type: GgmlType
-    encoded: Bytes  # [pool bytes]
-
-    def fill(self, target: Bytes, tensor_name: str, start_bytes: int) -> None:
-        """Fill `target` with a tensor's random bytes from `start_bytes` on; the same bytes in pieces of any size."""
-        done = 0
-        while done < len(target):
-            turn, within = divmod(start_bytes + done, len(self.encoded))
-            count = min(len(target) - done, len(self.encoded) - within)
-            self._copy(target[done : done + count], self._shift(tensor_name, turn) + within)
-            done += count
-
-    def _shift(self, tensor_name: str, turn: int) -> int:
-        blocks = zlib.crc32(tensor_name.encode()) + turn * _STRIDE_BLOCKS
-        return blocks * self.type.block_bytes
-
-    def _copy(self, target: Bytes, place: int) -> None:
-        start = place % len(self.encoded)
-        first = min(len(target), len(self.encoded) - start)
-        target[:first] = self.encoded[start : start + first]
-        target[first:] = self.encoded[: len(target) - first]
+def fill_randomly(target: Bytes, kind: GgmlType, tensor_name: str, start_bytes: int) -> None:
+    """Fill `target` with a tensor's random bytes from `start_bytes` on; the same bytes in pieces of any size."""
+    pool, done = _make_pool(kind), 0
+    while done < len(target):
+        turn, within = divmod(start_bytes + done, len(pool))
+        shift = (zlib.crc32(tensor_name.encode()) + turn * _STRIDE_BLOCKS) * kind.block_bytes
+        place = (shift + within) % len(pool)
+        count = min(len(target) - done, len(pool) - within, len(pool) - place)
+        target[done : done + count] = pool[place : place + count]
+        done += count
 
 
 @lru_cache(maxsize=1)
-def make_pool(kind: GgmlType) -> RandomPool:
-    """Return the pool of a type; always the same."""
+def _make_pool(kind: GgmlType) -> Bytes:
+    """Return encoded normal numbers [bytes], always the same."""
     rng = np.random.default_rng(_POOL_SEED)
     values = rng.standard_normal(_POOL_ELEMENTS, np.float32) * np.float32(WEIGHT_STD)
-    return RandomPool(kind, encode_rows(values.reshape(-1, 256), kind).reshape(-1))
+    return encode_rows(values.reshape(-1, 256), kind).reshape(-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import multiprocessing
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -19,8 +20,10 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.hub.inflation.blueprint import grow_target, plan_head, plan_target
-from eaglelocal.hub.inflation.inflate import InflatedPaths, inflate, locate_inflated
+from eaglelocal.hub.inflation.generated_files import Progress, no_progress
+from eaglelocal.hub.inflation.inflate import InflatedPair, locate_inflated
 from eaglelocal.hub.inflation.inflated_sizes import ModelSize
+from eaglelocal.probe.probe import free_bytes
 
 pytestmark = pytest.mark.full
 
@@ -28,7 +31,19 @@ TEXT = [int(token) for token in np.random.default_rng(5).integers(0, 300, 24)]
 TWENTY_M = 20_000_000
 
 
-def grown(folder: Path, sources: DemoSources, size: ModelSize) -> tuple[tuple[Path, Path], InflatedPaths]:
+def inflate(
+    size: ModelSize,
+    *,
+    source_target: Path,
+    source_head: Path,
+    folder: Path,
+    on_progress: Progress = no_progress,
+    free_bytes: Callable[[Path], int] = free_bytes,
+) -> InflatedPair:
+    return locate_inflated(size, (source_target, source_head), folder).write(on_progress, free_bytes=free_bytes)
+
+
+def grown(folder: Path, sources: DemoSources, size: ModelSize) -> tuple[tuple[Path, Path], InflatedPair]:
     target, head = sources.write(folder)
     return (target, head), inflate(size, source_target=target, source_head=head, folder=folder / "grown")
 
@@ -134,9 +149,9 @@ def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
 def test_rebuilt_sources_get_files_of_their_own(tmp_path: Path) -> None:
     size = ModelSize(TWENTY_M, "bf16")
     target, head = DemoSources().write(tmp_path)
-    before = locate_inflated(size, source_target=target, source_head=head, folder=tmp_path)
+    before = locate_inflated(size, (target, head), tmp_path)
     DemoSources(seed=12).write(tmp_path)
-    after = locate_inflated(size, source_target=target, source_head=head, folder=tmp_path)
+    after = locate_inflated(size, (target, head), tmp_path)
     assert before.target != after.target and before.head != after.head
 
 

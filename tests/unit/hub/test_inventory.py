@@ -12,13 +12,11 @@ from eaglelocal import locations
 from eaglelocal.cli.rm import find_removal
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.hub_cache import HubReference, find_cached
-from eaglelocal.hub.inflation.inflate import locate_inflated
-from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
 from eaglelocal.hub.inventory import describe_file, list_all_models, list_embedded, list_imported, list_inflated
 from eaglelocal.hub.model_details import describe_model
 from eaglelocal.hub.pull_plan import find_pulled_draft, remember_draft
 from eaglelocal.hub.removal import remove
-from eaglelocal.hub.target_resolver import demo_sources
+from eaglelocal.hub.target_resolver import demo_sources, find_demo
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +28,8 @@ def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write_generated(reference: str, *, outdated: bool = False) -> Path:
     """Files of the names that inflation gives, with little in them."""
-    target, head = demo_sources()
     folder = locations.generated_models_dir()
-    paths = locate_inflated(parse_demo_reference(reference), source_target=target, source_head=head, folder=folder)
+    paths = find_demo(reference)
     place = paths.target
     if outdated:
         place = folder / f"{paths.target.stem[:-12]}{'0' * 12}.gguf"

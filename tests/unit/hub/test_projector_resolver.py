@@ -62,7 +62,7 @@ def test_the_best_of_the_one_that_is_the_models(names: list[str], is_alone: bool
     ],
 )
 def test_a_large_one_is_taken_where_there_is_no_smaller(sizes: dict[str, int], taken: str) -> None:
-    found = [parse_projector(f"mmproj-{quant}.gguf").of_size(size) for quant, size in sizes.items()]
+    found = [parse_projector(f"mmproj-{quant}.gguf", size_bytes=size) for quant, size in sizes.items()]
     assert match_projectors(found, ["a"], is_alone=True)[0].quant == taken
 
 

@@ -177,9 +177,9 @@ def test_the_embedded_pair_as_it_is_shipped(shipped: Path) -> None:
 )
 def test_an_inflated_pair_is_found_and_labelled(shipped: Path, reference: str, label: str) -> None:
     """The pair is laid where inflation would put it, so nothing is written here."""
-    sources = {"source_target": shipped / "guide-target.gguf", "source_head": shipped / "guide-head.gguf"}
+    sources = shipped / "guide-target.gguf", shipped / "guide-head.gguf"
     folder = locations.generated_models_dir()
-    paths = locate_inflated(parse_demo_reference(reference), **sources, folder=folder)
+    paths = locate_inflated(parse_demo_reference(reference), sources, folder)
     folder.mkdir()
     Model(context=2048).write(paths.target)
     Head().write(paths.head)
