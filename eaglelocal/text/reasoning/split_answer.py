@@ -12,12 +12,10 @@ from enum import Enum
 
 from eaglelocal.core.request import Request
 from eaglelocal.core.tools import MessageHeaders, Notation, Split, join_calls
-from eaglelocal.text.detokenizer import Detokenizer, Pieces
+from eaglelocal.text.answer_text import AnswerPiece, AnswerText, Detokenizer, Pieces, StopMatcher
 from eaglelocal.text.reasoning.harmony_parser import HarmonyKind, HarmonyParser
 from eaglelocal.text.reasoning.markers import Item, Marker, MarkerReader, make_control_char
 from eaglelocal.text.reasoning.model_families import has_text_markers, is_harmony, list_header_markers, list_markers
-from eaglelocal.text.stops.answer_text import AnswerPiece, AnswerText
-from eaglelocal.text.stops.stop_strings import StopMatcher
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector, NewId, make_hex_id, make_short_id
 from eaglelocal.text.tool_calls.block_calls import BlockCalls
 from eaglelocal.text.tool_calls.call_forms import list_bare_openings
@@ -50,7 +48,7 @@ class SplitText:
 
 
 class SplitAnswerText:
-    """The answer's text as stops.answer_text.AnswerText, split.
+    """The answer's text as answer_text.AnswerText, split.
 
     Tokens pushed after a piece that is `stopped` add nothing. Stop strings are searched in the text only; reasoning
     and arguments may contain them.

@@ -8,7 +8,6 @@ tries them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
@@ -25,6 +24,7 @@ from eaglelocal.text.templates.turn_changes import (
     merge_system_into_user,
     rename_developers,
 )
+from eaglelocal.text.tool_calls.lenient_literals import dump_json
 
 _MARK = re.compile(f"{OPEN}turn [0-9.]+{CLOSE}")
 
@@ -97,4 +97,4 @@ def count_lost(sketch: Sequence[Turn], rendered: str) -> int:
 
 
 def _list_marks(turn: Turn) -> list[str]:
-    return _MARK.findall(f"{turn['content']}{json.dumps(list_calls(turn), ensure_ascii=False)}")
+    return _MARK.findall(f"{turn['content']}{dump_json(list_calls(turn))}")

@@ -2,7 +2,7 @@
 
 It renders as Hugging Face's tokenizers do: same whitespace rules, same filters and functions, and
 `messages`, `tools`, `documents`, `bos_token`, `eos_token`, `add_generation_prompt` as variables.
-A template is untrusted and may do anything: its process limits time and memory (render_process.py), and every failure
+A template is untrusted and may do anything: its process limits time and memory (chat_template.py), and every failure
 is an error with the template's line. Imports no numpy: each process of this kind holds what it imports.
 """
 
@@ -25,9 +25,8 @@ from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError
 from eaglelocal.text.reasoning.model_families import MAX_TEMPLATE_BYTES, detect_family
 from eaglelocal.text.templates.literal_text import POSITION
 from eaglelocal.text.templates.message_forms import count_lost, iter_forms, make_call_probe, make_sketch, needs_sketch
-from eaglelocal.text.templates.render_inputs import RenderInputs, TemplateSource
 from eaglelocal.text.templates.sandbox import MAX_TEXT_CHARS, LimitExceeded, Refused, Sandbox
-from eaglelocal.text.templates.template_messages import SYSTEMS, Turn
+from eaglelocal.text.templates.template_messages import SYSTEMS, RenderInputs, TemplateSource, Turn
 from eaglelocal.text.templates.turn_changes import (
     add_tools_to_system,
     clear_empty_contents,
@@ -238,34 +237,16 @@ class Rendering:
             raise _translate_error(error) from error
 
 
-class Renderings:
-    """A renderer for any template; the last one stays compiled."""
-
-    def __init__(self) -> None:
-        self._last: tuple[TemplateSource, Rendering] | None = None
-
-    def check(self, source: TemplateSource) -> None:
-        """Compile a template. Raises ModelFileError if it cannot be read."""
-        self._compile(source)
-
-    def render(self, source: TemplateSource, inputs: RenderInputs) -> str:
-        return self._compile(source).render(inputs)
-
-    def _compile(self, source: TemplateSource) -> Rendering:
-        if self._last is None or self._last[0] != source:
-            self._last = source, Rendering(source)
-        return self._last[1]
-
-
 def open_renderings() -> Callable[..., str | None]:
-    """Return the function that a RenderProcess serves; called with a source alone, it only checks it."""
-    renderings = Renderings()
+    """Return the function that a RenderProcess serves; called with a source alone, it only checks it.
+
+    The last template stays compiled.
+    """
+    compile_template = functools.lru_cache(maxsize=1)(Rendering)
 
     def serve(source: TemplateSource, inputs: RenderInputs | None = None) -> str | None:
-        if inputs is not None:
-            return renderings.render(source, inputs)
-        renderings.check(source)
-        return None
+        rendering = compile_template(source)
+        return None if inputs is None else rendering.render(inputs)
 
     return serve
 

@@ -1,4 +1,4 @@
-"""Messages and tools as chat templates expect them: the plain structures that Hugging Face uses.
+"""Messages and tools as chat templates expect them (the plain structures that Hugging Face uses), and other inputs.
 
 Every text of the caller passes `HiddenSpellings`, arguments and schemas included, so that none becomes a control token.
 turn_changes.py adapts the result to templates that expect something else.
@@ -7,8 +7,8 @@ turn_changes.py adapts the result to templates that expect something else.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import Tool, ToolCall
@@ -22,6 +22,27 @@ Turn = dict[str, object]
 SYSTEMS = ("system", "developer")
 ROLES = (*SYSTEMS, "user", "assistant", "tool")
 TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")  # 128: the longest that any API allows
+
+
+class TemplateSource(NamedTuple):
+    """A chat template, and the texts of two tokens that it may show."""
+
+    template: str
+    bos_text: str = ""
+    eos_text: str = ""
+
+
+class RenderInputs(NamedTuple):
+    """A conversation to be rendered.
+
+    values     more variables, such as enable_thinking
+    continues  the prompt ends after the text of the last message, which the answer continues
+    """
+
+    turns: list[Turn]
+    tools: list[Turn]
+    values: Mapping[str, object]
+    continues: bool
 
 
 def make_turns(messages: Sequence[Message], literals: HiddenSpellings) -> list[Turn]:

@@ -7,7 +7,6 @@ of them a template needs.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Sequence
 from itertools import takewhile
@@ -15,7 +14,8 @@ from itertools import takewhile
 from eaglelocal.core.tools import CallForm
 from eaglelocal.text.templates.literal_text import POSITION
 from eaglelocal.text.templates.template_messages import SYSTEMS, Turn
-from eaglelocal.text.tool_calls.call_writer import write_calls
+from eaglelocal.text.tool_calls.call_forms import write_calls
+from eaglelocal.text.tool_calls.lenient_literals import dump_json
 
 SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 ARGUMENTS_KEY = "arguments"  # for arguments that are no object
@@ -51,7 +51,7 @@ def _split_content(content: object) -> object:
 
 def stringify_arguments(turns: Sequence[Turn]) -> list[Turn]:
     """Make arguments strings, for the few templates that concatenate them."""
-    return _change_arguments(turns, lambda arguments: arguments if isinstance(arguments, str) else _to_json(arguments))
+    return _change_arguments(turns, lambda arguments: arguments if isinstance(arguments, str) else dump_json(arguments))
 
 
 def wrap_arguments(turns: Sequence[Turn]) -> list[Turn]:
@@ -266,7 +266,7 @@ def _write_calls_into_turn(turn: Turn, form: CallForm) -> Turn:
 
 def add_tools_to_system(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
     """Add the tools as JSON to the system message, for templates that find them there."""
-    described = {"tools": _to_json([tool["function"] for tool in tools])}
+    described = {"tools": dump_json([tool["function"] for tool in tools])}
     if turns[0]["role"] == "system":
         return [{**turns[0], **described}, *turns[1:]]
     return [{"role": "system", "content": "", **described}, *turns]
@@ -282,7 +282,7 @@ def convert_to_hermes(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn
     converted = _join_turns(list(map(_convert_turn_to_hermes, turns)), _are_results, joint="\n")
     if not tools:
         return converted
-    described = HERMES_TOOLS.format(tools="\n".join(_to_json(tool) for tool in tools))
+    described = HERMES_TOOLS.format(tools="\n".join(dump_json(tool) for tool in tools))
     if converted[0]["role"] in SYSTEMS:
         first = {**converted[0], "content": f"{converted[0]['content']}\n\n{described}"}
         return [first, *converted[1:]]
@@ -296,7 +296,7 @@ def _are_results(last: Turn, turn: Turn) -> bool:
 def _convert_turn_to_hermes(turn: Turn) -> Turn:
     if turn["role"] == "tool":
         return {"role": "user", "content": f"<tool_response>\n{turn['content']}\n</tool_response>", "is_result": True}
-    calls = [f"<tool_call>\n{_to_json(call['function'])}\n</tool_call>" for call in list_calls(turn)]
+    calls = [f"<tool_call>\n{dump_json(call['function'])}\n</tool_call>" for call in list_calls(turn)]
     if not calls:
         return turn
     texts = [turn["content"], *calls] if turn["content"] else calls
@@ -311,7 +311,3 @@ def list_calls(turn: Turn) -> list[Turn]:
 
 def _wrap(arguments: object) -> dict[str, object]:
     return arguments if isinstance(arguments, dict) else {ARGUMENTS_KEY: arguments}
-
-
-def _to_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -15,7 +15,7 @@ from dataclasses import field
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import join_surrogates
 from eaglelocal.core.tools import CallPart, ToolCall
-from eaglelocal.text.stops.answer_text import AnswerPiece
+from eaglelocal.text.answer_text import AnswerPiece
 
 NewId = Callable[[], str]
 

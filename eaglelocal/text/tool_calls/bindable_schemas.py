@@ -19,6 +19,7 @@ from eaglelocal.core.constraint import MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import Tool
 from eaglelocal.errors import RequestError
+from eaglelocal.text.tool_calls.lenient_literals import dump_json  # escapes of letters could exceed the size limit
 from eaglelocal.text.tool_calls.schema_parts import BOUNDS, KEYWORDS, Schema, iter_all_parts, map_schemas
 from eaglelocal.text.tool_calls.tool_schemas import MAX_QUOTED_CHARS, list_types, read_schema
 
@@ -125,7 +126,7 @@ def loosen_tool(tool: Tool) -> Iterator[Tool]:
     if tool.is_strict:
         return
     for schema in _loosen(read_schema(tool)):
-        yield replace(tool, parameters=_json(schema))
+        yield replace(tool, parameters=dump_json(schema))
     yield allow_any_arguments(tool)
 
 
@@ -141,10 +142,10 @@ def loosen_constraint(constraint: Constraint) -> Iterator[Constraint]:
         return
     check_is_kept(schema, "the schema", is_strict=constraint.is_strict)
     tidy = tidy_schema(schema)
-    yield constraint if tidy == schema else replace(constraint, source=_json(tidy))
+    yield constraint if tidy == schema else replace(constraint, source=dump_json(tidy))
     if not constraint.is_strict:
         for less in _loosen(tidy):
-            yield replace(constraint, source=_json(less))
+            yield replace(constraint, source=dump_json(less))
 
 
 def read_constraint_schema(constraint: Constraint) -> dict[str, object] | None:
@@ -178,11 +179,6 @@ def _count_keywords(schema: Schema) -> Counter[str]:
             if key in KEYWORDS and not _has_no_effect(key, value):
                 counter[key] += len(value) if key == "patternProperties" and isinstance(value, dict) else 1
     return counter
-
-
-def _json(schema: Schema) -> str:
-    """Return the schema as JSON with letters unescaped, since escapes could exceed the size limit."""
-    return json.dumps(schema, ensure_ascii=False)
 
 
 def _loosen(schema: Schema) -> Iterator[dict[str, object]]:

@@ -7,9 +7,9 @@ TaggedCalls). The forms are data (call_forms.py).
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from eaglelocal.core.tools import CallForm, Notation, Tool, ToolCall
 from eaglelocal.text.reasoning.markers import Item, Marker
@@ -18,9 +18,9 @@ from eaglelocal.text.tool_calls.argument_shape import find_tool_name
 from eaglelocal.text.tool_calls.call_forms import CODER, KEYED, OPEN, VALUE, list_bare_openings
 from eaglelocal.text.tool_calls.call_parser import CallBlock
 from eaglelocal.text.tool_calls.json_calls import BY_KEYS, BY_NAME, MAX_HEAD_CHARS, JsonCalls, read_json_calls
-from eaglelocal.text.tool_calls.lenient_literals import Style, UnreadableCall
+from eaglelocal.text.tool_calls.lenient_literals import Style, UnreadableCall, dump_json
 from eaglelocal.text.tool_calls.lenient_values import CLOSERS, FENCE, LenientText, read_only_meaning
-from eaglelocal.text.tool_calls.python_calls import PythonCalls
+from eaglelocal.text.tool_calls.python_calls import read_python_calls
 from eaglelocal.text.tool_calls.tagged_text import TaggedText
 from eaglelocal.text.tool_calls.tool_schemas import has_required
 
@@ -31,32 +31,23 @@ from eaglelocal.text.tool_calls.tool_schemas import has_required
 _BEGIN = re.compile(r"\s*call:\s*(?P<name>[\w./:-]+)\s*\{")
 
 
-class GemmaCalls:
-    """A reader of one call. `problem` says why the last text that began like a call is none."""
+def read_gemma_call(text: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
+    """Return the only call of a text, without an id. Raises UnreadableCall if the text is not a call."""
 
-    def __init__(self, tools: Mapping[str, Tool]) -> None:
-        self._tools, self.problem = tools, ""
-
-    def __call__(self, text: str) -> list[ToolCall] | None:
-        """Return the call, without an id; None if the text is not a call."""
-        try:
-            return [read_only_meaning(text, Style.GEMMA, self._parse)]
-        except UnreadableCall as error:
-            self.problem = str(error)
-            return None
-
-    def _parse(self, reader: LenientText) -> ToolCall:
+    def parse(reader: LenientText) -> list[ToolCall]:
         opening = _BEGIN.match(reader.text)
         if opening is None:
             raise UnreadableCall("")
-        name = find_tool_name(opening["name"], self._tools)
-        arguments, at = reader.read_arguments(opening.end(), self._tools.get(name))
+        name = find_tool_name(opening["name"], tools)
+        arguments, at = reader.read_arguments(opening.end(), tools.get(name))
         reader.finish(at)
-        return ToolCall("", name, arguments)
+        return [ToolCall("", name, arguments)]
+
+    return read_only_meaning(text, Style.GEMMA, parse)
 
 
 # ---- block calls
-ReadCalls = GemmaCalls | PythonCalls | TaggedText
+ReadCalls = Callable[[str], list[ToolCall]]  # raises UnreadableCall for a text that holds no calls
 _JSON = re.compile(r"\{|\[\s*\{")  # the beginning of a block of JSON
 _FENCE_START = re.compile(r"\s*(?:`{0,3}|```\w*\s*)")
 _HEAD = re.compile(r"[\s\w./:`>-]*")
@@ -272,9 +263,11 @@ class BlockCalls:
         text = body[fence.end() :].rstrip().removesuffix("```") if fence and fence[0].strip() else body
         if (self._form.notation is not Notation.JSON or text is not body) and _JSON.match(text.lstrip()):
             return read_json_calls(text.strip(), self._tools)
-        calls = self._read(text)
-        self._problem = self._problem or self._read.problem
-        return calls
+        try:
+            return self._read(text)
+        except UnreadableCall as error:
+            self._problem = self._problem or str(error)
+            return None
 
     def _emit_calls(self, calls: list[ToolCall]) -> None:
         if self._tags is not None:
@@ -320,9 +313,9 @@ def make_reader(form: CallForm, tools: dict[str, Tool]) -> ReadCalls:
     """Return the reader for blocks that are not JSON."""
     match form.notation:
         case Notation.PYTHON:
-            return PythonCalls(tools)
+            return partial(read_python_calls, tools=tools)
         case Notation.GEMMA:
-            return GemmaCalls(tools)
+            return partial(read_gemma_call, tools=tools)
     # a model trained on Hermes' form may still use Qwen Coder's
     return TaggedText(form if form.notation is Notation.TAGS else CODER, tools)
 
@@ -360,7 +353,7 @@ class TaggedCalls:
             self._value_at, self._text_at = partial.value_at, partial.text_at
         elif self._value_at >= 0:
             more, self._text_at = self._reader.read_more(body, self._value_at, self._text_at)
-            self._emit_arguments(json.dumps(more, ensure_ascii=False)[1:-1])
+            self._emit_arguments(dump_json(more)[1:-1])
 
     def end(self, calls: list[ToolCall]) -> None:
         """End the block, whose calls these are, and emit the rest of them."""

@@ -1,15 +1,16 @@
-"""The forms in which model families write calls: data, used by the parsers and by the grammars that bind calls.
+"""The forms in which model families write calls: data, used by the parsers, the writer and the grammars of calls.
 
 In `call`, `around`, `tags` and `value` white space is as models write it; parsers accept any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from eaglelocal.core.tools import CallForm, MessageHeaders, Notation, Tool
 from eaglelocal.text.reasoning import harmony_parser as harmony
+from eaglelocal.text.tool_calls.lenient_literals import dump_json
 from eaglelocal.text.tool_calls.lenient_values import GEMMA_QUOTE
 
 ARGS, NAME, KEY, VALUE, IS_TEXT = "«args»", "«name»", "«key»", "«value»", "«is_text»"
@@ -229,3 +230,65 @@ def list_bare_openings(form: CallForm, tools: Sequence[Tool]) -> tuple[str, ...]
     if form.notation is not Notation.TAGS or form.tags[0].startswith(NAME):
         return ()
     return tuple(form.tags[0].replace(NAME, tool.name) for tool in tools)
+
+
+# ---- call writer: calls in a family's form, for templates that do not show the calls of earlier turns
+Arguments = Mapping[str, object]
+
+
+def write_calls(form: CallForm, calls: Sequence[tuple[str, Arguments]]) -> str:
+    """Return the text of an answer that makes these calls, given as (name, arguments)."""
+    first, joint, last = form.around
+    return first + joint.join(_write_call(form, index, *call) for index, call in enumerate(calls)) + last
+
+
+def _write_call(form: CallForm, index: int, name: str, arguments: Arguments) -> str:
+    fields = {NAME: name, INDEX: str(index), ID: f"call_{index}", SHORT_ID: f"{index:09}", MAYBE_ID: ""}
+    before, after = (_fill(part, fields) for part in form.call.split(ARGS))
+    return before + _write_arguments(form, arguments) + after
+
+
+def _fill(text: str, fields: Mapping[str, str]) -> str:
+    for field, value in fields.items():
+        text = text.replace(field, value)
+    return text
+
+
+def _write_arguments(form: CallForm, arguments: Arguments) -> str:
+    match form.notation:
+        case Notation.TAGS:
+            return "".join(_write_tag(form, key, value) for key, value in arguments.items())
+        case Notation.GEMMA:
+            return _write_gemma(arguments)
+        case _ if form.call.endswith(f"({ARGS})"):
+            return ", ".join(f"{key}={_write_python(value)}" for key, value in arguments.items())
+    return dump_json(arguments)
+
+
+def _write_tag(form: CallForm, key: str, value: object) -> str:
+    text = value if isinstance(value, str) else dump_json(value)
+    is_text = "true" if isinstance(value, str) else "false"
+    before, after = form.value.split(VALUE)
+    return before.replace(KEY, key).replace(IS_TEXT, is_text) + text + after
+
+
+def _write_gemma(value: object) -> str:
+    match value:
+        case str():
+            return f"{GEMMA_QUOTE}{value}{GEMMA_QUOTE}"
+        case Mapping():
+            return "{" + ",".join(f"{key}:{_write_gemma(value[key])}" for key in sorted(value, key=str.lower)) + "}"
+        case list():
+            return "[" + ",".join(map(_write_gemma, value)) + "]"
+    return dump_json(value)
+
+
+def _write_python(value: object) -> str:
+    match value:
+        case True | False | None:
+            return str(value)
+        case Mapping():
+            return "{" + ", ".join(f"{dump_json(key)}: {_write_python(one)}" for key, one in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(_write_python, value)) + "]"
+    return dump_json(value)

@@ -14,7 +14,8 @@ from eaglelocal.core.tools import CallForm, Tool
 from eaglelocal.text.reasoning.markers import Item, Marker
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
 from eaglelocal.text.tool_calls.json_calls import JsonCalls
-from eaglelocal.text.tool_calls.python_calls import PythonCalls
+from eaglelocal.text.tool_calls.lenient_literals import UnreadableCall
+from eaglelocal.text.tool_calls.python_calls import read_python_calls
 
 
 class CallParser(Protocol):
@@ -81,7 +82,6 @@ class BareCalls:
     def __init__(self, collector: AnswerCollector, form: CallForm, tools: tuple[Tool, ...]) -> None:
         self._collector, self._closing, self._label = collector, form.end, form.label
         self._tools = {tool.name: tool for tool in tools}
-        self._python = PythonCalls(self._tools)
         names = "|".join(re.escape(name) for name in sorted(self._tools))
         self._python_start = re.compile(rf"\[\s*(?:[\w.:/-]*[.:/])?(?:{names})\s*\(")
         self._max_start_chars = max(map(len, self._tools), default=0) + 64
@@ -109,7 +109,6 @@ class BareCalls:
             json.close(is_cut=is_cut)
             self._end_object(json)
         elif block is not None and not self._emit_list(block):
-            self._note_problem(self._python.problem)
             self._collector.add_text(block.raw)
 
     def _push_marker(self, marker: Marker) -> None:
@@ -165,8 +164,14 @@ class BareCalls:
             self._block = None
 
     def _emit_list(self, block: CallBlock) -> bool:
-        calls = self._python(block.body) if self._python_start.match(block.body) else None
-        if calls is None or any(call.name not in self._tools for call in calls):
+        if not self._python_start.match(block.body):
+            return False
+        try:
+            calls = read_python_calls(block.body, self._tools)
+        except UnreadableCall as error:
+            self._note_problem(str(error))
+            return False
+        if any(call.name not in self._tools for call in calls):
             return False
         self._collector.add_calls(calls)
         self._is_after_call = True
