@@ -34,7 +34,7 @@ from eaglelocal.memory.contexts import logits_bytes
 from eaglelocal.probe.cpuinfo import count_usable_threads
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
-from eaglelocal.text.templates.rerank_pairs import FramedPairs, PairFrame, Pairs, WrittenPairs
+from eaglelocal.text.templates.rerank_pairs import Pairs, frame_pairs, write_pairs
 
 MAX_TEXTS = 64  # of a pass
 CLASSIFIERS = ("cls.weight", "cls.output.weight")  # tensors of a reranker; one suffices
@@ -96,8 +96,8 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
 def make_pairs(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
     template = header.metadata.get(PAIR_TEMPLATE)
     if isinstance(template, str):
-        return WrittenPairs(vocabulary, template)
-    return FramedPairs(vocabulary, PairFrame(*vocabulary.pair_frame))
+        return write_pairs(vocabulary, template)
+    return frame_pairs(vocabulary, vocabulary.pair_frame)
 
 
 def check_pooling(header: Header, info: ModelInfo) -> None:

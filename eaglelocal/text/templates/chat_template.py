@@ -10,15 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from eaglelocal.core import process_limits
 from eaglelocal.core.limited_process import LimitedProcess
 from eaglelocal.core.ports import Vocabulary
-from eaglelocal.core.process_limits import (
-    CannotStart,
-    LimitedProcessError,
-    ProcessLimits,
-    TookTooLong,
-    TookTooMuchMemory,
-)
+from eaglelocal.core.process_limits import ProcessLimits
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError, ResourceError
@@ -135,16 +130,16 @@ class RenderProcess:
         """Call the process. Raises ModelFileError if the template makes it fail, ResourceError if it cannot start."""
         try:
             return self._process.call(*args)
-        except LimitedProcessError as error:
+        except process_limits.LimitedProcessError as error:
             raise _translate_error(error) from error
 
 
-def _translate_error(error: LimitedProcessError) -> EagleLocalError:
+def _translate_error(error: process_limits.LimitedProcessError) -> EagleLocalError:
     match error:
-        case TookTooLong():
+        case process_limits.TookTooLong():
             return ModelFileError(f"the chat template does not end: {error}")
-        case TookTooMuchMemory():
+        case process_limits.TookTooMuchMemory():
             return ModelFileError(f"the chat template fails{error.detail}: {error}")
-        case CannotStart():
+        case process_limits.CannotStart():
             return ResourceError(f"the chat template cannot run: {error}")
     return ModelFileError(f"the chat template fails: {error}")
