@@ -17,6 +17,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.layer_caches import read_windows
 from eaglelocal.gguf.model_info import ModelInfo, read_architecture
 
+ANCHOR_KEY = "dflash.sample_from_anchor"  # missing: true
 MASK_KEY = "tokenizer.ggml.mask_token_id"
 MARKOV = "markov_w1.weight"  # present in DSpark: each token also depends on the one before
 SELECTOR = "selector_hidden.weight"  # present in DFlash2: candidates are scored given those before them
@@ -78,7 +79,7 @@ class BlockInfo(head_info.DraftHeadInfo):
             is_dspark=is_dspark,
             block_size=_read_block_size(keys, is_needed=is_dspark or SELECTOR in header.tensors),
             mask=keys.count_by_name(MASK_KEY),
-            skips_root=not is_dspark or not _read_flag(keys, "dflash.sample_from_anchor", default=True),
+            skips_root=not is_dspark or (ANCHOR_KEY in header.metadata and not keys.flag(ANCHOR_KEY)),
             is_causal=keys.flag("dflash.attention.causal"),
             is_deepseek=bool(keys.optional_count(DEEPSEEK_KEY)),
             windows=read_windows(keys, keys.count("block_count")),
@@ -117,10 +118,6 @@ def _read_block_size(keys: ArchitectureKeys, *, is_needed: bool) -> int:
     if is_needed and not size:
         raise keys.error(f"lacks the key {keys.prefix}.block_size")
     return size or DEFAULT_BLOCK_SIZE
-
-
-def _read_flag(keys: ArchitectureKeys, name: str, *, default: bool) -> bool:
-    return keys.flag(name) if name in keys.header.metadata else default
 
 
 def _lattice_problems(lattice: Lattice, head: BlockInfo) -> Iterator[str]:

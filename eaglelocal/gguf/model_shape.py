@@ -216,7 +216,9 @@ def _model_shape(header: Header) -> ModelShape:
     keys = ArchitectureKeys(header, info.architecture)
     ahead = num_mtp_layers(keys)
     weights = sum_weights(header, n_layer=info.n_layer)
-    n_expert, used = _experts(keys)
+    n_expert = keys.optional_count("expert_count") or 0
+    used = max(keys.counts("expert_used_count") or (0,))  # the most, where layers differ
+    layer_embedding = header.tensors.get(LAYER_EMBEDDING)
     recurrent = layer_caches.recurrent_layers(keys, n_layer=info.n_layer, kv_heads=info.n_kv_head, n_ff=info.n_ff)
     compressions = layer_caches.read_compressions(keys, n_layer=info.n_layer, head_dim=info.head_dim)
     state = layer_caches.state_bytes_of_a_layer(
@@ -237,14 +239,15 @@ def _model_shape(header: Header) -> ModelShape:
             or tuple(state if is_recurrent else 0 for is_recurrent in recurrent)
         ),
         compressions=compressions,
-        n_ff=_n_ff(keys, info, used),
+        # of a dense layer, or of the used experts together
+        n_ff=max(*info.n_ff, used * max(keys.counts("expert_feed_forward_length") or (0,))),
         weights_bytes=weights.total_bytes,
         embedding_bytes=weights.embedding_bytes,
         output_bytes=weights.output_bytes,
         active_bytes=active_bytes(weights, n_expert=n_expert, n_expert_used=used),
         max_context=info.context_length,
         tied_output_bytes=weights.tied_output_bytes,
-        n_layer_embd=_n_layer_embd(header),
+        n_layer_embd=layer_embedding.shape[0] if layer_embedding else 0,
         n_expert=n_expert,
         n_expert_used=used,
         layer_bytes=weights.layer_bytes,
@@ -339,11 +342,6 @@ def read_draft_shape(header: Header, kind: str) -> ModelShape:
     return read_mtp_shape(header) if kind == MTP else read_shape(header)
 
 
-def _n_layer_embd(header: Header) -> int:
-    tensor = header.tensors.get(LAYER_EMBEDDING)
-    return tensor.shape[0] if tensor else 0
-
-
 def _kv_heads(keys: ArchitectureKeys, info: ModelInfo, recurrent: tuple[bool, ...]) -> tuple[int, ...]:
     """Return the key heads of each layer, 0 for those without a cache of their own."""
     ahead = num_mtp_layers(keys)
@@ -356,17 +354,6 @@ def _kv_heads(keys: ArchitectureKeys, info: ModelInfo, recurrent: tuple[bool, ..
         heads if keep and layer < own else 0
         for layer, (heads, keep) in enumerate(zip(info.n_kv_head, keeps, strict=True))
     )
-
-
-def _experts(keys: ArchitectureKeys) -> tuple[int, int]:
-    """Return the number of experts, and of those used for a token (the most, where layers differ)."""
-    return keys.optional_count("expert_count") or 0, max(keys.counts("expert_used_count") or (0,))
-
-
-def _n_ff(keys: ArchitectureKeys, info: ModelInfo, n_expert_used: int) -> int:
-    """Return the widest feed-forward row of a token: of a dense layer, or of the used experts together."""
-    experts = max(keys.counts("expert_feed_forward_length") or (0,))
-    return max(max(info.n_ff), experts * n_expert_used)
 
 
 def count_parameters(header: Header, shape: ModelShape) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from eaglelocal.core.tools import Tool
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError, ResourceError
 from eaglelocal.text.reasoning.model_families import MAX_TEMPLATE_BYTES, detect_family
 from eaglelocal.text.templates.literal_text import HiddenSpellings, Spellings
-from eaglelocal.text.templates.template_messages import RenderInputs, TemplateSource, make_tools, make_turns
+from eaglelocal.text.templates.template_messages import RenderInputs, TemplateSource, make_tool, make_turns
 
 NO_TOOLS_NOTE = "the chat template has no form of tool calls that can be read, so a system message describes the tools"
 
@@ -88,7 +88,7 @@ class ChatTemplate:
         if not messages:
             raise RequestError("a conversation needs at least one message", parameter="messages")
         literals = HiddenSpellings(Spellings()) if literals is None else literals
-        turns, offered = make_turns(messages, literals), make_tools(tools, literals)
+        turns, offered = make_turns(messages, literals), [make_tool(tool, literals) for tool in tools]
         hidden = {name: literals.hide_all(value) for name, value in (values or {}).items()}
         return self._renderer.render(self._source, RenderInputs(turns, offered, hidden, continues))
 

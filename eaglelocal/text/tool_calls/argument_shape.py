@@ -12,7 +12,7 @@ from functools import cached_property
 from eaglelocal.core.tools import Tool
 from eaglelocal.text.tool_calls.schema_parts import Schema
 from eaglelocal.text.tool_calls.tool_schemas import (
-    list_types,
+    find_types,
     list_values,
     read_argument_schema,
     read_list,
@@ -38,7 +38,7 @@ class Shape:
     @cached_property
     def types(self) -> frozenset[str]:
         """The types that it names; none if it allows any."""
-        return list_types(self._schema, self._root)
+        return find_types(self._schema, self._root) or frozenset()
 
     @cached_property
     def texts(self) -> list[str]:

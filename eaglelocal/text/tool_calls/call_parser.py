@@ -67,10 +67,6 @@ class CallBlock:
         self.raw += marker.text
         self.body += marker.name
 
-    def skip(self, space: str) -> None:
-        """Append white space that is not part of the text."""
-        self.raw += space
-
 
 class BareCalls:
     """A parser of {"name": .., "parameters": {..}} at the beginning or after <|python_tag|>; more after semicolons.
@@ -128,7 +124,7 @@ class BareCalls:
             self._collector.add_text(block.raw + text)
             self._block = None
             return
-        block.skip(space)
+        block.raw += space
         if bracket is None:
             return
         if bracket[0] == "[":
@@ -148,13 +144,7 @@ class BareCalls:
 
     def _end_object(self, json: JsonCalls) -> None:
         self._is_after_call = json.is_call
-        self._note_problem(json.problem)
-        if not json.is_call:
-            self._collector.add_text(json.raw)
-
-    def _note_problem(self, problem: str) -> None:
-        if problem:
-            self._collector.note_unread(f"{self._label}: {problem}")
+        json.add_rejected(self._label)
 
     def _push_list(self, block: CallBlock, text: str) -> None:
         """Collect a list up to its end, once it has begun with a call of an offered tool."""
@@ -169,7 +159,7 @@ class BareCalls:
         try:
             calls = read_python_calls(block.body, self._tools)
         except UnreadableCall as error:
-            self._note_problem(str(error))
+            self._collector.note_unread(self._label, str(error))
             return False
         if any(call.name not in self._tools for call in calls):
             return False

@@ -90,10 +90,10 @@ def _complete_escape(char: str) -> str:
     return "u0027" if char == "'" else f"\\{char}"
 
 
-def is_json(text: str) -> bool:
-    """Return whether a text is one JSON value."""
+def is_json(text: str, *, is_finite: bool = False) -> bool:
+    """Return whether a text is one JSON value; with `is_finite`, 1e999 is none."""
     try:
-        read_json(text)
+        read_json(text, is_finite=is_finite)
     except ValueError:
         return False
     return True

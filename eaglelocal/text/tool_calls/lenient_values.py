@@ -175,12 +175,7 @@ class LenientText:
 
     # ---- objects and arrays
     def _read_members(
-        self,
-        at: int,
-        shape: Shape,
-        close: str,
-        depth: int,
-        find_shape: FindShape | None = None,
+        self, at: int, shape: Shape, close: str, depth: int, find_shape: FindShape | None = None
     ) -> tuple[str, dict[str, str], int]:
         """Return the object as JSON, its members, and the index after it. `depth`: 0 for the arguments themselves."""
         parts, found, unnamed = ["{"], dict[str, str](), list[str]()
@@ -206,7 +201,8 @@ class LenientText:
             parts.append(value)
             found[name] = value
         if unnamed:
-            parts, found = _join_unnamed(_assign(unnamed, shape, found), found)
+            found = {**_assign(unnamed, shape, found), **found}
+            parts = ["{" + ", ".join(f"{dump_json(name)}: {value}" for name, value in found.items())]
         return "".join(parts) + "}", found, at
 
     def _read_items(
@@ -296,7 +292,9 @@ class LenientText:
             return self._read_parentheses(at + 1, shape, depth)
         if self._starts_string(at):
             value, text, at = self._read_quoted(at)
-            return _fit_text(value, text, shape), at
+            if not shape.types or "string" in shape.types:
+                return text, at
+            return read_as_type(value, shape, Style.JSON) or text, at  # models quote too much
         word = _WORD.match(self.text, at)
         if word is not None and self.is_json:
             return dump_json(word[0]) if shape.is_text_for(find_kind(word[0])) else word[0], word.end()
@@ -410,13 +408,6 @@ class LenientText:
         return value, dump_json(value)
 
 
-def _fit_text(value: str, text: str, shape: Shape) -> str:
-    """Return a quoted string as JSON, or the value it spells if the schema wants no string: models quote too much."""
-    if not shape.types or "string" in shape.types:
-        return text
-    return read_as_type(value, shape, Style.JSON) or text
-
-
 def read_as_type(text: str, shape: Shape, style: Style) -> str | None:
     """Return the JSON value that a text spells, where the schema wants no string; None if it spells no such value."""
 
@@ -447,9 +438,3 @@ def _assign(values: Sequence[str], shape: Shape, found: Mapping[str, str]) -> di
     if len(fitting) != 1:
         raise UnreadableCall("arguments have no names")
     return dict(zip(fitting[0], values, strict=True))
-
-
-def _join_unnamed(named: Mapping[str, str], found: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    every = {**named, **found}
-    members = (f"{dump_json(name)}: {value}" for name, value in every.items())
-    return ["{" + ", ".join(members)], every

@@ -73,13 +73,8 @@ def name_type(value: object) -> str:
     return _TYPE_NAMES.get(type(value), "null")
 
 
-def list_types(schema: object, root: Schema | None = None) -> frozenset[str]:
-    """Return the types that a schema names, including its alternatives; none if it allows any. `root` has `$defs`."""
-    return find_types(schema, root or {}) or frozenset()
-
-
 def find_types(schema: object, root: Schema) -> frozenset[str] | None:
-    """Return the types of the values that a schema admits; None if it admits any."""
+    """Return the types of the values that a schema admits; None if it admits any. `root` has `$defs`."""
     found = _find_admitted(schema, root, _list_own_types, {})
     return None if found is None else frozenset(found)
 
