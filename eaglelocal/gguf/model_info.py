@@ -40,10 +40,6 @@ class ModelInfo:
     is_recurrent: bool
     is_hybrid: bool
     chat_template: str | None
-    tokenizer_model: str | None
-    tokenizer_pre: str | None
-    bos: int | None
-    eos: int | None
 
     @property
     def gives_layer_inputs(self) -> bool:
@@ -83,7 +79,7 @@ class ModelInfo:
         head_dim = keys.optional_count("attention.key_length") or n_embd // max(max(n_head), 1)
         value_dim = keys.optional_count("attention.value_length") or head_dim
         check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
-        return cls(
+        info = cls(
             architecture=architecture,
             name=keys.model_name,
             n_layer=n_layer,
@@ -101,11 +97,12 @@ class ModelInfo:
             is_recurrent=architecture in architectures.RECURRENT_ARCHITECTURES,
             is_hybrid=_is_hybrid(header, architecture),
             chat_template=keys.text("tokenizer.chat_template"),
-            tokenizer_model=keys.text("tokenizer.ggml.model"),
-            tokenizer_pre=keys.text("tokenizer.ggml.pre"),
-            bos=keys.count_by_name("tokenizer.ggml.bos_token_id"),
-            eos=keys.count_by_name("tokenizer.ggml.eos_token_id"),
         )
+        for name in ("model", "pre"):  # only their types are checked
+            keys.text(f"tokenizer.ggml.{name}")
+        for name in ("bos", "eos"):
+            keys.count_by_name(f"tokenizer.ggml.{name}_token_id")
+        return info
 
 
 def read_architecture(header: Header) -> str:

@@ -29,8 +29,7 @@ from eaglelocal.text.tool_calls.rule_builder import (
     json_rule,
     quote,
 )
-from eaglelocal.text.tool_calls.schema_parts import KEYWORDS, TYPES, Schema
-from eaglelocal.text.tool_calls.schema_references import REF
+from eaglelocal.text.tool_calls.schema_parts import KEYWORDS, REF, TYPES, Schema
 from eaglelocal.text.tool_calls.tool_schemas import name_type, read_bindable_schema, to_schema
 
 BOOLEAN = '("true" | "false" | "True" | "False")'

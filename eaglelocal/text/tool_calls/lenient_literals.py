@@ -13,6 +13,7 @@ from enum import Enum
 from eaglelocal.core.json_text import read_json
 from eaglelocal.text.tool_calls.argument_shape import Shape
 from eaglelocal.text.tool_calls.json_spans import ONLY_PYTHON_ESCAPES, is_json
+from eaglelocal.text.tool_calls.tool_schemas import name_type
 
 _NUMBER = re.compile(r"(?P<sign>[+-]?)(?=\.?\d)0*+(?P<whole>\d*)(?P<part>\.\d*)?(?P<exponent>[eE][+-]?\d+)?")
 _PYTHON_NUMBER = re.compile(r"[+-]?[\d.][\w.+-]*")
@@ -24,7 +25,6 @@ _STRINGS = re.compile(
     r"([\"'`])(?:\\.|(?!\1)[^\\])*+\1|[“”](?:\\.|[^\\“”])*+[“”]|[‘’](?:\\.|[^\\‘’])*+[‘’]|\\.", re.DOTALL
 )
 _OTHER_OPERATORS = re.compile(r"\|\||&&|\?\?|\.+")  # of other languages than Python
-_KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
 
 
 class Style(Enum):
@@ -128,4 +128,4 @@ def _read_number(word: str, style: Style, *, may_pad: bool) -> str | None:
 
 def find_kind(text: str) -> str:
     """Return the type of a JSON text."""
-    return _KINDS.get(type(read_json(text)), "null")
+    return name_type(read_json(text))

@@ -12,8 +12,15 @@ from functools import partial, reduce
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.tools import Tool
 from eaglelocal.errors import RequestError
-from eaglelocal.text.tool_calls.schema_parts import KEYWORDS, Schema, list_keywords
-from eaglelocal.text.tool_calls.schema_references import DEFINITIONS, LIFTED, REF, lift_references
+from eaglelocal.text.tool_calls.schema_parts import (
+    DEFINITIONS,
+    KEYWORDS,
+    LIFTED,
+    REF,
+    Schema,
+    lift_references,
+    list_keywords,
+)
 
 MAX_NESTED = 64  # depth to which nested references and alternatives are followed
 MAX_QUOTED_CHARS = 100
