@@ -40,9 +40,12 @@ class Beginnings:
     def __init__(self, texts: Iterable[str]) -> None:
         self._prefixes = {text[:length] for text in texts for length in range(1, len(text))}
         self._longest = max(map(len, self._prefixes), default=0)
+        self._last_chars = {prefix[-1] for prefix in self._prefixes}
 
     def count_at_end(self, text: str) -> int:
         """Return the number of characters at the end of a text that could begin one of the texts."""
+        if text[-1:] not in self._last_chars:
+            return 0
         longest = min(self._longest, len(text))
         return next((n for n in range(longest, 0, -1) if text[-n:] in self._prefixes), 0)
 
