@@ -32,7 +32,7 @@ from eaglelocal.errors import NOT_SUPPORTED, RequestError
 from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.templates.chat_template import ChatTemplate, chat_template
 from eaglelocal.text.templates.literal_text import HiddenSpellings, Span, Spellings
-from eaglelocal.text.templates.prefilled_answer import PrefilledAnswer, read_prefill, reopen_reasoning
+from eaglelocal.text.templates.template_messages import PrefilledAnswer, read_prefill, reopen_reasoning
 from eaglelocal.text.tool_calls.tool_grammar import list_callable_tools
 
 SHARED_BEHIND = (

@@ -16,8 +16,8 @@ from eaglelocal.core.stats import SpeculationCounter
 from eaglelocal.engine.prompt_tokens import PromptTokens
 from eaglelocal.engine.step_times import Clock
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.text.answer_text import AnswerPiece, AnswerText
 from eaglelocal.text.reasoning.split_answer import SplitAnswerText
-from eaglelocal.text.stops.answer_text import AnswerPiece, AnswerText
 
 
 class AnswerProgress(NamedTuple):

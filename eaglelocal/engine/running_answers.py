@@ -25,7 +25,7 @@ from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.draft_gate import GateState
 from eaglelocal.speculation.policy.step_report import Change
 from eaglelocal.speculation.verify import verify
-from eaglelocal.text.detokenizer import Pieces
+from eaglelocal.text.answer_text import Pieces
 from eaglelocal.text.reasoning.split_answer import make_answer_text
 
 

@@ -11,20 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eaglelocal.core.records import dataclass
+from eaglelocal.gguf import head_info
 from eaglelocal.gguf.architectures import BLOCK, ArchitectureKeys
-from eaglelocal.gguf.head_info import (
-    DraftHeadInfo,
-    attention_problems,
-    layer_tensors,
-    read_shared_fields,
-    read_widths,
-    target_problems,
-    tensor_problems,
-)
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.layer_caches import read_windows
 from eaglelocal.gguf.model_info import ModelInfo, read_architecture
 
+ANCHOR_KEY = "dflash.sample_from_anchor"  # missing: true
 MASK_KEY = "tokenizer.ggml.mask_token_id"
 MARKOV = "markov_w1.weight"  # present in DSpark: each token also depends on the one before
 SELECTOR = "selector_hidden.weight"  # present in DFlash2: candidates are scored given those before them
@@ -51,7 +44,7 @@ class Lattice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockInfo(DraftHeadInfo):
+class BlockInfo(head_info.DraftHeadInfo):
     """A block head as its header describes it. `width` is the target's hidden size too: llama.cpp has one for both.
 
     block_size  rows of a block in training, the root's included
@@ -77,8 +70,8 @@ class BlockInfo(DraftHeadInfo):
         keys = ArchitectureKeys(header, read_architecture(header))
         if keys.prefix != BLOCK:
             raise keys.error(f"is a {keys.prefix} model, not a {BLOCK} head")
-        width, n_head, _ = read_widths(keys)
-        shared = read_shared_fields(keys, usual_value_dim=width // max(n_head, 1))  # as llama.cpp has it
+        width, n_head, _ = head_info.read_widths(keys)
+        shared = head_info.read_shared_fields(keys, usual_value_dim=width // max(n_head, 1))  # as llama.cpp has it
         shared["has_own_output"] |= shared["has_own_embeddings"]  # which are its output then
         is_dspark = MARKOV in header.tensors
         return cls(
@@ -86,7 +79,7 @@ class BlockInfo(DraftHeadInfo):
             is_dspark=is_dspark,
             block_size=_read_block_size(keys, is_needed=is_dspark or SELECTOR in header.tensors),
             mask=keys.count_by_name(MASK_KEY),
-            skips_root=not is_dspark or not _read_flag(keys, "dflash.sample_from_anchor", default=True),
+            skips_root=not is_dspark or (ANCHOR_KEY in header.metadata and not keys.flag(ANCHOR_KEY)),
             is_causal=keys.flag("dflash.attention.causal"),
             is_deepseek=bool(keys.optional_count(DEEPSEEK_KEY)),
             windows=read_windows(keys, keys.count("block_count")),
@@ -106,17 +99,17 @@ class BlockInfo(DraftHeadInfo):
     def find_problems(self, target: ModelInfo) -> Iterator[str]:
         if self.is_deepseek:
             yield "heads of DeepSeek's shape are not supported yet"
-        yield from target_problems(self, target, hidden_size=self.width)
+        yield from head_info.target_problems(self, target, hidden_size=self.width)
         if not self.target_layers:
             yield "it taps no layers"
         if self.max_draft < 2 or self.block_size > MAX_BLOCK_SIZE:
             yield f"its blocks have {self.block_size} rows; they need two that predict, and {MAX_BLOCK_SIZE} at most"
         if self.mask is None or not 0 <= self.mask < self.n_vocab:
             yield f"its mask is the token {self.mask} of {self.n_vocab}"
-        yield from attention_problems(self)
+        yield from head_info.attention_problems(self)
         if self.lattice is not None:
             yield from _lattice_problems(self.lattice, self)
-        yield from tensor_problems(self, _required_tensors(self))
+        yield from head_info.tensor_problems(self, _required_tensors(self))
 
 
 def _read_block_size(keys: ArchitectureKeys, *, is_needed: bool) -> int:
@@ -125,10 +118,6 @@ def _read_block_size(keys: ArchitectureKeys, *, is_needed: bool) -> int:
     if is_needed and not size:
         raise keys.error(f"lacks the key {keys.prefix}.block_size")
     return size or DEFAULT_BLOCK_SIZE
-
-
-def _read_flag(keys: ArchitectureKeys, name: str, *, default: bool) -> bool:
-    return keys.flag(name) if name in keys.header.metadata else default
 
 
 def _lattice_problems(lattice: Lattice, head: BlockInfo) -> Iterator[str]:
@@ -151,7 +140,7 @@ def _required_tensors(head: BlockInfo) -> dict[str, tuple[int, ...]]:
         "output_norm.weight": (width,),
     }
     for layer in range(head.n_layer):
-        shapes |= layer_tensors(head, layer, input_width=width)
+        shapes |= head_info.layer_tensors(head, layer, input_width=width)
         shapes |= {f"blk.{layer}.attn_{part}_norm.weight": (head.head_dim,) for part in ("q", "k")}
     return shapes | (_lattice_tensors(head.lattice, head) if head.lattice else {})
 

@@ -66,8 +66,7 @@ class HeaderCursor:
     def require(self, num_bytes: int, what: str) -> None:
         if num_bytes > self.remaining_bytes:
             raise malformed_error(
-                self.name,
-                f"{what} at byte {self.position} takes {num_bytes} bytes, but {self.remaining_bytes} remain",
+                self.name, f"{what} at byte {self.position} takes {num_bytes} bytes, but {self.remaining_bytes} remain"
             )
 
     def skip(self, num_bytes: int, what: str) -> None:

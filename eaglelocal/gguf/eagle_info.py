@@ -10,16 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eaglelocal.core.records import dataclass
+from eaglelocal.gguf import head_info
 from eaglelocal.gguf.architectures import EAGLE, ArchitectureKeys
-from eaglelocal.gguf.head_info import (
-    DraftHeadInfo,
-    attention_problems,
-    graph_tensors,
-    layer_tensors,
-    read_shared_fields,
-    target_problems,
-    tensor_problems,
-)
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo, read_architecture
 
@@ -38,7 +30,7 @@ NUM_TAPS = 3  # llama.cpp refuses any other number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EagleInfo(DraftHeadInfo):
+class EagleInfo(head_info.DraftHeadInfo):
     """An EAGLE head as its header describes it.
 
     target_name  the target it was imported for; empty: unknown
@@ -77,7 +69,7 @@ class EagleInfo(DraftHeadInfo):
         eps = _read_epsilon(keys)
         mask = keys.count_by_name(MASK_TOKEN_KEY)
         return cls(
-            **read_shared_fields(keys),
+            **head_info.read_shared_fields(keys),
             target_hidden_size=keys.count("target_hidden_size"),
             norm_before_fc=keys.flag("eagle3.norm_before_fc"),
             norm_before_residual=keys.flag("eagle3.norm_before_residual"),
@@ -102,7 +94,7 @@ class EagleInfo(DraftHeadInfo):
         return "EAGLE-3.1" if self.fc_norm or self.norm_output else "EAGLE-3"
 
     def find_problems(self, target: ModelInfo) -> Iterator[str]:
-        yield from target_problems(self, target, hidden_size=self.target_hidden_size)
+        yield from head_info.target_problems(self, target, hidden_size=self.target_hidden_size)
         if len(self.target_layers) != NUM_TAPS:
             yield f"it taps {len(self.target_layers)} layers, llama.cpp runs heads with {NUM_TAPS}"
         yield from _borrowing_problems(self, target)
@@ -112,9 +104,9 @@ class EagleInfo(DraftHeadInfo):
         """Yield the reasons why the head cannot be run, whatever the target."""
         yield from _mask_problems(self)
         yield from _layers_problems(self)
-        yield from attention_problems(self)
+        yield from head_info.attention_problems(self)
         required = _required_tensors(self)
-        yield from tensor_problems(self, required)
+        yield from head_info.tensor_problems(self, required)
         for name in self.tensors.keys() - required.keys() - {"rope_freqs.weight"}:  # llama.cpp refuses others
             yield f"its file has the tensor {name}, which llama.cpp does not know"
 
@@ -174,10 +166,10 @@ def _layers_problems(head: EagleInfo) -> Iterator[str]:
 def _required_tensors(head: EagleInfo) -> dict[str, tuple[int, ...]]:
     """Return the required tensors by name, with shapes in ggml order: llama.cpp loads exactly these."""
     width, taps = head.width, len(head.target_layers) * head.target_hidden_size
-    shapes = graph_tensors(head, input_width=taps)
+    shapes = head_info.graph_tensors(head, input_width=taps)
     for layer in range(1, head.n_layer):
         values = {f"blk.{layer}.attn_v.weight": (width, head.n_kv_head * head.head_dim)}
-        shapes |= layer_tensors(head, layer, input_width=width) | values
+        shapes |= head_info.layer_tensors(head, layer, input_width=width) | values
     draft_vocab = head.draft_vocab or head.n_vocab
     optional = {
         "enc.output_norm.weight": (head.norm_before_fc, (taps,)),

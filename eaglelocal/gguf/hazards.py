@@ -10,17 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eaglelocal.core.model_task import ModelTask
-from eaglelocal.gguf.architectures import (
-    EQUAL_WIDTH_ARCHITECTURES,
-    HEAD_ARCHITECTURES,
-    MAX_COUNT,
-    NO_ROPE_ARCHITECTURES,
-    SMALL_GRAPH_ARCHITECTURES,
-    TOKENS_KEY,
-    WHOLE_ROPE_ARCHITECTURES,
-    ArchitectureKeys,
-    read_task,
-)
+from eaglelocal.gguf import architectures
+from eaglelocal.gguf.architectures import MAX_COUNT, ArchitectureKeys
 from eaglelocal.gguf.header import Header, TensorInfo
 
 TENSOR_ALIGNMENT = 32  # of ggml-impl.h
@@ -58,7 +49,7 @@ def graph_problem(architecture: str, *, kv_type: str, num_caches: int) -> str:
 
     ggml-impl.h: GGML_ABORT in ggml_hash_insert, found with the shape of Phi-4, with several quantized caches only.
     """
-    if architecture not in SMALL_GRAPH_ARCHITECTURES or num_caches == 1 or kv_type in UNQUANTIZED:
+    if architecture not in architectures.SMALL_GRAPH_ARCHITECTURES or num_caches == 1 or kv_type in UNQUANTIZED:
         return ""
     return f"llama.cpp cannot give {num_caches} slots of a {architecture} model caches of {kv_type}"
 
@@ -89,7 +80,7 @@ def _epsilon_problems(keys: ArchitectureKeys) -> Iterator[str]:
 
 
 def _width_problems(keys: ArchitectureKeys, head_dim: int, value_dim: int) -> Iterator[str]:
-    if keys.prefix in EQUAL_WIDTH_ARCHITECTURES and head_dim != value_dim:
+    if keys.prefix in architectures.EQUAL_WIDTH_ARCHITECTURES and head_dim != value_dim:
         yield f"its keys are {head_dim} wide and its values {value_dim}, which {keys.prefix} models cannot have"
     for key in ("attention.key_length", "attention.value_length"):
         if keys.optional_count(key) == 0 and any(keys.counts("attention.head_count") or ()):
@@ -113,7 +104,7 @@ def _output_problems(keys: ArchitectureKeys) -> Iterator[str]:
     They are read with this width, so a wrong one reads beyond what was computed. States of other targets are not read
     with it; mtp.py checks whether their MTP layer can draft.
     """
-    if keys.prefix not in HEAD_ARCHITECTURES and read_task(keys.header) is ModelTask.TEXT:
+    if keys.prefix not in architectures.HEAD_ARCHITECTURES and architectures.read_task(keys.header) is ModelTask.TEXT:
         return
     width, rows_width = keys.optional_count("embedding_length"), keys.optional_count("embedding_length_out")
     projects = any(name.startswith(OUTPUT_PROJECTION) for name in keys.header.tensors)
@@ -158,9 +149,9 @@ def _parallel_problems(keys: ArchitectureKeys) -> Iterator[str]:
 
 
 def _is_rope_width(architecture: str, num_dimensions: int, width: int) -> bool:
-    if architecture in NO_ROPE_ARCHITECTURES:
+    if architecture in architectures.NO_ROPE_ARCHITECTURES:
         return num_dimensions == 0
-    if architecture in WHOLE_ROPE_ARCHITECTURES:
+    if architecture in architectures.WHOLE_ROPE_ARCHITECTURES:
         return num_dimensions == width and width % 2 == 0
     return 0 < num_dimensions <= width and num_dimensions % 2 == 0
 
@@ -210,7 +201,7 @@ def _tensor_problems(tensor: TensorInfo) -> Iterator[str]:
 
 
 def _token_problems(keys: ArchitectureKeys) -> Iterator[str]:
-    texts = keys.header.string_bytes(TOKENS_KEY) or []
+    texts = keys.header.string_bytes(architectures.TOKENS_KEY) or []
     distinct = set(texts)
     if (
         len(distinct) != len(texts) or b"" in distinct or b"\0" in b"".join(texts)

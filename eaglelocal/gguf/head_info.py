@@ -15,9 +15,8 @@ from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.architectures import ArchitectureKeys
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.hazards import check_hazards
-from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.header import Header, TensorInfo, read_index_range
 from eaglelocal.gguf.model_info import ModelInfo, vocabulary_size
-from eaglelocal.gguf.tensor_bytes import read_index_range
 from eaglelocal.gguf.upper_layers import DRAFT_TOKENS_KEY, count_layers
 
 HINT = "--draft none"

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.cursor import malformed_error
-from eaglelocal.gguf.ggml_types import GGML_TYPES, REMOVED_TYPES, GgmlType
+from eaglelocal.gguf.ggml_types import GgmlType
 
 T = TypeVar("T")
 
@@ -296,60 +296,58 @@ def _part(path: Path, stem: str, number: int, count: int) -> Path:
     return path.with_name(f"{stem}-{number:05}-of-{count:05}.gguf")
 
 
-# ---- data layout: rules of llama.cpp for the data section of a GGUF: sizes, alignment and order of tensors
-#
-# Pure checks on numbers. Tensors follow each other in the order of their entries, each padded to the alignment.
-# llama.cpp refuses anything else; so do these checks, with the figures.
-MAX_ELEMENTS = 2**63 - 1
-
-
 def round_up(num_bytes: int, alignment: int) -> int:
     return -(-num_bytes // alignment) * alignment
 
 
-def tensor_type(type_id: int, *, file: str, tensor: str) -> GgmlType:
-    kind = GGML_TYPES.get(type_id)
-    if kind is None:
-        why = f"removed type {REMOVED_TYPES[type_id]}" if type_id in REMOVED_TYPES else f"unknown type {type_id}"
-        raise malformed_error(
-            file, f"tensor {tensor} has {why}", hint="convert the model again with a current llama.cpp"
-        )
-    return kind
+# ---- tensor bytes: a tensor's raw bytes, without numpy, so that planning is quick; tensors.py decodes them
+def read_index_range(path: Path, header: Header, name: str) -> tuple[int, int]:
+    """Return the smallest and the largest element of an integer tensor (I64 or I32), such as `d2t`.
 
-
-def tensor_bytes(shape: tuple[int, ...], kind: GgmlType, *, file: str, tensor: str) -> int:
-    """Return the bytes of a tensor. Raises ModelFileError on empty dimensions, overflow and incomplete blocks."""
-    num_elements = 1
-    for size in shape:
-        num_elements *= size
-        if not 0 < num_elements <= MAX_ELEMENTS:
-            raise malformed_error(file, f"tensor {tensor} has the impossible shape {shape}")
-    columns = shape[0] if shape else 1
-    if columns % kind.block_elements:
-        raise malformed_error(
-            file, f"tensor {tensor} has rows of {columns}, not a multiple of {kind.name}'s block {kind.block_elements}"
-        )
-    return kind.row_bytes(columns) * (num_elements // columns)
-
-
-def check_layout(tensors: Sequence[TensorInfo], *, alignment: int, data_bytes: int, file: str) -> None:
-    """Check that every tensor is aligned, inside the file, and begins where the one before it ends.
-
-    Raises ModelFileError with the offsets.
+    Raises ModelFileError on any other type.
     """
-    expected, previous = 0, "the start"
-    for tensor in tensors:
-        end = tensor.offset + tensor.nbytes
-        if tensor.offset % alignment:
-            raise malformed_error(
-                file, f"tensor {tensor.name} has offset {tensor.offset}, not a multiple of {alignment}"
-            )
-        if end > data_bytes:
-            raise malformed_error(
-                file, f"cut short: tensor {tensor.name} ends at byte {end} of the data, but it has {data_bytes}"
-            )
-        if tensor.offset < expected:
-            raise malformed_error(file, f"tensor {tensor.name} at offset {tensor.offset} overlaps {previous}")
-        if tensor.offset > expected:
-            raise malformed_error(file, f"tensor {tensor.name} has offset {tensor.offset}, expected {expected}")
-        expected, previous = round_up(end, alignment), tensor.name
+    tensor = find_integers(path, header, name)
+    spelled = "q" if tensor.type.name == "I64" else "i"
+    numbers = struct.unpack(f"<{tensor.num_elements}{spelled}", read_bytes(path, header, tensor))
+    return min(numbers), max(numbers)
+
+
+def find_integers(path: Path, header: Header, name: str) -> TensorInfo:
+    """Return the entry of an integer tensor. Raises ModelFileError if it is missing, or of another type."""
+    tensor = find_tensor(path, header, name)
+    if tensor.type.name not in ("I64", "I32"):
+        raise malformed_error(path.name, f"tensor {name} is {tensor.type.name}, not integers")
+    return tensor
+
+
+def find_tensor(path: Path, header: Header, name: str) -> TensorInfo:
+    """Return the entry of a tensor. Raises ModelFileError if it is missing."""
+    if name not in header.tensors:
+        raise malformed_error(path.name, f"has no tensor {name}")
+    return header.tensors[name]
+
+
+def read_bytes(path: Path, header: Header, tensor: TensorInfo) -> bytes:
+    """Return the tensor's bytes, undecoded. Raises ModelFileError where they are cut short."""
+    return read_parts(path, header, tensor, [0], tensor.nbytes)
+
+
+def read_parts(path: Path, header: Header, tensor: TensorInfo, starts: Sequence[int], num_bytes: int) -> bytes:
+    """Read `num_bytes` bytes from each of these offsets in the tensor, and join them."""
+    shard = header.shards[tensor.shard]
+    source = path if tensor.shard == 0 else shard.path
+    try:
+        with source.open("rb") as file:
+            raw = b"".join(_read(file, shard.data_offset + tensor.offset + start, num_bytes) for start in starts)
+    except OSError as error:
+        raise malformed_error(source.name, f"cannot be read: {error.strerror}") from error
+    if len(raw) != len(starts) * num_bytes:
+        raise malformed_error(
+            source.name, f"cut short: tensor {tensor.name} has {len(raw)} of {len(starts) * num_bytes} bytes"
+        )
+    return raw
+
+
+def _read(file: BinaryIO, part: int, num_bytes: int) -> bytes:
+    file.seek(part)
+    return file.read(num_bytes)

@@ -11,15 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eaglelocal.core.records import dataclass
+from eaglelocal.gguf import head_info
 from eaglelocal.gguf.architectures import EAGLE, NO_NORMED_STATE, ArchitectureKeys
 from eaglelocal.gguf.eagle_info import NUM_TAPS, TARGET_NAME_KEY, EagleInfo
-from eaglelocal.gguf.head_info import (
-    DraftHeadInfo,
-    graph_tensors,
-    read_shared_fields,
-    tensor_problems,
-    vocabulary_problems,
-)
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo, read_architecture
 
@@ -31,7 +25,7 @@ MAX_PARTS, MAX_LAYERS = 16, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MedusaInfo(DraftHeadInfo):
+class MedusaInfo(head_info.DraftHeadInfo):
     """A Medusa head as its header describes it.
 
     width         of the graph: of one state, or if each part has an lm_head of one state per part
@@ -56,7 +50,7 @@ class MedusaInfo(DraftHeadInfo):
     def from_header(cls, header: Header) -> MedusaInfo:
         """Read a head's header. Raises ModelFileError if the file lacks a required key."""
         keys = ArchitectureKeys(header, read_architecture(header))
-        shared = read_shared_fields(keys)
+        shared = head_info.read_shared_fields(keys)
         eps = keys.real("eagle3.attention.layer_norm_rms_epsilon")
         if eps is None or not 0 < eps < 1:
             raise keys.error(f"eagle3.attention.layer_norm_rms_epsilon is {eps}")
@@ -96,9 +90,9 @@ class MedusaInfo(DraftHeadInfo):
             yield f"it was made for {self.target_layers[0] - 1} layers, the target has {target.n_layer}"
         if target.architecture in NO_NORMED_STATE:
             yield f"it reads the state after the output norm, which llama.cpp does not give for {target.architecture}"
-        yield from vocabulary_problems(self, target)
+        yield from head_info.vocabulary_problems(self, target)
         required = _required_tensors(self)
-        yield from tensor_problems(self, required)
+        yield from head_info.tensor_problems(self, required)
         for name in self.tensors.keys() - required.keys():  # llama.cpp refuses others
             yield f"its file has the tensor {name}, which no Medusa head has"
 
@@ -128,7 +122,7 @@ def _required_tensors(head: MedusaInfo) -> dict[str, tuple[int, ...]]:
     width, draft_vocab = head.width, head.draft_vocab or head.n_vocab
     embeddings = head.tensors.get("token_embd.weight")
     num_embeddings = embeddings.shape[1] if embeddings and len(embeddings.shape) == 2 else 1
-    shapes = graph_tensors(head, input_width=head.input_width)
+    shapes = head_info.graph_tensors(head, input_width=head.input_width)
     shapes["token_embd.weight"] = (width, num_embeddings)
     if head.has_own_output:
         shapes["output.weight"] = (width, draft_vocab)

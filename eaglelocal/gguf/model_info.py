@@ -12,19 +12,8 @@ from pathlib import Path
 from eaglelocal.core.own_files import fingerprint
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import is_valid_value
-from eaglelocal.gguf.architectures import (
-    FINAL_STATE,
-    HYBRID_ARCHITECTURES,
-    LAYER_INPUT_ARCHITECTURES,
-    MAX_LAYERS,
-    NORMED_NEXTN,
-    RECURRENT_ARCHITECTURES,
-    RECURRENT_KEY_STEMS,
-    ROLLBACK_ARCHITECTURES,
-    TOKENS_KEY,
-    ArchitectureKeys,
-    FinalState,
-)
+from eaglelocal.gguf import architectures
+from eaglelocal.gguf.architectures import MAX_LAYERS, ArchitectureKeys
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.header import Header, list_named_parts
@@ -51,24 +40,20 @@ class ModelInfo:
     is_recurrent: bool
     is_hybrid: bool
     chat_template: str | None
-    tokenizer_model: str | None
-    tokenizer_pre: str | None
-    bos: int | None
-    eos: int | None
 
     @property
     def gives_layer_inputs(self) -> bool:
-        return self.architecture in LAYER_INPUT_ARCHITECTURES
+        return self.architecture in architectures.LAYER_INPUT_ARCHITECTURES
 
     @property
-    def final_state(self) -> FinalState | None:
+    def final_state(self) -> architectures.FinalState | None:
         """The way to read the state after the last layer (layer id == n_layer); None if llama.cpp does not give it."""
-        return FINAL_STATE.get(self.architecture)
+        return architectures.FINAL_STATE.get(self.architecture)
 
     @property
     def gives_normed_rows(self) -> bool:
         """True if llama.cpp gives the state after the output norm of all rows, not only of those with logits."""
-        return self.architecture in NORMED_NEXTN
+        return self.architecture in architectures.NORMED_NEXTN
 
     @property
     def has_state(self) -> bool:
@@ -78,7 +63,7 @@ class ModelInfo:
     @property
     def rolls_back(self) -> bool:
         """True if rejected rows can be removed: from the KV cache, or by restoring an earlier recurrent state."""
-        return not self.has_state or self.architecture in ROLLBACK_ARCHITECTURES
+        return not self.has_state or self.architecture in architectures.ROLLBACK_ARCHITECTURES
 
     @classmethod
     def from_header(cls, header: Header) -> ModelInfo:
@@ -94,7 +79,7 @@ class ModelInfo:
         head_dim = keys.optional_count("attention.key_length") or n_embd // max(max(n_head), 1)
         value_dim = keys.optional_count("attention.value_length") or head_dim
         check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
-        return cls(
+        info = cls(
             architecture=architecture,
             name=keys.model_name,
             n_layer=n_layer,
@@ -109,14 +94,15 @@ class ModelInfo:
             weights_bytes=header.tensor_bytes,
             file_bytes=header.file_bytes,
             sliding_window=keys.optional_count("attention.sliding_window") or None,
-            is_recurrent=architecture in RECURRENT_ARCHITECTURES,
+            is_recurrent=architecture in architectures.RECURRENT_ARCHITECTURES,
             is_hybrid=_is_hybrid(header, architecture),
             chat_template=keys.text("tokenizer.chat_template"),
-            tokenizer_model=keys.text("tokenizer.ggml.model"),
-            tokenizer_pre=keys.text("tokenizer.ggml.pre"),
-            bos=keys.count_by_name("tokenizer.ggml.bos_token_id"),
-            eos=keys.count_by_name("tokenizer.ggml.eos_token_id"),
         )
+        for name in ("model", "pre"):  # only their types are checked
+            keys.text(f"tokenizer.ggml.{name}")
+        for name in ("bos", "eos"):
+            keys.count_by_name(f"tokenizer.ggml.{name}_token_id")
+        return info
 
 
 def read_architecture(header: Header) -> str:
@@ -130,7 +116,7 @@ def vocabulary_size(keys: ArchitectureKeys) -> int:
     """Return the number of tokens in the tokenizer, as llama.cpp counts them; else `vocab_size` or the
     embedding rows.
     """
-    tokens = keys.header.array_count(TOKENS_KEY)
+    tokens = keys.header.array_count(architectures.TOKENS_KEY)
     if tokens is not None:
         return tokens
     embeddings = keys.header.tensors.get("token_embd.weight")
@@ -162,10 +148,10 @@ def _per_layer(keys: ArchitectureKeys, key: str, n_layer: int, *, default: tuple
 
 
 def _is_hybrid(header: Header, architecture: str) -> bool:
-    if architecture in RECURRENT_ARCHITECTURES:
+    if architecture in architectures.RECURRENT_ARCHITECTURES:
         return False
-    stems = tuple(f"{architecture}.{stem}" for stem in RECURRENT_KEY_STEMS)
-    return architecture in HYBRID_ARCHITECTURES or any(key.startswith(stems) for key in header.metadata)
+    stems = tuple(f"{architecture}.{stem}" for stem in architectures.RECURRENT_KEY_STEMS)
+    return architecture in architectures.HYBRID_ARCHITECTURES or any(key.startswith(stems) for key in header.metadata)
 
 
 # ---- recommended sampling: the sampling parameters that a model's makers recommend: converters copy them from its

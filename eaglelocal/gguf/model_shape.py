@@ -10,27 +10,11 @@ from dataclasses import replace
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
-from eaglelocal.gguf.architectures import (
-    BLOCK,
-    EAGLE,
-    HEAD_ARCHITECTURES,
-    HYBRID_ARCHITECTURES,
-    RECURRENT_ARCHITECTURES,
-    SNAPSHOT_ARCHITECTURES,
-    ArchitectureKeys,
-)
+from eaglelocal.gguf import architectures, layer_caches
+from eaglelocal.gguf.architectures import ArchitectureKeys
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.layer_caches import (
-    attention_layers,
-    compressor_bytes,
-    read_compressions,
-    read_inner_width,
-    read_windows,
-    recurrent_layers,
-    state_bytes_of_a_layer,
-)
 from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, read_architecture
 from eaglelocal.gguf.mtp import MtpInfo
@@ -115,7 +99,7 @@ class ModelShape:
     @property
     def is_head(self) -> bool:
         """True for a head, which drafts from the target's own states."""
-        return self.architecture in (*HEAD_ARCHITECTURES, MTP)
+        return self.architecture in (*architectures.HEAD_ARCHITECTURES, MTP)
 
     def list_upper(self) -> tuple[ModelShape, ...]:
         """Return the shape of a head's upper layers as they are computed, in a context of their own; or nothing."""
@@ -141,12 +125,15 @@ class ModelShape:
     @property
     def has_state(self) -> bool:
         """True if the model keeps recurrent state: no branches, and rollback only by snapshots."""
-        return any(self.layer_states) or self.architecture in RECURRENT_ARCHITECTURES | HYBRID_ARCHITECTURES
+        return (
+            any(self.layer_states)
+            or self.architecture in architectures.RECURRENT_ARCHITECTURES | architectures.HYBRID_ARCHITECTURES
+        )
 
     @property
     def keeps_snapshots(self) -> bool:
         """True if llama.cpp can keep earlier recurrent states to roll back to."""
-        return self.architecture in SNAPSHOT_ARCHITECTURES
+        return self.architecture in architectures.SNAPSHOT_ARCHITECTURES
 
     @property
     def has_windows(self) -> bool:
@@ -184,9 +171,9 @@ class ModelShape:
 def read_shape(header: Header) -> ModelShape:
     """Return the shape of a target, a draft model or a head. Raises ModelFileError on missing or senseless keys."""
     architecture = read_architecture(header)
-    if architecture == EAGLE:
+    if architecture == architectures.EAGLE:
         return _head_shape(header, read_graph_head(header))
-    if architecture == BLOCK:
+    if architecture == architectures.BLOCK:
         return _head_shape(header, BlockInfo.from_header(header))
     return _model_shape(header)
 
@@ -229,10 +216,14 @@ def _model_shape(header: Header) -> ModelShape:
     keys = ArchitectureKeys(header, info.architecture)
     ahead = num_mtp_layers(keys)
     weights = sum_weights(header, n_layer=info.n_layer)
-    n_expert, used = _experts(keys)
-    recurrent = recurrent_layers(keys, n_layer=info.n_layer, kv_heads=info.n_kv_head, n_ff=info.n_ff)
-    compressions = read_compressions(keys, n_layer=info.n_layer, head_dim=info.head_dim)
-    state = state_bytes_of_a_layer(keys, n_embd=info.n_embd, n_head=max(info.n_head), head_dim=info.head_dim)
+    n_expert = keys.optional_count("expert_count") or 0
+    used = max(keys.counts("expert_used_count") or (0,))  # the most, where layers differ
+    layer_embedding = header.tensors.get(LAYER_EMBEDDING)
+    recurrent = layer_caches.recurrent_layers(keys, n_layer=info.n_layer, kv_heads=info.n_kv_head, n_ff=info.n_ff)
+    compressions = layer_caches.read_compressions(keys, n_layer=info.n_layer, head_dim=info.head_dim)
+    state = layer_caches.state_bytes_of_a_layer(
+        keys, n_embd=info.n_embd, n_head=max(info.n_head), head_dim=info.head_dim
+    )
     return ModelShape(
         architecture=info.architecture,
         n_layer=info.n_layer,
@@ -242,20 +233,21 @@ def _model_shape(header: Header) -> ModelShape:
         key_dim=info.head_dim,
         value_dim=0 if compressions or keys.optional_count("attention.key_length_mla") else info.value_dim,
         kv_heads=_kv_heads(keys, info, recurrent),
-        windows=read_windows(keys, info.n_layer),
+        windows=layer_caches.read_windows(keys, info.n_layer),
         layer_states=(
-            tuple(compressor_bytes(*each) for each in compressions)
+            tuple(layer_caches.compressor_bytes(*each) for each in compressions)
             or tuple(state if is_recurrent else 0 for is_recurrent in recurrent)
         ),
         compressions=compressions,
-        n_ff=_n_ff(keys, info, used),
+        # of a dense layer, or of the used experts together
+        n_ff=max(*info.n_ff, used * max(keys.counts("expert_feed_forward_length") or (0,))),
         weights_bytes=weights.total_bytes,
         embedding_bytes=weights.embedding_bytes,
         output_bytes=weights.output_bytes,
         active_bytes=active_bytes(weights, n_expert=n_expert, n_expert_used=used),
         max_context=info.context_length,
         tied_output_bytes=weights.tied_output_bytes,
-        n_layer_embd=_n_layer_embd(header),
+        n_layer_embd=layer_embedding.shape[0] if layer_embedding else 0,
         n_expert=n_expert,
         n_expert_used=used,
         layer_bytes=weights.layer_bytes,
@@ -263,7 +255,7 @@ def _model_shape(header: Header) -> ModelShape:
         n_layer_ahead=ahead,
         window_key_dim=keys.optional_count("attention.key_length_swa"),
         window_value_dim=keys.optional_count("attention.value_length_swa"),
-        n_inner=read_inner_width(keys, n_embd=info.n_embd) if any(recurrent) else 0,
+        n_inner=layer_caches.read_inner_width(keys, n_embd=info.n_embd) if any(recurrent) else 0,
     )
 
 
@@ -280,7 +272,7 @@ def read_mtp_shape(header: Header) -> ModelShape:
     keys = ArchitectureKeys(header, info.architecture)
     kv_heads = keys.counts("attention.head_count_kv") or (model.n_head,)
     n_layer = info.block + info.num_layers
-    windows = read_windows(keys, n_layer)
+    windows = layer_caches.read_windows(keys, n_layer)
     weights = sum_weights(header, n_layer=n_layer)
     all_bytes = weights.layer_bytes[info.block :]
     block = [tensor for tensor in header.tensors.values() if find_block(tensor.name) == info.block]
@@ -350,11 +342,6 @@ def read_draft_shape(header: Header, kind: str) -> ModelShape:
     return read_mtp_shape(header) if kind == MTP else read_shape(header)
 
 
-def _n_layer_embd(header: Header) -> int:
-    tensor = header.tensors.get(LAYER_EMBEDDING)
-    return tensor.shape[0] if tensor else 0
-
-
 def _kv_heads(keys: ArchitectureKeys, info: ModelInfo, recurrent: tuple[bool, ...]) -> tuple[int, ...]:
     """Return the key heads of each layer, 0 for those without a cache of their own."""
     ahead = num_mtp_layers(keys)
@@ -362,22 +349,11 @@ def _kv_heads(keys: ArchitectureKeys, info: ModelInfo, recurrent: tuple[bool, ..
     if info.architecture in CACHELESS:
         return (0,) * info.n_layer
     own = SHARES_FROM_LAYER.get(info.architecture, info.n_layer + ahead - shared)
-    keeps = attention_layers(keys, recurrent=recurrent, n_ff=info.n_ff)
+    keeps = layer_caches.attention_layers(keys, recurrent=recurrent, n_ff=info.n_ff)
     return tuple(
         heads if keep and layer < own else 0
         for layer, (heads, keep) in enumerate(zip(info.n_kv_head, keeps, strict=True))
     )
-
-
-def _experts(keys: ArchitectureKeys) -> tuple[int, int]:
-    """Return the number of experts, and of those used for a token (the most, where layers differ)."""
-    return keys.optional_count("expert_count") or 0, max(keys.counts("expert_used_count") or (0,))
-
-
-def _n_ff(keys: ArchitectureKeys, info: ModelInfo, n_expert_used: int) -> int:
-    """Return the widest feed-forward row of a token: of a dense layer, or of the used experts together."""
-    experts = max(keys.counts("expert_feed_forward_length") or (0,))
-    return max(max(info.n_ff), experts * n_expert_used)
 
 
 def count_parameters(header: Header, shape: ModelShape) -> tuple[float, float]:

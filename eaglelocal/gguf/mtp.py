@@ -14,15 +14,8 @@ from types import MappingProxyType
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, ModelFileError
-from eaglelocal.gguf.architectures import (
-    ASSISTANTS,
-    HYPER_CONNECTED_ARCHITECTURES,
-    MTP_ARCHITECTURES,
-    SELECTING_MTP_ARCHITECTURES,
-    SEVERAL_MTP_ARCHITECTURES,
-    UNUSED_MTP,
-    ArchitectureKeys,
-)
+from eaglelocal.gguf import architectures
+from eaglelocal.gguf.architectures import ArchitectureKeys
 from eaglelocal.gguf.hazards import check_alignment
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.layer_caches import read_windows
@@ -75,7 +68,7 @@ class MtpInfo:
     @property
     def selects_outputs(self) -> bool:
         """Return whether its graph returns states of output rows alone."""
-        return self.architecture in SELECTING_MTP_ARCHITECTURES
+        return self.architecture in architectures.SELECTING_MTP_ARCHITECTURES
 
     @classmethod
     def from_header(cls, header: Header) -> MtpInfo:
@@ -85,10 +78,10 @@ class MtpInfo:
         ModelFileError on senseless keys.
         """
         keys = ArchitectureKeys(header, read_architecture(header))
-        if keys.prefix in ASSISTANTS:
+        if keys.prefix in architectures.ASSISTANTS:
             return _assistant(keys)
         ahead = num_mtp_layers(keys)
-        if ahead != 1 and (not ahead or keys.prefix not in SEVERAL_MTP_ARCHITECTURES):
+        if ahead != 1 and (not ahead or keys.prefix not in architectures.SEVERAL_MTP_ARCHITECTURES):
             many = f"{ahead} MTP layers, where one can draft" if ahead else "no MTP layer"
             raise IncompatibleError(f"{header.path.name} has {many}", hint="--draft auto")
         block = keys.count("block_count") - ahead
@@ -113,7 +106,7 @@ def _assistant(keys: ArchitectureKeys) -> MtpInfo:
         raise keys.error(f"claims {num_mtp_layers(keys)} of {num_layers} layers for prediction, expected all of them")
     return MtpInfo(
         name=keys.model_name,
-        architecture=ASSISTANTS[keys.prefix],
+        architecture=architectures.ASSISTANTS[keys.prefix],
         block=None,
         width=keys.count("embedding_length_out"),
         n_vocab=vocabulary_size(keys),
@@ -124,7 +117,7 @@ def _assistant(keys: ArchitectureKeys) -> MtpInfo:
 
 def state_width(keys: ArchitectureKeys) -> int:
     """Return the width of the state that an MTP layer reads for each token."""
-    is_hyper = keys.prefix in HYPER_CONNECTED_ARCHITECTURES
+    is_hyper = keys.prefix in architectures.HYPER_CONNECTED_ARCHITECTURES
     return keys.count("embedding_length") * (keys.count("hyper_connection.count") if is_hyper else 1)
 
 
@@ -134,7 +127,7 @@ def find_abort_reason(keys: ArchitectureKeys, block: int) -> str:
     Its rows are `embedding_length_out` apart. Some graphs use the head counts of the first layer, others the layer's.
     """
     width, rows_width = keys.count("embedding_length"), keys.optional_count("embedding_length_out")
-    if rows_width not in (None, 0, width) and keys.prefix not in HYPER_CONNECTED_ARCHITECTURES:
+    if rows_width not in (None, 0, width) and keys.prefix not in architectures.HYPER_CONNECTED_ARCHITECTURES:
         return f"its states are {width} wide, its rows {rows_width}"
     for key in ("attention.head_count", "attention.head_count_kv"):
         counts = keys.counts(key) or (1,)
@@ -217,7 +210,7 @@ def find_mtp(header: Header) -> MtpInfo | None:
     except (IncompatibleError, ModelFileError):
         return None
     is_usable = not (layer.missing or layer.abort_reason)
-    return layer if layer.architecture in MTP_ARCHITECTURES and is_usable else None
+    return layer if layer.architecture in architectures.MTP_ARCHITECTURES and is_usable else None
 
 
 def has_mtp(header: Header) -> bool:
@@ -242,12 +235,12 @@ def check_mtp(layer: MtpInfo, target: ModelInfo, target_header: Header) -> None:
 
 def describe_unused(architecture: str) -> str:
     """Return why MTP layers of an architecture outside MTP_ARCHITECTURES do not draft."""
-    why = UNUSED_MTP.get(architecture, "they have not been tested")
+    why = architectures.UNUSED_MTP.get(architecture, "they have not been tested")
     return f"MTP layers of the architecture {architecture} cannot draft: {why}"
 
 
 def _problems(layer: MtpInfo, target: ModelInfo, target_header: Header) -> Iterator[str]:
-    if layer.architecture not in MTP_ARCHITECTURES:
+    if layer.architecture not in architectures.MTP_ARCHITECTURES:
         yield describe_unused(layer.architecture)
     if layer.architecture != target.architecture:
         yield f"it was made for the architecture {layer.architecture}, the target is of {target.architecture}"

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO
 
 from eaglelocal.gguf.cursor import HeaderCursor, malformed_error
+from eaglelocal.gguf.ggml_types import GGML_TYPES, REMOVED_TYPES, GgmlType
 from eaglelocal.gguf.header import (
     ArrayValue,
     Header,
@@ -25,13 +26,10 @@ from eaglelocal.gguf.header import (
     TensorInfo,
     Value,
     ValueType,
-    check_layout,
     decode_scalar,
     following_paths,
     round_up,
     split_place,
-    tensor_bytes,
-    tensor_type,
     width_bytes,
 )
 from eaglelocal.gguf.upper_layers import (
@@ -278,3 +276,58 @@ def _read_tensor_info(cursor: HeaderCursor, number: int) -> TensorInfo:
     kind = tensor_type(cursor.u32(f"the type of {name}"), file=cursor.name, tensor=name)
     offset = cursor.u64(f"the offset of {name}")
     return TensorInfo(name, shape, kind, offset, tensor_bytes(shape, kind, file=cursor.name, tensor=name))
+
+
+# ---- data layout: rules of llama.cpp for the data section of a GGUF: sizes, alignment and order of tensors
+#
+# Pure checks on numbers. Tensors follow each other in the order of their entries, each padded to the alignment.
+# llama.cpp refuses anything else; so do these checks, with the figures.
+MAX_ELEMENTS = 2**63 - 1
+
+
+def tensor_type(type_id: int, *, file: str, tensor: str) -> GgmlType:
+    kind = GGML_TYPES.get(type_id)
+    if kind is None:
+        why = f"removed type {REMOVED_TYPES[type_id]}" if type_id in REMOVED_TYPES else f"unknown type {type_id}"
+        raise malformed_error(
+            file, f"tensor {tensor} has {why}", hint="convert the model again with a current llama.cpp"
+        )
+    return kind
+
+
+def tensor_bytes(shape: tuple[int, ...], kind: GgmlType, *, file: str, tensor: str) -> int:
+    """Return the bytes of a tensor. Raises ModelFileError on empty dimensions, overflow and incomplete blocks."""
+    num_elements = 1
+    for size in shape:
+        num_elements *= size
+        if not 0 < num_elements <= MAX_ELEMENTS:
+            raise malformed_error(file, f"tensor {tensor} has the impossible shape {shape}")
+    columns = shape[0] if shape else 1
+    if columns % kind.block_elements:
+        raise malformed_error(
+            file, f"tensor {tensor} has rows of {columns}, not a multiple of {kind.name}'s block {kind.block_elements}"
+        )
+    return kind.row_bytes(columns) * (num_elements // columns)
+
+
+def check_layout(tensors: Sequence[TensorInfo], *, alignment: int, data_bytes: int, file: str) -> None:
+    """Check that every tensor is aligned, inside the file, and begins where the one before it ends.
+
+    Raises ModelFileError with the offsets.
+    """
+    expected, previous = 0, "the start"
+    for tensor in tensors:
+        end = tensor.offset + tensor.nbytes
+        if tensor.offset % alignment:
+            raise malformed_error(
+                file, f"tensor {tensor.name} has offset {tensor.offset}, not a multiple of {alignment}"
+            )
+        if end > data_bytes:
+            raise malformed_error(
+                file, f"cut short: tensor {tensor.name} ends at byte {end} of the data, but it has {data_bytes}"
+            )
+        if tensor.offset < expected:
+            raise malformed_error(file, f"tensor {tensor.name} at offset {tensor.offset} overlaps {previous}")
+        if tensor.offset > expected:
+            raise malformed_error(file, f"tensor {tensor.name} has offset {tensor.offset}, expected {expected}")
+        expected, previous = round_up(end, alignment), tensor.name

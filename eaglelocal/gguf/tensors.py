@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME, GgmlType
-from eaglelocal.gguf.header import Header, TensorInfo
-from eaglelocal.gguf.tensor_bytes import find_integers, find_tensor, read_bytes, read_parts
+from eaglelocal.gguf.header import Header, TensorInfo, find_integers, find_tensor, read_bytes, read_parts
 from eaglelocal.gguf.writer import StreamedTensor
 
 Floats = npt.NDArray[np.float32]

@@ -110,8 +110,7 @@ def check_upper_metadata(
     for key in sorted(expected.keys() | upper.keys()):
         if upper.get(key) != expected.get(key):
             raise malformed_error(
-                file,
-                f"its upper layers are not of this head: {key} is {upper.get(key)}, expected {expected.get(key)}",
+                file, f"its upper layers are not of this head: {key} is {upper.get(key)}, expected {expected.get(key)}"
             )
 
 

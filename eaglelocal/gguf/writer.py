@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError
@@ -61,17 +61,6 @@ def list_entries(values: Mapping[str, Scalar | tuple[Scalar, ...]]) -> list[KeyV
         else KeyValue(key, types[type(value)], value)
         for key, value in values.items()
     ]
-
-
-class PiecedTensor(Protocol):
-    """A tensor whose data comes in pieces, in order."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def pieces(self) -> Callable[[], Iterator[Bytes]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +140,8 @@ def append_streamed(
 def _append_data(file: BinaryIO, tensors: Sequence[StreamedTensor], on_bytes: Callable[[int], None]) -> None:
     _pad(file)
     for tensor in tensors:
-        _append(file, tensor, on_bytes)
+        write_pieces(file, tensor.pieces(), on_bytes, name=tensor.name, num_bytes=tensor.nbytes)
+        _pad(file)
     file.flush()
 
 
@@ -172,20 +162,17 @@ def _write_head(path: Path, architecture: str, entries: Iterable[KeyValue], tens
     writer.close()
 
 
-def _append(file: BinaryIO, tensor: StreamedTensor, on_bytes: Callable[[int], None]) -> None:
-    write_pieces(file, tensor, on_bytes)
-    _pad(file)
-
-
-def write_pieces(file: BinaryIO, tensor: PiecedTensor, on_bytes: Callable[[int], None]) -> None:
-    """Write a tensor's data. Raises OSError, and ValueError if its length differs from the entry's."""
+def write_pieces(
+    file: BinaryIO, pieces: Iterable[Bytes], on_bytes: Callable[[int], None], *, name: str, num_bytes: int
+) -> None:
+    """Write a tensor's data, in order. Raises OSError, and ValueError if its length differs from the entry's."""
     written = 0
-    for piece in tensor.pieces():
+    for piece in pieces:
         file.write(piece.data)
         written += piece.nbytes
         on_bytes(piece.nbytes)
-    if written != tensor.nbytes:
-        raise ValueError(f"tensor {tensor.name} came as {written} bytes, not {tensor.nbytes}")
+    if written != num_bytes:
+        raise ValueError(f"tensor {name} came as {written} bytes, not {num_bytes}")
 
 
 def _pad(file: BinaryIO, alignment: int = ALIGNMENT) -> None:

@@ -32,7 +32,7 @@ from eaglelocal.memory.cache_bytes import CacheParams
 from eaglelocal.memory.contexts import logits_bytes
 from eaglelocal.probe.cpuinfo import count_usable_threads
 from eaglelocal.probe.probe import probe
-from eaglelocal.text.templates.rerank_pairs import FramedPairs, PairFrame, Pairs, WrittenPairs
+from eaglelocal.text.templates.rerank_pairs import Pairs, frame_pairs, write_pairs
 
 MAX_TEXTS = 64  # of a pass
 CLASSIFIERS = ("cls.weight", "cls.output.weight")  # tensors of a reranker; one suffices
@@ -92,9 +92,9 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
         )
         pairs: Pairs | None = None
         if task is ModelTask.RANK and isinstance(template := header.metadata.get(PAIR_TEMPLATE), str):
-            pairs = WrittenPairs(model.vocabulary, template)
+            pairs = write_pairs(model.vocabulary, template)
         elif task is ModelTask.RANK:
-            pairs = FramedPairs(model.vocabulary, PairFrame(*model.vocabulary.pair_frame))
+            pairs = frame_pairs(model.vocabulary, model.vocabulary.pair_frame)
         close = opened.pop_all().close
         output = EmbeddingOutput(pairs=pairs, gives_probabilities=info.architecture in SOFTMAX)
         executors = start_executors(num_low=1, report=report)

@@ -50,8 +50,7 @@ from eaglelocal.scheduler.slot import Checkpoints
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
-from eaglelocal.text.templates.chat_template import ChatTemplate, chat_template
-from eaglelocal.text.templates.render_process import RenderProcess
+from eaglelocal.text.templates.chat_template import ChatTemplate, RenderProcess, chat_template
 
 MAX_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # limit, and divisor of the free memory
 MAX_SWAP_BYTES, SWAP_PART = 2**33, 8

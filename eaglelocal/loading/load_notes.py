@@ -19,8 +19,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.loading.calibration_store import load, make_template_key, save
 from eaglelocal.loading.fit import FittedPlan
-from eaglelocal.text.templates.chat_template import ChatTemplate
-from eaglelocal.text.templates.render_process import RenderProcess
+from eaglelocal.text.templates.chat_template import ChatTemplate, RenderProcess
 
 
 def list_notes(

@@ -34,8 +34,7 @@ from eaglelocal.server.responses.stored_responses import RecentItems
 from eaglelocal.settings import Settings
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls.argument_shape import Shape
-from eaglelocal.text.tool_calls.call_forms import FORMS
-from eaglelocal.text.tool_calls.call_writer import write_calls
+from eaglelocal.text.tool_calls.call_forms import FORMS, write_calls
 from eaglelocal.text.tool_calls.tool_schemas import has_required
 
 pytestmark = pytest.mark.full

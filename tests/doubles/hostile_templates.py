@@ -14,8 +14,7 @@ import time
 from eaglelocal.core.request import Message
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.processes.limited_process import ProcessLimits
-from eaglelocal.text.templates.chat_template import ChatTemplate
-from eaglelocal.text.templates.render_process import RenderProcess
+from eaglelocal.text.templates.chat_template import ChatTemplate, RenderProcess
 
 LIMITS = ProcessLimits(cpu_s=0.3, memory_bytes=96 * 2**20, max_deaths=10**9)
 HONEST, HOSTILE = (Message("user", "hello"),), (Message("user", "now"),)

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
+from doubles.rendered_here import RenderedHere
+
 from eaglelocal.text.templates.chat_template import ChatTemplate
-from eaglelocal.text.templates.rendering import Renderings
-
-
-class InProcessRenderings(Renderings):
-    """A chat_template.Renderer in this process."""
-
-    def start(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 def render_in_process(source: str | None, *, bos_text: str = "", eos_text: str = "") -> ChatTemplate:
     """Return a checked template. Raises ModelFileError if it cannot be read."""
-    template = ChatTemplate(source, bos_text=bos_text, eos_text=eos_text, renderer=InProcessRenderings())
+    template = ChatTemplate(source, bos_text=bos_text, eos_text=eos_text, renderer=RenderedHere())
     template.check()
     return template

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from eaglelocal.text.templates.render_inputs import RenderInputs, TemplateSource
-from eaglelocal.text.templates.rendering import Renderings
+from eaglelocal.text.templates.rendering import open_renderings
+from eaglelocal.text.templates.template_messages import RenderInputs, TemplateSource
 
 
 class RenderedHere:
-    """Implements chat_template.Renderer without limits, for templates that tests write."""
+    """Takes the place of chat_template.RenderProcess, without limits, for templates that tests write."""
 
     def __init__(self) -> None:
-        self._renderings = Renderings()
+        self._serve = open_renderings()
 
     def start(self) -> None: ...
 
     def check(self, source: TemplateSource) -> None:
-        self._renderings.check(source)
+        self._serve(source)
 
     def render(self, source: TemplateSource, inputs: RenderInputs) -> str:
-        return self._renderings.render(source, inputs)
+        text = self._serve(source, inputs)
+        assert text is not None
+        return text
 
     def close(self) -> None: ...

@@ -23,7 +23,7 @@ from eaglelocal.errors import RequestError
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls import call_forms as forms
 from eaglelocal.text.tool_calls.bindable_schemas import list_said
-from eaglelocal.text.tool_calls.call_writer import write_calls
+from eaglelocal.text.tool_calls.call_forms import write_calls
 
 DEMO = Path(__file__).parents[2] / "profiles" / "demo" / "guide-target.gguf"
 TEXT, NUMBER, OBJECT, ARRAY = ({"type": name} for name in ("string", "integer", "object", "array"))

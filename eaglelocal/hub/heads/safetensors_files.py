@@ -261,7 +261,7 @@ def write_safetensors(path: Path, tensors: Sequence[OutgoingTensor], *, on_bytes
     with path.open("xb") as file:
         file.write(make_header(tensors))
         for tensor in tensors:
-            write_pieces(file, tensor, on_bytes)
+            write_pieces(file, tensor.pieces(), on_bytes, name=tensor.name, num_bytes=tensor.nbytes)
 
 
 def make_header(tensors: Sequence[OutgoingTensor]) -> bytes:

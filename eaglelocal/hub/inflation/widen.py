@@ -20,8 +20,7 @@ import numpy as np
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME, GgmlType
-from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.tensor_bytes import find_tensor
+from eaglelocal.gguf.header import Header, find_tensor
 from eaglelocal.gguf.tensors import Bytes, Floats, encode_rows, read_span, read_tensor, stream_vector
 from eaglelocal.gguf.writer import StreamedTensor
 from eaglelocal.hub.inflation.inflated_sizes import LlamaShape

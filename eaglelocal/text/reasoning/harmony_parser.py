@@ -129,8 +129,7 @@ class HarmonyParser:
         if json is not None:
             if not json.close(is_cut=is_cut):
                 self._collector.add_text(json.raw + json.rest)
-            if json.problem:
-                self._collector.note_unread(f"harmony: {json.problem}")
+            self._collector.note_unread("harmony", json.problem)
             return
         is_certain = has_marker or (not is_cut and has_required(self._tools.get(self._tool_name), "{}"))
         arguments = normalize_arguments(text) if text or is_certain else None

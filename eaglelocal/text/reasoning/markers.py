@@ -10,7 +10,7 @@ It holds back only the longest end of the text that could begin a marker. Parser
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from eaglelocal.core.records import dataclass
 
@@ -34,6 +34,22 @@ def make_control_char(index: int) -> str:
     return chr(FIRST_SURROGATE + index)
 
 
+class Beginnings:
+    """The proper beginnings of some texts."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._prefixes = {text[:length] for text in texts for length in range(1, len(text))}
+        self._longest = max(map(len, self._prefixes), default=0)
+        self._last_chars = {prefix[-1] for prefix in self._prefixes}
+
+    def count_at_end(self, text: str) -> int:
+        """Return the number of characters at the end of a text that could begin one of the texts."""
+        if text[-1:] not in self._last_chars:
+            return 0
+        longest = min(self._longest, len(text))
+        return next((n for n in range(longest, 0, -1) if text[-n:] in self._prefixes), 0)
+
+
 class MarkerReader:
     """A reader that splits one answer's text at its markers.
 
@@ -45,13 +61,12 @@ class MarkerReader:
         self._names = {make_control_char(index): name for index, name in enumerate(markers)}
         texts = [*self._names, *(markers if as_text else ())]
         self._pattern = re.compile("|".join(map(re.escape, texts))) if texts else None
-        self._prefixes = {name[:length] for name in markers for length in range(1, len(name))} if as_text else set()
-        self._longest = max(map(len, self._prefixes), default=0)
+        self._beginnings = Beginnings(markers if as_text else ())
         self._pending = ""
 
     def push(self, text: str) -> list[Item]:
         text = self._pending + text
-        num_pending = self._count_pending(text)
+        num_pending = self._beginnings.count_at_end(text)
         self._pending = text[len(text) - num_pending :]
         return self._items(text[: len(text) - num_pending])
 
@@ -60,10 +75,6 @@ class MarkerReader:
         text, self._pending = self._pending, ""
         is_half_marker = is_cut and len(text) >= SURE_CHARS
         return [text] if text and not is_half_marker else []
-
-    def _count_pending(self, text: str) -> int:
-        longest = min(self._longest, len(text))
-        return next((n for n in range(longest, 0, -1) if text[-n:] in self._prefixes), 0)
 
     def _items(self, text: str) -> list[Item]:
         items: list[Item] = []

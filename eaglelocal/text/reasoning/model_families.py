@@ -179,10 +179,5 @@ def list_header_markers(headers: MessageHeaders) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*found, *headers.ends)))
 
 
-def has_text_markers(split: Split) -> bool:
-    """Return whether markers may be written as text. Harmony's are always control tokens."""
-    return not is_harmony(split)
-
-
 def is_harmony(split: Split) -> bool:
     return split.form is not None and split.form.notation is Notation.HARMONY

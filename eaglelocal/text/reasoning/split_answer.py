@@ -12,12 +12,10 @@ from enum import Enum
 
 from eaglelocal.core.request import Request
 from eaglelocal.core.tools import MessageHeaders, Notation, Split, join_calls
-from eaglelocal.text.detokenizer import Detokenizer, Pieces
+from eaglelocal.text.answer_text import AnswerPiece, AnswerText, Detokenizer, Pieces, StopMatcher
 from eaglelocal.text.reasoning.harmony_parser import HarmonyKind, HarmonyParser
 from eaglelocal.text.reasoning.markers import Item, Marker, MarkerReader, make_control_char
-from eaglelocal.text.reasoning.model_families import has_text_markers, is_harmony, list_header_markers, list_markers
-from eaglelocal.text.stops.answer_text import AnswerPiece, AnswerText
-from eaglelocal.text.stops.stop_strings import StopMatcher
+from eaglelocal.text.reasoning.model_families import is_harmony, list_header_markers, list_markers
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector, NewId, make_hex_id, make_short_id
 from eaglelocal.text.tool_calls.block_calls import BlockCalls
 from eaglelocal.text.tool_calls.call_forms import list_bare_openings
@@ -32,7 +30,8 @@ class SplitText:
         self._parser = _make_parser(split, self._collector)
         # tags of calls whose marker a model may leave out; the tags are always text
         openings = list_bare_openings(split.form, split.tools) if split.form else ()
-        self._reader = MarkerReader([*list_markers(split), *openings], as_text=has_text_markers(split))
+        # harmony's markers are always control tokens
+        self._reader = MarkerReader([*list_markers(split), *openings], as_text=not is_harmony(split))
 
     def push(self, text: str) -> AnswerPiece:
         for item in self._reader.push(text):
@@ -50,7 +49,7 @@ class SplitText:
 
 
 class SplitAnswerText:
-    """The answer's text as stops.answer_text.AnswerText, split.
+    """The answer's text as answer_text.AnswerText, split.
 
     Tokens pushed after a piece that is `stopped` add nothing. Stop strings are searched in the text only; reasoning
     and arguments may contain them.
@@ -148,7 +147,8 @@ class MessageParser:
         self._collector, self._calls = collector, calls
         self._reasoning, self._text = headers.reasoning.strip(), headers.text.strip()
         self._markers = frozenset(list_header_markers(headers))
-        self._header_ends = frozenset(find_last_marker(header) for header in (headers.reasoning, headers.text))
+        # the markers after which a message itself begins
+        self._header_ends = frozenset(header[header.rindex("<|") :] for header in (headers.reasoning, headers.text))
         self._state = (
             MessageState.REASONING
             if split.in_reasoning
@@ -210,11 +210,6 @@ class MessageParser:
         else:
             self._state = MessageState.CALLS  # a marker of calls, without a header
             self._calls.push(item)
-
-
-def find_last_marker(header: str) -> str:
-    """Return the marker that ends a header, after which the message itself begins."""
-    return header[header.rindex("<|") :]
 
 
 # ---- reasoning parser: a parser of the reasoning before an answer, between <think> and </think> or a family's own

@@ -9,17 +9,16 @@ examined here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import Tool
-from eaglelocal.errors import RequestError
+from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError, ResourceError
+from eaglelocal.processes import limited_process
+from eaglelocal.processes.limited_process import LimitedProcess, ProcessLimits
 from eaglelocal.text.reasoning.model_families import MAX_TEMPLATE_BYTES, detect_family
 from eaglelocal.text.templates.literal_text import HiddenSpellings, Spellings
-from eaglelocal.text.templates.render_inputs import RenderInputs, TemplateSource
-from eaglelocal.text.templates.render_process import RenderProcess
-from eaglelocal.text.templates.template_messages import make_tools, make_turns
+from eaglelocal.text.templates.template_messages import RenderInputs, TemplateSource, make_tool, make_turns
 
 NO_TOOLS_NOTE = "the chat template has no form of tool calls that can be read, so a system message describes the tools"
 
@@ -31,21 +30,6 @@ CHATML = (
 )
 
 
-class Renderer(Protocol):
-    """A runner of templates, such as render_process.RenderProcess."""
-
-    def start(self) -> None:
-        """Start without waiting until it is ready."""
-
-    def check(self, source: TemplateSource) -> None:
-        """Check a template. Raises ModelFileError if it cannot be read."""
-
-    def render(self, source: TemplateSource, inputs: RenderInputs) -> str:
-        """Return the prompt. Raises as rendering.Rendering.render does."""
-
-    def close(self) -> None: ...
-
-
 class ChatTemplate:
     """A model's template. It may be used from any thread, and must be closed.
 
@@ -55,7 +39,7 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, source: str | None, *, bos_text: str = "", eos_text: str = "", renderer: Renderer | None = None
+        self, source: str | None, *, bos_text: str = "", eos_text: str = "", renderer: RenderProcess | None = None
     ) -> None:
         """Create a template. `renderer`: None starts a process with limits for it."""
         self.is_fallback = not (source and source.strip())
@@ -65,7 +49,7 @@ class ChatTemplate:
         self.family = detect_family(template[:MAX_TEMPLATE_BYTES])  # a longer one is refused
         self.tools_note = "" if self.family.takes_tools else NO_TOOLS_NOTE
         self._source = TemplateSource(template, bos_text, eos_text)
-        self._renderer: Renderer = RenderProcess() if renderer is None else renderer
+        self._renderer = RenderProcess() if renderer is None else renderer
 
     @property
     def text(self) -> str:
@@ -103,11 +87,58 @@ class ChatTemplate:
         if not messages:
             raise RequestError("a conversation needs at least one message", parameter="messages")
         literals = HiddenSpellings(Spellings()) if literals is None else literals
-        turns, offered = make_turns(messages, literals), make_tools(tools, literals)
+        turns, offered = make_turns(messages, literals), [make_tool(tool, literals) for tool in tools]
         hidden = {name: literals.hide_all(value) for name, value in (values or {}).items()}
         return self._renderer.render(self._source, RenderInputs(turns, offered, hidden, continues))
 
 
-def chat_template(vocabulary: Vocabulary, renderer: Renderer | None = None) -> ChatTemplate:
+def chat_template(vocabulary: Vocabulary, renderer: RenderProcess | None = None) -> ChatTemplate:
     source, bos_text, eos_text = vocabulary.chat_template, vocabulary.bos_text, vocabulary.eos_text
     return ChatTemplate(source, bos_text=bos_text, eos_text=eos_text, renderer=renderer)
+
+
+# ---- render process: an untrusted template runs under limits and cannot block the engine
+OPENER = "eaglelocal.text.templates.rendering:open_renderings"
+# Usual conversations take milliseconds. The slowest is a long one that a template refuses in every form.
+# `wall_s` ends the process before the engine, which may wait for it, counts as hung.
+LIMITS = ProcessLimits(cpu_s=2.0, memory_bytes=256 * 2**20, wall_s=40.0, max_reply_bytes=64 * 2**20, rest_s=5.0)
+
+
+class RenderProcess:
+    """A client of the process that renders (rendering.py). It can start before there is a template."""
+
+    def __init__(self, limits: ProcessLimits = LIMITS) -> None:
+        self._process = LimitedProcess(OPENER, limits=limits)
+
+    def start(self, *, after_s: float = 0.0) -> None:
+        """Start the process after so many seconds, or when the first template needs it."""
+        self._process.start(after_s=after_s)
+
+    def check(self, source: TemplateSource) -> None:
+        self._call(source)
+
+    def render(self, source: TemplateSource, inputs: RenderInputs) -> str:
+        text = self._call(source, inputs)
+        assert isinstance(text, str)
+        return text
+
+    def close(self) -> None:
+        self._process.close()
+
+    def _call(self, *args: object) -> object:
+        """Call the process. Raises ModelFileError if the template makes it fail, ResourceError if it cannot start."""
+        try:
+            return self._process.call(*args)
+        except limited_process.LimitedProcessError as error:
+            raise _translate_error(error) from error
+
+
+def _translate_error(error: limited_process.LimitedProcessError) -> EagleLocalError:
+    match error:
+        case limited_process.TookTooLong():
+            return ModelFileError(f"the chat template does not end: {error}")
+        case limited_process.TookTooMuchMemory():
+            return ModelFileError(f"the chat template fails{error.detail}: {error}")
+        case limited_process.CannotStart():
+            return ResourceError(f"the chat template cannot run: {error}")
+    return ModelFileError(f"the chat template fails: {error}")

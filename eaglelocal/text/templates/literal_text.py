@@ -18,6 +18,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from eaglelocal.errors import ModelFileError
+from eaglelocal.text.reasoning.markers import Beginnings
 
 if TYPE_CHECKING:  # keeps core.request out of the process that renders templates
     from eaglelocal.core.request import Image
@@ -38,12 +39,7 @@ class Spellings:
 
     def __init__(self, controls: Sequence[str] = ()) -> None:
         self.pattern = re.compile(build_longest_pattern(sorted({*controls, OPEN, CLOSE, POSITION, IMAGE})))
-        self._prefixes = {text[:length] for text in controls for length in range(1, len(text))}
-        self._longest = max(map(len, self._prefixes), default=0)
-
-    def count_begun(self, text: str) -> int:
-        """Return the number of characters at the end of a text that could begin a spelling."""
-        return next((n for n in range(min(self._longest, len(text)), 0, -1) if text[-n:] in self._prefixes), 0)
+        self.beginnings = Beginnings(controls)
 
 
 class HiddenSpellings:
@@ -58,7 +54,7 @@ class HiddenSpellings:
         """Return the text with a mark for each spelling."""
         text = self._spellings.pattern.sub(lambda match: self._add_hidden(match[0]), text)
         body = text.rstrip()
-        if count := self._spellings.count_begun(body):
+        if count := self._spellings.beginnings.count_at_end(body):
             start = len(body) - count
             return text[:start] + self._add_hidden(body[start:]) + text[len(body) :]
         return text
@@ -111,7 +107,9 @@ def build_longest_pattern(texts: Sequence[str], levels: int = MAX_LEVELS) -> str
 
     ["ab", "abc", "ad"] -> a(?:b(?:c)?|d)
     """
-    prefix = find_common_start(texts[0], texts[-1])  # in sorted texts these share least
+    prefix = texts[0]
+    while not texts[-1].startswith(prefix):  # in sorted texts these share least
+        prefix = prefix[:-1]
     rests = [text[len(prefix) :] for text in texts]
     if levels:
         groups = groupby(filter(None, rests), key=lambda rest: rest[0])
@@ -121,8 +119,3 @@ def build_longest_pattern(texts: Sequence[str], levels: int = MAX_LEVELS) -> str
     if not parts:
         return re.escape(prefix)
     return f"{re.escape(prefix)}(?:{'|'.join(parts)}){'?' if '' in rests else ''}"
-
-
-def find_common_start(one: str, other: str) -> str:
-    length = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    return one[:length]

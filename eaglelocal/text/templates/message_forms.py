@@ -8,43 +8,39 @@ tries them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
+from eaglelocal.text.templates import turn_changes
 from eaglelocal.text.templates.literal_text import CLOSE, OPEN
 from eaglelocal.text.templates.template_messages import SYSTEMS, Turn
-from eaglelocal.text.templates.turn_changes import (
-    alternate_turns,
-    convert_orphans_to_users,
-    convert_systems_to_users,
-    join_systems,
-    join_user_turns,
-    list_calls,
-    merge_system_into_user,
-    rename_developers,
-)
+from eaglelocal.text.tool_calls.lenient_literals import dump_json
 
 _MARK = re.compile(f"{OPEN}turn [0-9.]+{CLOSE}")
 
 
 def iter_forms(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
     """Yield the forms of a conversation; conversations with the same roles have the same number of forms."""
-    joined = join_systems(rename_developers(turns))
+    joined = turn_changes.join_systems(turn_changes.rename_developers(turns))
     # later system messages stay in place: moving them to the front would change the prompt from its beginning
-    with_users = [joined[0], *convert_systems_to_users(joined[1:])]
-    placed = [list(turns), rename_developers(turns), joined, with_users]
-    without_systems = join_user_turns(convert_systems_to_users(joined))
-    forms = [*placed, *map(merge_system_into_user, placed), *map(join_user_turns, placed), without_systems]
+    with_users = [joined[0], *turn_changes.convert_systems_to_users(joined[1:])]
+    placed = [list(turns), turn_changes.rename_developers(turns), joined, with_users]
+    without_systems = turn_changes.join_user_turns(turn_changes.convert_systems_to_users(joined))
+    forms = [
+        *placed,
+        *map(turn_changes.merge_system_into_user, placed),
+        *map(turn_changes.join_user_turns, placed),
+        without_systems,
+    ]
     yield from forms
-    yield from map(convert_orphans_to_users, forms)
-    yield from map(alternate_turns, forms)
+    yield from map(turn_changes.convert_orphans_to_users, forms)
+    yield from map(turn_changes.alternate_turns, forms)
 
 
 def needs_sketch(turns: Sequence[Turn]) -> bool:
     """Return whether a template might silently drop a message: a system message, or a result without its call."""
-    return any(turn["role"] in SYSTEMS for turn in turns) or convert_orphans_to_users(turns) != turns
+    return any(turn["role"] in SYSTEMS for turn in turns) or turn_changes.convert_orphans_to_users(turns) != turns
 
 
 def make_sketch(turns: Sequence[Turn]) -> list[Turn]:
@@ -59,7 +55,7 @@ def _sketch_turn(turn: Turn, index: int) -> Turn:
     text, mark = str(turn["content"]), f"{OPEN}turn {index}{CLOSE}"
     if text.strip():
         turn = {**turn, "content": text + mark if turn["role"] in SYSTEMS else mark}
-    if calls := list_calls(turn):
+    if calls := turn_changes.list_calls(turn):
         turn = {**turn, "tool_calls": [_sketch_call(call, f"{index}.{at}") for at, call in enumerate(calls)]}
     return turn
 
@@ -97,4 +93,4 @@ def count_lost(sketch: Sequence[Turn], rendered: str) -> int:
 
 
 def _list_marks(turn: Turn) -> list[str]:
-    return _MARK.findall(f"{turn['content']}{json.dumps(list_calls(turn), ensure_ascii=False)}")
+    return _MARK.findall(f"{turn['content']}{dump_json(turn_changes.list_calls(turn))}")

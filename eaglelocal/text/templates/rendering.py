@@ -2,7 +2,7 @@
 
 It renders as Hugging Face's tokenizers do: same whitespace rules, same filters and functions, and
 `messages`, `tools`, `documents`, `bos_token`, `eos_token`, `add_generation_prompt` as variables.
-A template is untrusted and may do anything: its process limits time and memory (render_process.py), and every failure
+A template is untrusted and may do anything: its process limits time and memory (chat_template.py), and every failure
 is an error with the template's line. Imports no numpy: each process of this kind holds what it imports.
 """
 
@@ -23,30 +23,11 @@ import jinja2
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError
 from eaglelocal.text.reasoning.model_families import MAX_TEMPLATE_BYTES, detect_family
+from eaglelocal.text.templates import turn_changes
 from eaglelocal.text.templates.literal_text import POSITION
 from eaglelocal.text.templates.message_forms import count_lost, iter_forms, make_call_probe, make_sketch, needs_sketch
-from eaglelocal.text.templates.render_inputs import RenderInputs, TemplateSource
 from eaglelocal.text.templates.sandbox import MAX_TEXT_CHARS, LimitExceeded, Refused, Sandbox
-from eaglelocal.text.templates.template_messages import SYSTEMS, Turn
-from eaglelocal.text.templates.turn_changes import (
-    add_tools_to_system,
-    clear_empty_contents,
-    convert_systems_to_users,
-    convert_to_hermes,
-    join_assistant_turns,
-    list_calls,
-    mark_leads,
-    order_results,
-    place_leads,
-    rename_developers,
-    separate_texts,
-    shorten_ids,
-    split_calls,
-    split_into_parts,
-    stringify_arguments,
-    wrap_arguments,
-    write_calls_into_content,
-)
+from eaglelocal.text.templates.template_messages import SYSTEMS, RenderInputs, TemplateSource, Turn
 
 MAX_REASON_CHARS = 500
 RESERVED = ("self", "messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
@@ -55,11 +36,11 @@ Change = Callable[[Sequence[Turn]], list[Turn]]
 # some templates recognize a call by a content of None, and some read arguments as text
 OBJECT_CHANGES: tuple[tuple[Change, ...], ...] = (
     (),
-    (clear_empty_contents,),
-    (stringify_arguments,),
-    (clear_empty_contents, stringify_arguments),
+    (turn_changes.clear_empty_contents,),
+    (turn_changes.stringify_arguments,),
+    (turn_changes.clear_empty_contents, turn_changes.stringify_arguments),
 )
-TEXT_CHANGES: tuple[tuple[Change, ...], ...] = ((), (wrap_arguments,))
+TEXT_CHANGES: tuple[tuple[Change, ...], ...] = ((), (turn_changes.wrap_arguments,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +77,10 @@ class Rendering:
         if continues:  # the mark at the end also protects white space before it from trimming
             turns = [*turns[:-1], {**turns[-1], "content": f"{POSITION}{turns[-1]['content']}{POSITION}"}]
         if not self._takes_developers:
-            turns = rename_developers(turns)
-        turns = join_assistant_turns(order_results(turns))
+            turns = turn_changes.rename_developers(turns)
+        turns = turn_changes.join_assistant_turns(turn_changes.order_results(turns))
         if not self._begins_answers and turns[-1]["role"] in SYSTEMS:  # only a question makes the model answer
-            turns = [*turns[:-1], *convert_systems_to_users(turns[-1:])]
+            turns = [*turns[:-1], *turn_changes.convert_systems_to_users(turns[-1:])]
         turns, tools = self._place_tools(turns, tools)
         self._check_names(values)
         variables = {
@@ -109,7 +90,7 @@ class Rendering:
             "documents": None,
             "add_generation_prompt": not continues,
         }
-        fit = self._fit if any(map(list_calls, turns)) else Fit()
+        fit = self._fit if any(map(turn_changes.list_calls, turns)) else Fit()
         text = self._render_first(self._iter_forms(turns, variables, fit), variables, fit)
         return self._cut_after_last_message(text) if continues else text
 
@@ -129,15 +110,15 @@ class Rendering:
         """Put tools, calls and results where this template looks for them."""
         family = self.family
         if not family.takes_tools:
-            return convert_to_hermes(turns, offered), []
+            return turn_changes.convert_to_hermes(turns, offered), []
         if not self._shows_calls:
-            turns = write_calls_into_content(turns, family.form)
+            turns = turn_changes.write_calls_into_content(turns, family.form)
         elif family.form.is_one_call:
-            turns = order_results(split_calls(turns))
+            turns = turn_changes.order_results(turn_changes.split_calls(turns))
         if family.form.has_short_ids:
-            turns = shorten_ids(turns)
+            turns = turn_changes.shorten_ids(turns)
         if offered and self._finds_tools_in_system:
-            turns = add_tools_to_system(turns, offered)
+            turns = turn_changes.add_tools_to_system(turns, offered)
         return turns, offered
 
     def _iter_forms(self, turns: list[Turn], variables: Mapping[str, object], fit: Fit) -> Iterator[list[Turn]]:
@@ -168,14 +149,14 @@ class Rendering:
         """Render turns of the usual form, fitted to the contents and calls that the template reads."""
         led = _apply(fit.texts, turns)
         fitted = _apply(fit.calls, led)
-        text = self._run(split_into_parts(fitted) if self._takes_parts else fitted, variables)
-        return place_leads(text, led, self.family.form)
+        text = self._run(turn_changes.split_into_parts(fitted) if self._takes_parts else fitted, variables)
+        return turn_changes.place_leads(text, led, self.family.form)
 
     @functools.cached_property
     def _takes_parts(self) -> bool:
         """True for templates of some vision models, which show a content only if it is a list of parts."""
         probe: list[Turn] = [{"role": "user", "content": POSITION}]
-        return not self._shows_content(probe) and self._shows_content(split_into_parts(probe))
+        return not self._shows_content(probe) and self._shows_content(turn_changes.split_into_parts(probe))
 
     def _shows_content(self, turns: list[Turn]) -> bool:
         with contextlib.suppress(EagleLocalError):
@@ -193,9 +174,9 @@ class Rendering:
         fit = self._find_fit("", "x", [replace(fit, calls=(*fit.calls, *calls)) for calls in TEXT_CHANGES])
         form = self.family.form
         if form.headers is not None:  # a text is a message of its own; gpt-oss's template would make it a thought
-            return replace(fit, texts=(separate_texts,))
-        leads = [mark_leads] if form.opening else []
-        texts = [fit, *(replace(fit, texts=(change,)) for change in (*leads, separate_texts))]
+            return replace(fit, texts=(turn_changes.separate_texts,))
+        leads = [turn_changes.mark_leads] if form.opening else []
+        texts = [fit, *(replace(fit, texts=(change,)) for change in (*leads, turn_changes.separate_texts))]
         return self._find_fit("x", {"at": "x"}, texts)
 
     def _find_fit(self, text: str, arguments: object, fits: Sequence[Fit]) -> Fit:
@@ -238,34 +219,16 @@ class Rendering:
             raise _translate_error(error) from error
 
 
-class Renderings:
-    """A renderer for any template; the last one stays compiled."""
-
-    def __init__(self) -> None:
-        self._last: tuple[TemplateSource, Rendering] | None = None
-
-    def check(self, source: TemplateSource) -> None:
-        """Compile a template. Raises ModelFileError if it cannot be read."""
-        self._compile(source)
-
-    def render(self, source: TemplateSource, inputs: RenderInputs) -> str:
-        return self._compile(source).render(inputs)
-
-    def _compile(self, source: TemplateSource) -> Rendering:
-        if self._last is None or self._last[0] != source:
-            self._last = source, Rendering(source)
-        return self._last[1]
-
-
 def open_renderings() -> Callable[..., str | None]:
-    """Return the function that a RenderProcess serves; called with a source alone, it only checks it."""
-    renderings = Renderings()
+    """Return the function that a RenderProcess serves; called with a source alone, it only checks it.
+
+    The last template stays compiled.
+    """
+    compile_template = functools.lru_cache(maxsize=1)(Rendering)
 
     def serve(source: TemplateSource, inputs: RenderInputs | None = None) -> str | None:
-        if inputs is not None:
-            return renderings.render(source, inputs)
-        renderings.check(source)
-        return None
+        rendering = compile_template(source)
+        return None if inputs is None else rendering.render(inputs)
 
     return serve
 

@@ -10,66 +10,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
 
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import Ranking
 from eaglelocal.core.run_options import suggest_ctx
 from eaglelocal.errors import ModelFileError, RequestError
 
-DOCUMENT = "{document}"
+QUERY, DOCUMENT = "{query}", "{document}"
 MAX_TEMPLATE_CHARS = 64 * 1024
 MAX_PLACES = 8  # each is filled with a text of any length
 PLACES = re.compile(r"\{(query|document)\}")
 
 
-class PairFrame(NamedTuple):
-    """The tokens around and between two texts."""
+class Pairs:
+    """A tokenizer of pairs: tokens, and texts in which {query} and {document} are filled in, in order."""
 
-    before: Sequence[int]
-    between: Sequence[int]
-    after: Sequence[int]
+    def __init__(self, vocabulary: Vocabulary, parts: Sequence[str | Sequence[int]]) -> None:
+        self._vocabulary, self._parts = vocabulary, parts
 
-
-class Pairs(Protocol):
     def __call__(self, query: str, document: str, max_tokens: int | None = None) -> list[int]:
         """Return the tokens of a pair. The document is cut after `max_tokens` tokens."""
-
-
-class FramedPairs:
-    """A tokenizer of pairs for encoders."""
-
-    def __init__(self, vocabulary: Vocabulary, frame: PairFrame) -> None:
-        self._vocabulary, self._frame = vocabulary, frame
-
-    def __call__(self, query: str, document: str, max_tokens: int | None = None) -> list[int]:
-        q, d = (self._vocabulary.tokenize(text, add_special=False, parse_special=False) for text in (query, document))
-        return [*self._frame.before, *q, *self._frame.between, *d[:max_tokens], *self._frame.after]
-
-
-class WrittenPairs:
-    """A tokenizer of pairs for models whose file has a template."""
-
-    def __init__(self, vocabulary: Vocabulary, template: str) -> None:
-        """Parse the template. Raises ModelFileError for one that is too long or repeats its texts too often."""
-        _check_size(template)
-        self._vocabulary = vocabulary
-        longest_first = sorted(vocabulary.control_texts, key=len, reverse=True)
-        controls = "|".join(map(re.escape, longest_first)) or "(?!)"
-        numbered = enumerate(re.split(f"({controls})", template))
-        self._parts = [(text, bool(number % 2)) for number, text in numbered if text]
-
-    def __call__(self, query: str, document: str, max_tokens: int | None = None) -> list[int]:
         texts = {"query": query, "document": document}
         tokens: list[int] = []
-        for part, is_control in self._parts:
-            tokens += (
-                self._tokenize(part, is_control=True) if is_control else self._tokenize_part(part, texts, max_tokens)
-            )
+        for part in self._parts:
+            tokens += self._tokenize_part(part, texts, max_tokens) if isinstance(part, str) else part
         return tokens
 
     def _tokenize_part(self, part: str, texts: dict[str, str], max_tokens: int | None) -> list[int]:
-        """Return the tokens of a part without control tokens. The rest after a cut document is tokenized separately."""
+        """Return the tokens of a text. The rest after a cut document is tokenized separately."""
         before, place, after = part.partition(DOCUMENT)
         num_cut = len(self._tokenize(texts["document"])) - max_tokens if place and max_tokens is not None else 0
         if num_cut <= 0:
@@ -77,16 +45,33 @@ class WrittenPairs:
         first = self._tokenize(_fill(before, texts) + texts["document"])
         return [*first[:-num_cut], *self._tokenize_part(after, texts, max_tokens)]
 
-    def _tokenize(self, text: str, *, is_control: bool = False) -> list[int]:
-        return self._vocabulary.tokenize(text, add_special=False, parse_special=is_control)
+    def _tokenize(self, text: str) -> list[int]:
+        return self._vocabulary.tokenize(text, add_special=False, parse_special=False)
 
 
-def _check_size(template: str) -> None:
+def frame_pairs(vocabulary: Vocabulary, frame: Sequence[Sequence[int]]) -> Pairs:
+    """Return a tokenizer for encoders: `frame` has the tokens before, between and after the texts."""
+    before, between, after = frame
+    return Pairs(vocabulary, [before, QUERY, between, DOCUMENT, after])
+
+
+def write_pairs(vocabulary: Vocabulary, template: str) -> Pairs:
+    """Return a tokenizer for models whose file has a template.
+
+    Raises ModelFileError for a template that is too long or repeats its texts too often.
+    """
     if len(template) > MAX_TEMPLATE_CHARS:
         what = f"the template for pairs has {len(template)} characters, more than {MAX_TEMPLATE_CHARS}"
         raise ModelFileError(what)
     if (num_places := len(PLACES.findall(template))) > MAX_PLACES:
         raise ModelFileError(f"the template for pairs shows its texts {num_places} times, more than {MAX_PLACES}")
+    longest_first = sorted(vocabulary.control_texts, key=len, reverse=True)
+    controls = "|".join(map(re.escape, longest_first)) or "(?!)"
+    parts: list[str | list[int]] = []
+    for number, text in enumerate(re.split(f"({controls})", template)):
+        is_control = bool(number % 2)
+        parts.append(vocabulary.tokenize(text, add_special=False, parse_special=True) if is_control else text)
+    return Pairs(vocabulary, [part for part in parts if part])
 
 
 def _fill(part: str, texts: dict[str, str]) -> str:

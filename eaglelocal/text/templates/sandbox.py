@@ -105,12 +105,7 @@ def _tojson(
 ) -> str:
     """Return plain JSON, since jinja2's own filter escapes for HTML. Generators, which filters return, become lists."""
     return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-        default=_to_list,
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys, default=_to_list
     )
 
 

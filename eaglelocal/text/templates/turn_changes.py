@@ -7,7 +7,6 @@ of them a template needs.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Sequence
 from itertools import takewhile
@@ -15,7 +14,8 @@ from itertools import takewhile
 from eaglelocal.core.tools import CallForm
 from eaglelocal.text.templates.literal_text import POSITION
 from eaglelocal.text.templates.template_messages import SYSTEMS, Turn
-from eaglelocal.text.tool_calls.call_writer import write_calls
+from eaglelocal.text.tool_calls.call_forms import write_calls
+from eaglelocal.text.tool_calls.lenient_literals import dump_json
 
 SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 ARGUMENTS_KEY = "arguments"  # for arguments that are no object
@@ -40,18 +40,17 @@ For each function call, return a json object with function name and arguments wi
 
 def split_into_parts(turns: Sequence[Turn]) -> list[Turn]:
     """Make each content a list of parts, for templates that take no string."""
-    return [{**turn, "content": _split_content(turn["content"])} if "content" in turn else turn for turn in turns]
-
-
-def _split_content(content: object) -> object:
-    if not isinstance(content, str):
-        return content
-    return [{"type": "text", "text": content}] if content else []
+    changed: list[Turn] = []
+    for turn in turns:
+        text = turn.get("content")
+        parts = [{"type": "text", "text": text}] if text else []
+        changed.append({**turn, "content": parts} if isinstance(text, str) else turn)
+    return changed
 
 
 def stringify_arguments(turns: Sequence[Turn]) -> list[Turn]:
     """Make arguments strings, for the few templates that concatenate them."""
-    return _change_arguments(turns, lambda arguments: arguments if isinstance(arguments, str) else _to_json(arguments))
+    return _change_arguments(turns, lambda arguments: arguments if isinstance(arguments, str) else dump_json(arguments))
 
 
 def wrap_arguments(turns: Sequence[Turn]) -> list[Turn]:
@@ -63,11 +62,10 @@ def _change_arguments(turns: Sequence[Turn], change: Callable[[object], object])
     """Apply `change` to the arguments of every call."""
     changed: list[Turn] = []
     for turn in turns:
-        functions = [(call, call["function"]) for call in list_calls(turn)]
         calls = [
             {**call, "function": {**function, "arguments": change(function["arguments"])}}
-            for call, function in functions
-            if isinstance(function, dict)
+            for call in list_calls(turn)
+            if isinstance(function := call["function"], dict)
         ]
         changed.append({**turn, "tool_calls": calls} if calls else turn)
     return changed
@@ -176,15 +174,15 @@ def separate_texts(turns: Sequence[Turn]) -> list[Turn]:
 
     `thinking` stays with the calls: gpt-oss's template shows it only there, and refuses it beside a text.
     """
-    return [part for turn in turns for part in (_separate_text(turn) if list_calls(turn) else [turn])]
-
-
-def _separate_text(turn: Turn) -> list[Turn]:
-    if not turn["content"]:
-        return [turn]
     moved = ("tool_calls", "thinking")
-    calls = {"role": turn["role"], "content": "", **{key: turn[key] for key in moved if key in turn}}
-    return [{key: turn[key] for key in turn if key not in moved}, calls]
+    separated: list[Turn] = []
+    for turn in turns:
+        if not list_calls(turn) or not turn["content"]:
+            separated.append(turn)
+            continue
+        calls = {"role": turn["role"], "content": "", **{key: turn[key] for key in moved if key in turn}}
+        separated += [{key: turn[key] for key in turn if key not in moved}, calls]
+    return separated
 
 
 def mark_leads(turns: Sequence[Turn]) -> list[Turn]:
@@ -192,17 +190,16 @@ def mark_leads(turns: Sequence[Turn]) -> list[Turn]:
 
     A mark in the name of the first call shows `place_leads` where each belongs.
     """
-    return [_mark_lead(turn, index) for index, turn in enumerate(turns)]
-
-
-def _mark_lead(turn: Turn, index: int) -> Turn:
-    calls = list_calls(turn)
-    if not calls or not turn["content"]:
-        return turn
-    function = calls[0]["function"]
-    assert isinstance(function, dict)
-    first = {**calls[0], "function": {**function, "name": f"{_lead_mark(index)}{function['name']}"}}
-    return {**turn, "content": "", LEAD: turn["content"], "tool_calls": [first, *calls[1:]]}
+    marked: list[Turn] = []
+    for index, turn in enumerate(turns):
+        calls = list_calls(turn)
+        if calls and turn["content"]:
+            function = calls[0]["function"]
+            assert isinstance(function, dict)
+            first = {**calls[0], "function": {**function, "name": f"{_lead_mark(index)}{function['name']}"}}
+            turn = {**turn, "content": "", LEAD: turn["content"], "tool_calls": [first, *calls[1:]]}
+        marked.append(turn)
+    return marked
 
 
 def _lead_mark(index: int) -> str:
@@ -223,27 +220,25 @@ def place_leads(text: str, turns: Sequence[Turn], form: CallForm) -> str:
 
 def split_calls(turns: Sequence[Turn]) -> list[Turn]:
     """Give each call a turn of its own, for templates that show one call per turn; `order_results` comes after."""
-    return [single for turn in turns for single in (_split_calls(turn) if list_calls(turn) else [turn])]
-
-
-def _split_calls(turn: Turn) -> list[Turn]:
-    first, *others = list_calls(turn)
-    rest = ({"role": turn["role"], "content": "", "tool_calls": [call]} for call in others)
-    return [{**turn, "tool_calls": [first]}, *rest]
+    split: list[Turn] = []
+    for turn in turns:
+        calls = list_calls(turn)
+        split.append({**turn, "tool_calls": calls[:1]} if calls else turn)
+        split += ({"role": turn["role"], "content": "", "tool_calls": [call]} for call in calls[1:])
+    return split
 
 
 def shorten_ids(turns: Sequence[Turn]) -> list[Turn]:
     """Replace ids of calls and results that are not nine letters and digits, for templates that accept no others."""
-    return [_shorten_ids(turn) for turn in turns]
-
-
-def _shorten_ids(turn: Turn) -> Turn:
-    short: Turn = {**turn}
-    if "tool_call_id" in turn:
-        short["tool_call_id"] = _shorten_id(str(turn["tool_call_id"]))
-    if calls := list_calls(turn):
-        short["tool_calls"] = [{**call, "id": _shorten_id(str(call["id"]))} for call in calls]
-    return short
+    shortened: list[Turn] = []
+    for turn in turns:
+        short: Turn = {**turn}
+        if "tool_call_id" in turn:
+            short["tool_call_id"] = _shorten_id(str(turn["tool_call_id"]))
+        if calls := list_calls(turn):
+            short["tool_calls"] = [{**call, "id": _shorten_id(str(call["id"]))} for call in calls]
+        shortened.append(short)
+    return shortened
 
 
 def _shorten_id(call_id: str) -> str:
@@ -252,21 +247,20 @@ def _shorten_id(call_id: str) -> str:
 
 def write_calls_into_content(turns: Sequence[Turn], form: CallForm) -> list[Turn]:
     """Write calls into the content as the model writes them, for templates that do not show calls."""
-    return [_write_calls_into_turn(turn, form) for turn in turns]
-
-
-def _write_calls_into_turn(turn: Turn, form: CallForm) -> Turn:
-    calls = [call["function"] for call in list_calls(turn)]
-    if not calls:
-        return turn
-    pairs = [(str(call["name"]), call["arguments"]) for call in calls if isinstance(call, dict)]
-    text = write_calls(form, [(name, _wrap(arguments)) for name, arguments in pairs])
-    return {**{key: turn[key] for key in turn if key != "tool_calls"}, "content": f"{turn['content']}{text}"}
+    written: list[Turn] = []
+    for turn in turns:
+        functions = [function for call in list_calls(turn) if isinstance(function := call["function"], dict)]
+        if functions:
+            text = write_calls(form, [(str(one["name"]), _wrap(one["arguments"])) for one in functions])
+            rest = {key: turn[key] for key in turn if key != "tool_calls"}
+            turn = {**rest, "content": f"{turn['content']}{text}"}
+        written.append(turn)
+    return written
 
 
 def add_tools_to_system(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
     """Add the tools as JSON to the system message, for templates that find them there."""
-    described = {"tools": _to_json([tool["function"] for tool in tools])}
+    described = {"tools": dump_json([tool["function"] for tool in tools])}
     if turns[0]["role"] == "system":
         return [{**turns[0], **described}, *turns[1:]]
     return [{"role": "system", "content": "", **described}, *turns]
@@ -279,10 +273,10 @@ def clear_empty_contents(turns: Sequence[Turn]) -> list[Turn]:
 
 def convert_to_hermes(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
     """Write tools, calls and results as ordinary text. The description joins the system message, or becomes one."""
-    converted = _join_turns(list(map(_convert_turn_to_hermes, turns)), _are_results, joint="\n")
+    converted = _join_turns([_convert_turn_to_hermes(turn) for turn in turns], _are_results, joint="\n")
     if not tools:
         return converted
-    described = HERMES_TOOLS.format(tools="\n".join(_to_json(tool) for tool in tools))
+    described = HERMES_TOOLS.format(tools="\n".join(dump_json(tool) for tool in tools))
     if converted[0]["role"] in SYSTEMS:
         first = {**converted[0], "content": f"{converted[0]['content']}\n\n{described}"}
         return [first, *converted[1:]]
@@ -296,7 +290,7 @@ def _are_results(last: Turn, turn: Turn) -> bool:
 def _convert_turn_to_hermes(turn: Turn) -> Turn:
     if turn["role"] == "tool":
         return {"role": "user", "content": f"<tool_response>\n{turn['content']}\n</tool_response>", "is_result": True}
-    calls = [f"<tool_call>\n{_to_json(call['function'])}\n</tool_call>" for call in list_calls(turn)]
+    calls = [f"<tool_call>\n{dump_json(call['function'])}\n</tool_call>" for call in list_calls(turn)]
     if not calls:
         return turn
     texts = [turn["content"], *calls] if turn["content"] else calls
@@ -311,7 +305,3 @@ def list_calls(turn: Turn) -> list[Turn]:
 
 def _wrap(arguments: object) -> dict[str, object]:
     return arguments if isinstance(arguments, dict) else {ARGUMENTS_KEY: arguments}
-
-
-def _to_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)

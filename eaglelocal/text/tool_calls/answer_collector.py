@@ -15,7 +15,7 @@ from dataclasses import field
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import join_surrogates
 from eaglelocal.core.tools import CallPart, ToolCall
-from eaglelocal.text.stops.answer_text import AnswerPiece
+from eaglelocal.text.answer_text import AnswerPiece
 
 NewId = Callable[[], str]
 
@@ -58,7 +58,7 @@ class AnswerCollector:
 
     new_id: NewId
     parallel: bool = True  # else everything after the first call is ignored
-    is_over: bool = False
+    is_over: bool = False  # everything that follows is ignored
     text: TrimmedText = field(default_factory=TrimmedText)
     reasoning: TrimmedText = field(default_factory=lambda: TrimmedText(keeps_space=False))
     calls: list[CallPart] = field(default_factory=list)  # since the last `take_calls`
@@ -86,10 +86,6 @@ class AnswerCollector:
     def end_reasoning(self) -> None:
         self.reasoning.trim()
         self._trim_text()
-
-    def end_answer(self) -> None:
-        """Ignore everything that follows."""
-        self.is_over = True
 
     def release(self) -> None:
         """Add the white space held back: nothing follows."""
@@ -129,10 +125,11 @@ class AnswerCollector:
         if arguments and not self.is_over:
             self.calls.append(CallPart(self._num_calls - 1, join_surrogates(arguments)))
 
-    def note_unread(self, problem: str) -> None:
-        """Record that a text begins like a call but is none. The description must not contain its content."""
-        if problem not in self.unread and not self.is_over:
-            self.unread.append(problem)
+    def note_unread(self, label: str, problem: str) -> None:
+        """Record why a text that begins like a call of this form is none. `problem` must not contain its content."""
+        note = f"{label}: {problem}"
+        if problem and note not in self.unread and not self.is_over:
+            self.unread.append(note)
 
     def end_call(self) -> None:
         self.is_over = self.is_over or not self.parallel

@@ -11,7 +11,14 @@ from functools import cached_property
 
 from eaglelocal.core.tools import Tool
 from eaglelocal.text.tool_calls.schema_parts import Schema
-from eaglelocal.text.tool_calls.tool_schemas import list_types, list_values, read_argument_schema, resolve_schema
+from eaglelocal.text.tool_calls.tool_schemas import (
+    find_types,
+    list_values,
+    read_argument_schema,
+    read_list,
+    resolve_schema,
+    to_schema,
+)
 
 WRAPPERS = ("arguments", "parameters")  # names under which models wrap all arguments again
 
@@ -31,7 +38,7 @@ class Shape:
     @cached_property
     def types(self) -> frozenset[str]:
         """The types that it names; none if it allows any."""
-        return list_types(self._schema, self._root)
+        return find_types(self._schema, self._root) or frozenset()
 
     @cached_property
     def texts(self) -> list[str]:
@@ -41,26 +48,30 @@ class Shape:
         return texts if len(texts) == len(values) else []
 
     @cached_property
+    def _whole(self) -> Schema:
+        """The schema with the properties of all its parts."""
+        return resolve_schema(self._schema, self._root)
+
+    @cached_property
     def properties(self) -> Mapping[str, object]:
-        named = resolve_schema(self._schema, self._root).get("properties")
+        named = self._whole.get("properties")
         return named if isinstance(named, dict) else {}
 
     @property
     def items(self) -> Shape:
-        return self._make_part(resolve_schema(self._schema, self._root).get("items"))
+        return Shape(to_schema(self._whole.get("items")), self._root)
 
     @cached_property
     def required(self) -> frozenset[str]:
-        named = resolve_schema(self._schema, self._root).get("required")
-        return frozenset(key for key in named if isinstance(key, str)) if isinstance(named, list) else frozenset()
+        return frozenset(key for key in read_list(self._whole, "required") if isinstance(key, str))
 
     @property
     def is_closed(self) -> bool:
         return self._schema.get("additionalProperties") is False
 
     def child(self, key: str) -> Shape:
-        others = resolve_schema(self._schema, self._root).get("additionalProperties")
-        return self._make_part(self.properties.get(key, others))
+        part = self.properties.get(key, self._whole.get("additionalProperties"))
+        return Shape(to_schema(part), self._root)
 
     def admits(self, kind: str) -> bool:
         """Return whether values of a type may stand here. Null always may: models write it for arguments that they
@@ -82,9 +93,6 @@ class Shape:
             return key
         alike = [name for name in self.properties if name.casefold() == key.casefold() and name not in found]
         return alike[0] if len(alike) == 1 else key
-
-    def _make_part(self, schema: object) -> Shape:
-        return Shape(schema if isinstance(schema, dict) else {}, self._root)
 
 
 ANYTHING = Shape({}, {})

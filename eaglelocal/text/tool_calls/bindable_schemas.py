@@ -12,15 +12,16 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from eaglelocal.core.constraint import MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import Tool
 from eaglelocal.errors import RequestError
+from eaglelocal.text.tool_calls.lenient_literals import dump_json  # escapes of letters could exceed the size limit
 from eaglelocal.text.tool_calls.schema_parts import BOUNDS, KEYWORDS, Schema, iter_all_parts, map_schemas
-from eaglelocal.text.tool_calls.tool_schemas import MAX_QUOTED_CHARS, list_types, read_schema
+from eaglelocal.text.tool_calls.tool_schemas import MAX_QUOTED_CHARS, find_types, read_schema
 
 _DIALECT = re.compile(
     r"http://json-schema\.org/draft-0[3-7]/schema#?|https://json-schema\.org/draft/(2019-09|2020-12)/schema#?"
@@ -32,6 +33,7 @@ INEXACT, OLD, UNCHECKED = "numbers are exact up to 2^53", "it is of an older dra
 _CONTENT = ("contentMediaType", "contentEncoding", "contentSchema")
 _OLD_KEYWORDS = frozenset({"divisibleBy", "disallow", "extends"})
 _UNSUPPORTED = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # lookaround and back-references
+_ANY = re.compile("")
 
 
 def tidy_schema(schema: Schema) -> dict[str, object]:
@@ -72,7 +74,7 @@ def _why_misread(key: str, value: object, one: Schema) -> str:
         num_named = len(required) if isinstance(required, list) else 0
         is_open = one.get("additionalProperties") is not False or "patternProperties" in one
         return "keys could repeat" if is_open and isinstance(value, int) and value > num_named + 1 else ""
-    if key in _CONTENT or (key == "format" and "string" not in (list_types(one) or {"string"})):
+    if key in _CONTENT or (key == "format" and "string" not in (find_types(one, {}) or {"string"})):
         return UNCHECKED
     if key == "enum" and isinstance(value, list):
         return "" if all(map(_keeps_numbers, value)) else INEXACT
@@ -125,7 +127,7 @@ def loosen_tool(tool: Tool) -> Iterator[Tool]:
     if tool.is_strict:
         return
     for schema in _loosen(read_schema(tool)):
-        yield replace(tool, parameters=_json(schema))
+        yield replace(tool, parameters=dump_json(schema))
     yield allow_any_arguments(tool)
 
 
@@ -141,10 +143,10 @@ def loosen_constraint(constraint: Constraint) -> Iterator[Constraint]:
         return
     check_is_kept(schema, "the schema", is_strict=constraint.is_strict)
     tidy = tidy_schema(schema)
-    yield constraint if tidy == schema else replace(constraint, source=_json(tidy))
+    yield constraint if tidy == schema else replace(constraint, source=dump_json(tidy))
     if not constraint.is_strict:
         for less in _loosen(tidy):
-            yield replace(constraint, source=_json(less))
+            yield replace(constraint, source=dump_json(less))
 
 
 def read_constraint_schema(constraint: Constraint) -> dict[str, object] | None:
@@ -180,30 +182,20 @@ def _count_keywords(schema: Schema) -> Counter[str]:
     return counter
 
 
-def _json(schema: Schema) -> str:
-    """Return the schema as JSON with letters unescaped, since escapes could exceed the size limit."""
-    return json.dumps(schema, ensure_ascii=False)
-
-
 def _loosen(schema: Schema) -> Iterator[dict[str, object]]:
     """Yield each looser schema that differs from the one before."""
     last = schema
-    for is_left_out in (_is_unsupported, _is_any):
-        less = _without_patterns(schema, is_left_out)
+    for left_out in (_UNSUPPORTED, _ANY):
+        less = _without_patterns(schema, left_out)
         if less != last:
             yield less
         last = less
 
 
-def _is_unsupported(pattern: object) -> bool:
-    return not isinstance(pattern, str) or bool(_UNSUPPORTED.search(pattern))
+def _without_patterns(schema: Schema, left_out: re.Pattern[str]) -> dict[str, object]:
+    def is_left_out(pattern: object) -> bool:
+        return not isinstance(pattern, str) or left_out.search(pattern) is not None
 
-
-def _is_any(_: object) -> bool:
-    return True
-
-
-def _without_patterns(schema: Schema, is_left_out: Callable[[object], bool]) -> dict[str, object]:
     def change(one: Schema) -> dict[str, object]:
         less = {key: value for key, value in one.items() if key != "pattern" or not is_left_out(value)}
         named = less.get("patternProperties")

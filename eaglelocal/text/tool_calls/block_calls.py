@@ -7,9 +7,9 @@ TaggedCalls). The forms are data (call_forms.py).
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from eaglelocal.core.tools import CallForm, Notation, Tool, ToolCall
 from eaglelocal.text.reasoning.markers import Item, Marker
@@ -18,9 +18,9 @@ from eaglelocal.text.tool_calls.argument_shape import find_tool_name
 from eaglelocal.text.tool_calls.call_forms import CODER, KEYED, OPEN, VALUE, list_bare_openings
 from eaglelocal.text.tool_calls.call_parser import CallBlock
 from eaglelocal.text.tool_calls.json_calls import BY_KEYS, BY_NAME, MAX_HEAD_CHARS, JsonCalls, read_json_calls
-from eaglelocal.text.tool_calls.lenient_literals import Style, UnreadableCall
+from eaglelocal.text.tool_calls.lenient_literals import Style, UnreadableCall, dump_json
 from eaglelocal.text.tool_calls.lenient_values import CLOSERS, FENCE, LenientText, read_only_meaning
-from eaglelocal.text.tool_calls.python_calls import PythonCalls
+from eaglelocal.text.tool_calls.python_calls import read_python_calls
 from eaglelocal.text.tool_calls.tagged_text import TaggedText
 from eaglelocal.text.tool_calls.tool_schemas import has_required
 
@@ -31,32 +31,23 @@ from eaglelocal.text.tool_calls.tool_schemas import has_required
 _BEGIN = re.compile(r"\s*call:\s*(?P<name>[\w./:-]+)\s*\{")
 
 
-class GemmaCalls:
-    """A reader of one call. `problem` says why the last text that began like a call is none."""
+def read_gemma_call(text: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
+    """Return the only call of a text, without an id. Raises UnreadableCall if the text is not a call."""
 
-    def __init__(self, tools: Mapping[str, Tool]) -> None:
-        self._tools, self.problem = tools, ""
-
-    def __call__(self, text: str) -> list[ToolCall] | None:
-        """Return the call, without an id; None if the text is not a call."""
-        try:
-            return [read_only_meaning(text, Style.GEMMA, self._parse)]
-        except UnreadableCall as error:
-            self.problem = str(error)
-            return None
-
-    def _parse(self, reader: LenientText) -> ToolCall:
+    def parse(reader: LenientText) -> list[ToolCall]:
         opening = _BEGIN.match(reader.text)
         if opening is None:
             raise UnreadableCall("")
-        name = find_tool_name(opening["name"], self._tools)
-        arguments, at = reader.read_arguments(opening.end(), self._tools.get(name))
+        name = find_tool_name(opening["name"], tools)
+        arguments, at = reader.read_arguments(opening.end(), tools.get(name))
         reader.finish(at)
-        return ToolCall("", name, arguments)
+        return [ToolCall("", name, arguments)]
+
+    return read_only_meaning(text, Style.GEMMA, parse)
 
 
 # ---- block calls
-ReadCalls = GemmaCalls | PythonCalls | TaggedText
+ReadCalls = Callable[[str], list[ToolCall]]  # raises UnreadableCall for a text that holds no calls
 _JSON = re.compile(r"\{|\[\s*\{")  # the beginning of a block of JSON
 _FENCE_START = re.compile(r"\s*(?:`{0,3}|```\w*\s*)")
 _HEAD = re.compile(r"[\s\w./:`>-]*")
@@ -130,7 +121,7 @@ class BlockCalls:
             self.push(marker.text)
         elif self._is_after_call and (marker.name == form.end or marker.name in form.section):
             if form.ends_turn:
-                self._collector.end_answer()
+                self._collector.is_over = True
         elif marker.name in form.section:
             self._prefix += marker.text
         else:
@@ -181,7 +172,8 @@ class BlockCalls:
         elif self._is_json(block, text):
             self._push_before_json(block, text)
         else:
-            text, rest = split_after_tag(text) if block.lacks_opening else (text, "")
+            end = text.find(">") + 1 if block.lacks_opening else 0  # any tag may end a block without an opening marker
+            text, rest = (text[:end], text[end:]) if end else (text, "")
             block.append(text)
             if not self._may_be_call(block):
                 self._abandon(block)
@@ -209,7 +201,7 @@ class BlockCalls:
         notation = self._form.notation
         if _BEGINNINGS[Notation.TAGS if notation is Notation.JSON else notation].match(beginning) is None:
             return False
-        return not block.lacks_opening or self._tags is None or self._tags.may_continue(beginning)
+        return not block.lacks_opening or self._tags is None or self._tags.reader.may_continue(beginning)
 
     def _push_before_json(self, block: CallBlock, text: str) -> None:
         """Read the name or the id before an object or an array."""
@@ -241,22 +233,15 @@ class BlockCalls:
         self._push_json(self._json, text)
 
     def _push_json(self, json: JsonCalls, text: str) -> None:
-        if not json.push(text):
-            return
-        self._end_json(json)
+        if json.push(text):
+            self._end_json(json)
 
     def _end_json(self, json: JsonCalls) -> None:
         self._block = self._json = None
         self._is_after_call = json.is_call
-        self._note_problem(json.problem)
-        if not json.is_call:
-            self._collector.add_text(json.raw)
+        json.add_rejected(self._form.label)
         if json.rest:
             self._push_outside(json.rest)
-
-    def _note_problem(self, problem: str) -> None:
-        if problem:
-            self._collector.note_unread(f"{self._form.label}: {problem}")
 
     # ---- its end
     def _end_marked(self, block: CallBlock) -> bool:
@@ -272,9 +257,11 @@ class BlockCalls:
         text = body[fence.end() :].rstrip().removesuffix("```") if fence and fence[0].strip() else body
         if (self._form.notation is not Notation.JSON or text is not body) and _JSON.match(text.lstrip()):
             return read_json_calls(text.strip(), self._tools)
-        calls = self._read(text)
-        self._problem = self._problem or self._read.problem
-        return calls
+        try:
+            return self._read(text)
+        except UnreadableCall as error:
+            self._problem = self._problem or str(error)
+            return None
 
     def _emit_calls(self, calls: list[ToolCall]) -> None:
         if self._tags is not None:
@@ -299,30 +286,24 @@ class BlockCalls:
             return
         if self._tags is not None:
             self._tags.close(block.body)
-        self._note_problem(self._problem)
+        self._collector.note_unread(self._form.label, self._problem)
         self._abandon(block)
 
     def _abandon(self, block: CallBlock) -> None:
         """End the block as text, unless parts of a call were emitted already."""
         self._block = self._json = None
-        self._is_after_call = self._tags is not None and self._tags.num_emitted > 0
+        self._is_after_call = self._tags is not None and bool(self._tags.emitted)
         if not self._is_after_call:
             self._collector.add_text(block.raw)
-
-
-def split_after_tag(text: str) -> tuple[str, str]:
-    """Split the text after its first tag, because any tag may end a block that has no opening marker."""
-    end = text.find(">") + 1 or len(text)
-    return text[:end], text[end:]
 
 
 def make_reader(form: CallForm, tools: dict[str, Tool]) -> ReadCalls:
     """Return the reader for blocks that are not JSON."""
     match form.notation:
         case Notation.PYTHON:
-            return PythonCalls(tools)
+            return partial(read_python_calls, tools=tools)
         case Notation.GEMMA:
-            return GemmaCalls(tools)
+            return partial(read_gemma_call, tools=tools)
     # a model trained on Hermes' form may still use Qwen Coder's
     return TaggedText(form if form.notation is Notation.TAGS else CODER, tools)
 
@@ -335,32 +316,23 @@ class TaggedCalls:
     """An emitter of the calls of one block."""
 
     def __init__(self, collector: AnswerCollector, reader: TaggedText) -> None:
-        self._collector, self._reader = collector, reader
-        self._emitted: list[str] = []  # the emitted arguments of each call
+        self._collector, self.reader = collector, reader
+        self.emitted: list[str] = []  # the emitted arguments of each call; the last one may be partial
         self._is_open = False  # the last of them may get more
         self._num_read = 0  # characters
         self._value_at = self._text_at = -1  # an unfinished string: where it begins, and up to where it is emitted
 
-    @property
-    def num_emitted(self) -> int:
-        """The number of emitted calls; the last one may be partial."""
-        return len(self._emitted)
-
-    def may_continue(self, body: str) -> bool:
-        """Return whether arguments, or a call's end, can follow the tag that begins it."""
-        return self._reader.may_continue(body)
-
     def emit_certain(self, body: str) -> None:
         """Emit the parts of calls that are certain so far."""
         num_read, self._num_read = self._num_read, len(body)
-        if self._reader.has_new_tag(body, num_read):
-            partial = self._reader.read_partial(body)
+        if self.reader.has_new_tag(body, num_read):
+            partial = self.reader.read_partial(body)
             for index, (call, is_complete) in enumerate(partial.calls):
                 self._emit_call(index, call, is_complete)
             self._value_at, self._text_at = partial.value_at, partial.text_at
         elif self._value_at >= 0:
-            more, self._text_at = self._reader.read_more(body, self._value_at, self._text_at)
-            self._emit_arguments(json.dumps(more, ensure_ascii=False)[1:-1])
+            more, self._text_at = self.reader.read_more(body, self._value_at, self._text_at)
+            self._emit_arguments(dump_json(more)[1:-1])
 
     def end(self, calls: list[ToolCall]) -> None:
         """End the block, whose calls these are, and emit the rest of them."""
@@ -369,23 +341,23 @@ class TaggedCalls:
 
     def close(self, body: str) -> None:
         """End the block without its closing tags. The last call may still be complete."""
-        if self._is_open and self._reader.lacks_only_end_tag(body):
+        if self._is_open and self.reader.lacks_only_end_tag(body):
             self._collector.add_arguments("}")
             self._collector.end_call()
             self._is_open = False
 
     def _emit_call(self, index: int, call: ToolCall, is_complete: bool) -> None:
-        if index == len(self._emitted):
+        if index == len(self.emitted):
             self._collector.begin_call(call.name)
-            self._emitted.append("")
+            self.emitted.append("")
             self._is_open = True
-        elif index < len(self._emitted) - 1 or not self._is_open:
+        elif index < len(self.emitted) - 1 or not self._is_open:
             return
-        self._emit_arguments(call.arguments.removeprefix(self._emitted[index]))
+        self._emit_arguments(call.arguments.removeprefix(self.emitted[index]))
         if is_complete:
             self._collector.end_call()
             self._is_open = False
 
     def _emit_arguments(self, arguments: str) -> None:
-        self._emitted[-1] += arguments
+        self.emitted[-1] += arguments
         self._collector.add_arguments(arguments)

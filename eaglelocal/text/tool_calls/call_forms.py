@@ -1,15 +1,16 @@
-"""The forms in which model families write calls: data, used by the parsers and by the grammars that bind calls.
+"""The forms in which model families write calls: data, used by the parsers, the writer and the grammars of calls.
 
 In `call`, `around`, `tags` and `value` white space is as models write it; parsers accept any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from eaglelocal.core.tools import CallForm, MessageHeaders, Notation, Tool
 from eaglelocal.text.reasoning import harmony_parser as harmony
+from eaglelocal.text.tool_calls.lenient_literals import dump_json
 from eaglelocal.text.tool_calls.lenient_values import GEMMA_QUOTE
 
 ARGS, NAME, KEY, VALUE, IS_TEXT = "«args»", "«name»", "«key»", "«value»", "«is_text»"
@@ -18,6 +19,12 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 OBJECT = f'{{"name": "{NAME}", "arguments": {ARGS}}}'
 KEYED = f'{{"{NAME}": {ARGS}}}'
 LIST = ("[", ", ", "]")
+EACH_ON_A_LINE = ("", "\n", "")
+
+
+def _make_wrapped(label: str, notation: Notation, begin: str, call: str, end: str = "") -> CallForm:
+    """Return a form with each call between two markers."""
+    return CallForm(label=label, notation=notation, call=f"{begin}{call}{end}", begin=begin, end=end)
 
 
 def _make_listed(label: str, begin: str, end: str, call: str = OBJECT, array: tuple[str, str, str] = LIST) -> CallForm:
@@ -28,11 +35,8 @@ def _make_listed(label: str, begin: str, end: str, call: str = OBJECT, array: tu
 
 def _make_tagged(label: str, begin: str, end: str, tags: tuple[str, str], value: str) -> CallForm:
     """Return a form with one call per block, its arguments as text between tags."""
-    call = f"{begin}\n{tags[0]}\n{ARGS}{tags[1]}\n{end}"
-    return CallForm(
-        label=label, notation=Notation.TAGS, call=call, around=("", "\n", ""), begin=begin, end=end, tags=tags,
-        value=value,
-    )  # fmt: skip
+    form = _make_wrapped(label, Notation.TAGS, begin, f"\n{tags[0]}\n{ARGS}{tags[1]}\n", end)
+    return replace(form, around=EACH_ON_A_LINE, tags=tags, value=value)
 
 
 def _make_invoked(label: str, begin: str, end: str, prefix: str = "", is_text: str = "") -> CallForm:
@@ -45,10 +49,7 @@ def _make_invoked(label: str, begin: str, end: str, prefix: str = "", is_text: s
     )
 
 
-HERMES = CallForm(
-    label="hermes", notation=Notation.JSON, call=f"{OPEN}\n{OBJECT}\n{CLOSE}", around=("", "\n", ""), begin=OPEN,
-    end=CLOSE,
-)  # fmt: skip
+HERMES = replace(_make_wrapped("hermes", Notation.JSON, OPEN, f"\n{OBJECT}\n", CLOSE), around=EACH_ON_A_LINE)
 CODER = _make_tagged(
     "coder", OPEN, CLOSE, (f"<function={NAME}>", "</function>"), f"<parameter={KEY}>\n{VALUE}\n</parameter>\n"
 )
@@ -56,39 +57,35 @@ SEED = _make_tagged(
     "seed", "<seed:tool_call>", "</seed:tool_call>", (f"<function={NAME}>", "</function>"),
     f"<parameter={KEY}>{VALUE}</parameter>\n",
 )  # fmt: skip
-GLM = CallForm(
-    label="glm",
-    notation=Notation.TAGS,
-    call=f"{OPEN}{NAME}\n{ARGS}{CLOSE}",
-    around=("", "\n", ""),
-    begin=OPEN,
-    end=CLOSE,
+GLM = replace(
+    _make_wrapped("glm", Notation.TAGS, OPEN, f"{NAME}\n{ARGS}", CLOSE),
+    around=EACH_ON_A_LINE,
     inside=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     tags=(NAME, ""),
     value=f"<arg_key>{KEY}</arg_key>\n<arg_value>{VALUE}</arg_value>\n",
 )
 _OPEN_SOURCE = ":opensource"  # a suffix of each of Hy3's tags
-HY = CallForm(
-    label="hy",
-    notation=Notation.TAGS,
-    call=f"<tool_call{_OPEN_SOURCE}>{NAME}<tool_sep{_OPEN_SOURCE}>\n{ARGS}</tool_call{_OPEN_SOURCE}>",
-    around=(f"<tool_calls{_OPEN_SOURCE}>\n", "\n", f"\n</tool_calls{_OPEN_SOURCE}>"),
-    begin=f"<tool_call{_OPEN_SOURCE}>",
-    end=f"</tool_call{_OPEN_SOURCE}>",
-    inside=(
-        f"<tool_sep{_OPEN_SOURCE}>",
-        *(f"<{slash}arg_{part}{_OPEN_SOURCE}>" for part in ("key", "value") for slash in ("", "/")),
+HY = replace(
+    _make_wrapped(
+        "hy",
+        Notation.TAGS,
+        f"<tool_call{_OPEN_SOURCE}>",
+        f"{NAME}<tool_sep{_OPEN_SOURCE}>\n{ARGS}",
+        f"</tool_call{_OPEN_SOURCE}>",
     ),
+    around=(f"<tool_calls{_OPEN_SOURCE}>\n", "\n", f"\n</tool_calls{_OPEN_SOURCE}>"),
+    inside=(f"<tool_sep{_OPEN_SOURCE}>", *(mark.replace(">", f"{_OPEN_SOURCE}>") for mark in GLM.inside)),
     section=(f"<tool_calls{_OPEN_SOURCE}>", f"</tool_calls{_OPEN_SOURCE}>"),
     tags=(f"{NAME}<tool_sep{_OPEN_SOURCE}>", ""),
-    value=f"<arg_key{_OPEN_SOURCE}>{KEY}</arg_key{_OPEN_SOURCE}>\n"
-    f"<arg_value{_OPEN_SOURCE}>{VALUE}</arg_value{_OPEN_SOURCE}>\n",
+    value=GLM.value.replace(">", f"{_OPEN_SOURCE}>"),
 )
-MINICPM = CallForm(
-    label="minicpm", notation=Notation.TAGS, call=f'<function name="{NAME}">{ARGS}</function>', around=("", "\n", ""),
-    begin='<function name="', end="</function>", tags=(f'{NAME}">', ""), value=f'<param name="{KEY}">{VALUE}</param>',
+MINICPM = replace(
+    _make_wrapped("minicpm", Notation.TAGS, '<function name="', f'{NAME}">{ARGS}', "</function>"),
+    around=EACH_ON_A_LINE,
+    tags=(f'{NAME}">', ""),
+    value=f'<param name="{KEY}">{VALUE}</param>',
     quotes=("<![CDATA[", "]]>"),
-)  # fmt: skip
+)
 MINIMAX = _make_invoked("minimax", "<minimax:tool_call>", "</minimax:tool_call>")
 DSML, DSML_TOOLS = (
     _make_invoked(label, f"<｜DSML｜{word}>", f"</｜DSML｜{word}>", "｜DSML｜", f' string="{IS_TEXT}"')
@@ -98,37 +95,31 @@ LLAMA = CallForm(
     label="llama", notation=Notation.BARE, call=f'{{"name": "{NAME}", "parameters": {ARGS}}}', begin="<|python_tag|>",
     is_one_call=True,
 )  # fmt: skip
-LLAMA_4 = CallForm(
-    label="llama_4", notation=Notation.BARE, call=LLAMA.call, begin="<|python_start|>", end="<|python_end|>",
-    is_one_call=True,
-)  # fmt: skip
-LLAMA_4_PYTHON = CallForm(
-    label="llama_4_python", notation=Notation.BARE, call=f"{NAME}({ARGS})", around=LIST, begin="<|python_start|>",
-    end="<|python_end|>",
-)  # fmt: skip
-MISTRAL = CallForm(
-    label="mistral",
-    notation=Notation.JSON,
-    call=f"{OBJECT[:-1]}{MAYBE_ID}}}",
-    around=("[TOOL_CALLS][", ", ", "]"),
-    begin="[TOOL_CALLS]",
+LLAMA_4 = replace(LLAMA, label="llama_4", begin="<|python_start|>", end="<|python_end|>")
+LLAMA_4_PYTHON = replace(LLAMA_4, label="llama_4_python", call=f"{NAME}({ARGS})", around=LIST, is_one_call=False)
+MISTRAL = replace(
+    _make_listed("mistral", "[TOOL_CALLS]", "", f"{OBJECT[:-1]}{MAYBE_ID}}}"),
     inside=("[ARGS]", "[CALL_ID]"),
     head=r"\s*+(?P<name>[\w./:-]++)\s*+(\[CALL_ID\]\s*+(?P<id>\w++)\s*+)?(\[ARGS\])?\s*+",
     has_short_ids=True,
 )
-MISTRAL_IDS = CallForm(
-    label="mistral_ids", notation=Notation.JSON, call=f"[TOOL_CALLS]{NAME}[CALL_ID]{SHORT_ID}[ARGS]{ARGS}",
-    begin="[TOOL_CALLS]", inside=("[ARGS]", "[CALL_ID]"), head=MISTRAL.head, has_short_ids=True,
-)  # fmt: skip
+MISTRAL_IDS = replace(
+    MISTRAL,
+    label="mistral_ids",
+    call=f"[TOOL_CALLS]{NAME}[CALL_ID]{SHORT_ID}[ARGS]{ARGS}",
+    around=("", "", ""),
+)
 MISTRAL_ARGS = replace(MISTRAL_IDS, label="mistral_args", call=f"[TOOL_CALLS]{NAME}[ARGS]{ARGS}")
 _SEP = "<｜tool▁sep｜>"
-DEEPSEEK = CallForm(  # V3, R1
-    label="deepseek",
-    notation=Notation.JSON,
-    call=f"<｜tool▁call▁begin｜>function{_SEP}{NAME}\n```json\n{ARGS}\n```<｜tool▁call▁end｜>",
+DEEPSEEK = replace(  # V3, R1
+    _make_wrapped(
+        "deepseek",
+        Notation.JSON,
+        "<｜tool▁call▁begin｜>",
+        f"function{_SEP}{NAME}\n```json\n{ARGS}\n```",
+        "<｜tool▁call▁end｜>",
+    ),
     around=("<｜tool▁calls▁begin｜>", "\n", "<｜tool▁calls▁end｜>"),
-    begin="<｜tool▁call▁begin｜>",
-    end="<｜tool▁call▁end｜>",
     inside=(_SEP,),
     section=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
     head=rf"\s*+(function\s*+{_SEP})?\s*+(?P<name>[\w./:-]++)\s*+({_SEP}|```json)?\s*+",
@@ -163,14 +154,11 @@ SOLAR = CallForm(
     head=r"\s*+(?P<id>[\w-]++)\s*+<\|tool_call:name\|>\s*+(?P<name>[\w./:-]++)\s*+<\|tool_call:args\|>\s*+",
     headers=MessageHeaders("<|think|>", "<|content|>", "<|content|>", "<|end|><|begin|>assistant", ("<|flush|>",)),
 )
-FUNCTIONARY = CallForm(
-    label="functionary", notation=Notation.JSON, call=f"<function={NAME}>{ARGS}</function>", begin="<function=",
-    end="</function>", head=r"\s*+(?P<name>[\w./:-]++)>\s*+",
-)  # fmt: skip
-PHI = CallForm(
-    label="phi", notation=Notation.JSON, call=f"<|tool_call|>{OBJECT}<|/tool_call|>", begin="<|tool_call|>",
-    end="<|/tool_call|>",
-)  # fmt: skip
+FUNCTIONARY = replace(
+    _make_wrapped("functionary", Notation.JSON, "<function=", f"{NAME}>{ARGS}", "</function>"),
+    head=r"\s*+(?P<name>[\w./:-]++)>\s*+",
+)
+PHI = _make_wrapped("phi", Notation.JSON, "<|tool_call|>", OBJECT, "<|/tool_call|>")
 GRANITE = _make_listed("granite", "<|tool_call|>", "")
 NEMOTRON = _make_listed("nemotron", "<TOOLCALL>", "</TOOLCALL>")
 LISTED = _make_listed("listed", "<tool_calls>", "</tool_calls>")
@@ -179,33 +167,26 @@ COMMAND = _make_listed(
     f'{{"tool_call_id": "{INDEX}", "tool_name": "{NAME}", "parameters": {ARGS}}}', ("[\n    ", ",\n    ", "\n]"),
 )  # fmt: skip
 APERTUS = replace(_make_listed("apertus", "<|tools_prefix|>", "<|tools_suffix|>", KEYED), ends_turn=True)
-LFM = CallForm(
-    label="lfm", notation=Notation.PYTHON, call=f"{NAME}({ARGS})",
-    around=("<|tool_call_start|>[", ", ", "]<|tool_call_end|>"), begin="<|tool_call_start|>", end="<|tool_call_end|>",
-)  # fmt: skip
-OLMO = CallForm(
-    label="olmo", notation=Notation.PYTHON, call=f"{NAME}({ARGS})",
-    around=("<function_calls>\n", "\n", "\n</function_calls>"), begin="<function_calls>", end="</function_calls>",
-)  # fmt: skip
-GIGACHAT = CallForm(
-    label="gigachat", notation=Notation.JSON, call=f"<|function_call|>{OBJECT}", begin="<|function_call|>",
-    is_one_call=True,
-)  # fmt: skip
-GEMMA = CallForm(
-    label="gemma", notation=Notation.GEMMA, call=f"<|tool_call>call:{NAME}{ARGS}<tool_call|>", begin="<|tool_call>",
-    end="<tool_call|>", inside=(GEMMA_QUOTE,), section=("<|tool_response>",),
-)  # fmt: skip
+LFM = replace(
+    _make_listed("lfm", "<|tool_call_start|>", "<|tool_call_end|>", f"{NAME}({ARGS})"), notation=Notation.PYTHON
+)
+OLMO = replace(
+    _make_listed("olmo", "<function_calls>", "</function_calls>", f"{NAME}({ARGS})", ("\n", "\n", "\n")),
+    notation=Notation.PYTHON,
+)
+GIGACHAT = replace(_make_wrapped("gigachat", Notation.JSON, "<|function_call|>", OBJECT), is_one_call=True)
+GEMMA = replace(
+    _make_wrapped("gemma", Notation.GEMMA, "<|tool_call>", f"call:{NAME}{ARGS}", "<tool_call|>"),
+    inside=(GEMMA_QUOTE,),
+    section=("<|tool_response>",),
+)
 _ATEM = _make_invoked("muse", "<atem:function_calls>", "</atem:function_calls>", "atem:")
 MUSE = replace(  # each call is a message to its tool
     _ATEM,
     call=f" to={NAME}<|message|>{_ATEM.around[0]}{_ATEM.call}{_ATEM.end}",
     around=("", "<|eom|><|start|>assistant", ""),
     headers=MessageHeaders(
-        reasoning=" to=self<|message|>",
-        text=" to=user<|message|>",
-        preamble=" to=user<|message|>",
-        next_header="<|eom|><|start|>assistant",
-        ends=("<|eot|>",),
+        " to=self<|message|>", " to=user<|message|>", " to=user<|message|>", "<|eom|><|start|>assistant", ("<|eot|>",)
     ),
 )
 HARMONY = CallForm(
@@ -229,3 +210,65 @@ def list_bare_openings(form: CallForm, tools: Sequence[Tool]) -> tuple[str, ...]
     if form.notation is not Notation.TAGS or form.tags[0].startswith(NAME):
         return ()
     return tuple(form.tags[0].replace(NAME, tool.name) for tool in tools)
+
+
+# ---- call writer: calls in a family's form, for templates that do not show the calls of earlier turns
+Arguments = Mapping[str, object]
+
+
+def write_calls(form: CallForm, calls: Sequence[tuple[str, Arguments]]) -> str:
+    """Return the text of an answer that makes these calls, given as (name, arguments)."""
+    first, joint, last = form.around
+    return first + joint.join(_write_call(form, index, *call) for index, call in enumerate(calls)) + last
+
+
+def _write_call(form: CallForm, index: int, name: str, arguments: Arguments) -> str:
+    fields = {NAME: name, INDEX: str(index), ID: f"call_{index}", SHORT_ID: f"{index:09}", MAYBE_ID: ""}
+    before, after = (_fill(part, fields) for part in form.call.split(ARGS))
+    return before + _write_arguments(form, arguments) + after
+
+
+def _fill(text: str, fields: Mapping[str, str]) -> str:
+    for field, value in fields.items():
+        text = text.replace(field, value)
+    return text
+
+
+def _write_arguments(form: CallForm, arguments: Arguments) -> str:
+    match form.notation:
+        case Notation.TAGS:
+            return "".join(_write_tag(form, key, value) for key, value in arguments.items())
+        case Notation.GEMMA:
+            return _write_gemma(arguments)
+        case _ if form.call.endswith(f"({ARGS})"):
+            return ", ".join(f"{key}={_write_python(value)}" for key, value in arguments.items())
+    return dump_json(arguments)
+
+
+def _write_tag(form: CallForm, key: str, value: object) -> str:
+    text = value if isinstance(value, str) else dump_json(value)
+    is_text = "true" if isinstance(value, str) else "false"
+    before, after = form.value.split(VALUE)
+    return before.replace(KEY, key).replace(IS_TEXT, is_text) + text + after
+
+
+def _write_gemma(value: object) -> str:
+    match value:
+        case str():
+            return f"{GEMMA_QUOTE}{value}{GEMMA_QUOTE}"
+        case Mapping():
+            return "{" + ",".join(f"{key}:{_write_gemma(value[key])}" for key in sorted(value, key=str.lower)) + "}"
+        case list():
+            return "[" + ",".join(map(_write_gemma, value)) + "]"
+    return dump_json(value)
+
+
+def _write_python(value: object) -> str:
+    match value:
+        case True | False | None:
+            return str(value)
+        case Mapping():
+            return "{" + ", ".join(f"{dump_json(key)}: {_write_python(one)}" for key, one in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(_write_python, value)) + "]"
+    return dump_json(value)

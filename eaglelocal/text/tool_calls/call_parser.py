@@ -14,7 +14,8 @@ from eaglelocal.core.tools import CallForm, Tool
 from eaglelocal.text.reasoning.markers import Item, Marker
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
 from eaglelocal.text.tool_calls.json_calls import JsonCalls
-from eaglelocal.text.tool_calls.python_calls import PythonCalls
+from eaglelocal.text.tool_calls.lenient_literals import UnreadableCall
+from eaglelocal.text.tool_calls.python_calls import read_python_calls
 
 
 class CallParser(Protocol):
@@ -66,10 +67,6 @@ class CallBlock:
         self.raw += marker.text
         self.body += marker.name
 
-    def skip(self, space: str) -> None:
-        """Append white space that is not part of the text."""
-        self.raw += space
-
 
 class BareCalls:
     """A parser of {"name": .., "parameters": {..}} at the beginning or after <|python_tag|>; more after semicolons.
@@ -81,7 +78,6 @@ class BareCalls:
     def __init__(self, collector: AnswerCollector, form: CallForm, tools: tuple[Tool, ...]) -> None:
         self._collector, self._closing, self._label = collector, form.end, form.label
         self._tools = {tool.name: tool for tool in tools}
-        self._python = PythonCalls(self._tools)
         names = "|".join(re.escape(name) for name in sorted(self._tools))
         self._python_start = re.compile(rf"\[\s*(?:[\w.:/-]*[.:/])?(?:{names})\s*\(")
         self._max_start_chars = max(map(len, self._tools), default=0) + 64
@@ -109,7 +105,6 @@ class BareCalls:
             json.close(is_cut=is_cut)
             self._end_object(json)
         elif block is not None and not self._emit_list(block):
-            self._note_problem(self._python.problem)
             self._collector.add_text(block.raw)
 
     def _push_marker(self, marker: Marker) -> None:
@@ -129,7 +124,7 @@ class BareCalls:
             self._collector.add_text(block.raw + text)
             self._block = None
             return
-        block.skip(space)
+        block.raw += space
         if bracket is None:
             return
         if bracket[0] == "[":
@@ -149,13 +144,7 @@ class BareCalls:
 
     def _end_object(self, json: JsonCalls) -> None:
         self._is_after_call = json.is_call
-        self._note_problem(json.problem)
-        if not json.is_call:
-            self._collector.add_text(json.raw)
-
-    def _note_problem(self, problem: str) -> None:
-        if problem:
-            self._collector.note_unread(f"{self._label}: {problem}")
+        json.add_rejected(self._label)
 
     def _push_list(self, block: CallBlock, text: str) -> None:
         """Collect a list up to its end, once it has begun with a call of an offered tool."""
@@ -165,8 +154,14 @@ class BareCalls:
             self._block = None
 
     def _emit_list(self, block: CallBlock) -> bool:
-        calls = self._python(block.body) if self._python_start.match(block.body) else None
-        if calls is None or any(call.name not in self._tools for call in calls):
+        if not self._python_start.match(block.body):
+            return False
+        try:
+            calls = read_python_calls(block.body, self._tools)
+        except UnreadableCall as error:
+            self._collector.note_unread(self._label, str(error))
+            return False
+        if any(call.name not in self._tools for call in calls):
             return False
         self._collector.add_calls(calls)
         self._is_after_call = True

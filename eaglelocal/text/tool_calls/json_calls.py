@@ -189,6 +189,12 @@ class JsonCalls:
             self._collector.end_call()  # it stays as it is: emitted parts are never withdrawn
         return self.is_call
 
+    def add_rejected(self, label: str) -> None:
+        """Add a value that is not a call as text, and note why it is none."""
+        self._collector.note_unread(label, self.problem)
+        if not self.is_call:
+            self._collector.add_text(self.raw)
+
     @property
     def _num_begun(self) -> int:
         """The number of emitted calls; the last one may be partial."""
@@ -233,7 +239,10 @@ class JsonCalls:
         return False
 
     def _begin_call(self) -> bool:
-        found = self._find_named_call() if self._named else self._find_head()
+        if self._named is not None:
+            found = (self._named, 0, 0) if _OBJECT.match(self._body) else None
+        else:
+            found = self._find_head()
         if found is None:
             return False
         call, start, self._at = found
@@ -244,9 +253,6 @@ class JsonCalls:
         self._certain, self._held = CertainArguments(Shape.of_tool(tool)), ""
         self._state, self._inner = JsonState.ARGUMENTS, JsonReader()
         return True
-
-    def _find_named_call(self) -> tuple[ToolCall, int, int] | None:
-        return (self._named, 0, 0) if self._named and _OBJECT.match(self._body) else None
 
     def _find_head(self) -> tuple[ToolCall, int, int] | None:
         """Return the call whose arguments begin, its index and the index of its arguments; None if none begins yet."""
@@ -335,7 +341,7 @@ class JsonCalls:
 
     def _read_element(self, text: str) -> ToolCall | None:
         call = self._keys.read(text)
-        if call is None or not is_json(text):
+        if call is None:
             return None
         shape = Shape.of_tool(self._tools.get(find_tool_name(call.name, self._tools)))
         outside = [key for key in read_members(text) or () if key in shape.properties and key not in _MEMBERS]

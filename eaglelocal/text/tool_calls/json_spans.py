@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 
 from eaglelocal.core.json_text import read_json
 
@@ -89,10 +90,10 @@ def _complete_escape(char: str) -> str:
     return "u0027" if char == "'" else f"\\{char}"
 
 
-def is_json(text: str) -> bool:
-    """Return whether a text is one JSON value."""
+def is_json(text: str, *, is_finite: bool = False) -> bool:
+    """Return whether a text is one JSON value; with `is_finite`, 1e999 is none."""
     try:
-        read_json(text)
+        read_json(text, is_finite=is_finite)
     except ValueError:
         return False
     return True
@@ -100,32 +101,28 @@ def is_json(text: str) -> bool:
 
 def read_members(text: str) -> dict[str, str] | None:
     """Return the members of an object, values as written; None if the text is not a JSON object."""
-    if not text.lstrip().startswith("{") or not is_json(text):
-        return None
-    found: dict[str, str] = {}
-    at = skip_space(text, text.index("{") + 1)
-    while text[at] != "}":
-        key, at = _DECODER.raw_decode(text, at)
-        start = skip_space(text, skip_space(text, at) + 1)  # after the colon
-        _, end = _DECODER.raw_decode(text, start)
-        found[key] = text[start:end]
-        at = skip_space(text, end)
-        at = skip_space(text, at + 1) if text[at] == "," else at
-    return found
+    return dict(_iter_parts(text)) if text.lstrip().startswith("{") and is_json(text) else None
 
 
 def read_elements(text: str) -> list[str] | None:
     """Return the elements of an array, as written; None if the text is not a JSON array."""
-    if not text.lstrip().startswith("[") or not is_json(text):
-        return None
-    found: list[str] = []
-    at = skip_space(text, text.index("[") + 1)
-    while text[at] != "]":
+    return [part for _, part in _iter_parts(text)] if text.lstrip().startswith("[") and is_json(text) else None
+
+
+def _iter_parts(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a JSON object or array, each with its key; an array's have none."""
+    at = skip_space(text, 0)
+    is_object = text[at] == "{"
+    at = skip_space(text, at + 1)
+    while text[at] not in "]}":
+        key = ""
+        if is_object:
+            key, at = _DECODER.raw_decode(text, at)
+            at = skip_space(text, skip_space(text, at) + 1)  # after the colon
         _, end = _DECODER.raw_decode(text, at)
-        found.append(text[at:end])
+        yield key, text[at:end]
         at = skip_space(text, end)
         at = skip_space(text, at + 1) if text[at] == "," else at
-    return found
 
 
 def skip_space(text: str, at: int) -> int:

@@ -12,7 +12,8 @@ from enum import Enum
 
 from eaglelocal.core.json_text import read_json
 from eaglelocal.text.tool_calls.argument_shape import Shape
-from eaglelocal.text.tool_calls.json_spans import ONLY_PYTHON_ESCAPES
+from eaglelocal.text.tool_calls.json_spans import ONLY_PYTHON_ESCAPES, is_json
+from eaglelocal.text.tool_calls.tool_schemas import name_type
 
 _NUMBER = re.compile(r"(?P<sign>[+-]?)(?=\.?\d)0*+(?P<whole>\d*)(?P<part>\.\d*)?(?P<exponent>[eE][+-]?\d+)?")
 _PYTHON_NUMBER = re.compile(r"[+-]?[\d.][\w.+-]*")
@@ -24,7 +25,6 @@ _STRINGS = re.compile(
     r"([\"'`])(?:\\.|(?!\1)[^\\])*+\1|[“”](?:\\.|[^\\“”])*+[“”]|[‘’](?:\\.|[^\\‘’])*+[‘’]|\\.", re.DOTALL
 )
 _OTHER_OPERATORS = re.compile(r"\|\||&&|\?\?|\.+")  # of other languages than Python
-_KINDS = {bool: "boolean", int: "integer", float: "number", str: "string", dict: "object", list: "array"}
 
 
 class Style(Enum):
@@ -91,7 +91,7 @@ def read_word(word: str, shape: Shape, style: Style) -> str | None:
         if "null" in types:
             return "null"
         raise UnreadableCall("a word may be a literal or a string")
-    if _is_finite_json(word):
+    if is_json(word, is_finite=True):
         return None if shape.is_text_for(find_kind(word)) else word
     if types == {"string"}:
         return None
@@ -116,7 +116,7 @@ def _read_number(word: str, style: Style, *, may_pad: bool) -> str | None:
     if found and may_pad:
         sign, part = found["sign"].replace("+", ""), found["part"] or ""
         number = f"{sign}{found['whole'] or '0'}{part + '0' if part == '.' else part}{found['exponent'] or ''}"
-        return number if _is_finite_json(number) else None
+        return number if is_json(number, is_finite=True) else None
     if style is Style.PYTHON and _PYTHON_NUMBER.fullmatch(word):
         try:
             value = ast.literal_eval(word)
@@ -126,14 +126,6 @@ def _read_number(word: str, style: Style, *, may_pad: bool) -> str | None:
     return None
 
 
-def _is_finite_json(word: str) -> bool:
-    try:
-        read_json(word, is_finite=True)
-    except ValueError:
-        return False
-    return True
-
-
 def find_kind(text: str) -> str:
     """Return the type of a JSON text."""
-    return _KINDS.get(type(read_json(text)), "null")
+    return name_type(read_json(text))

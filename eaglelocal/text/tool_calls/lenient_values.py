@@ -11,7 +11,6 @@ text, in which parts that were JSON stay as written.
 from __future__ import annotations
 
 import bisect
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
@@ -176,25 +175,15 @@ class LenientText:
 
     # ---- objects and arrays
     def _read_members(
-        self,
-        at: int,
-        shape: Shape,
-        close: str,
-        depth: int,
-        find_shape: FindShape | None = None,
+        self, at: int, shape: Shape, close: str, depth: int, find_shape: FindShape | None = None
     ) -> tuple[str, dict[str, str], int]:
         """Return the object as JSON, its members, and the index after it. `depth`: 0 for the arguments themselves."""
         parts, found, unnamed = ["{"], dict[str, str](), list[str]()
         while True:
-            at = self._copy_space(at, parts)
-            if (end := self._find_end(at, close, len(found), depth)) is not None:
+            at, is_end = self._find_part(at, parts, close, len(found) + len(unnamed), depth)
+            if is_end:
                 break
-            if found or unnamed:
-                at, comma = self._skip_comma(at, parts)
-                if (end := self._find_end(at, close, len(found), depth)) is not None:
-                    break
-                parts.append(comma)
-            key_at, key = at, self._read_key(at)
+            key = self._read_key(at)
             if key is None:
                 if depth or close != ")" or found:
                     raise UnreadableCall("an argument has no name")
@@ -205,34 +194,45 @@ class LenientText:
             name = shape.find_key(name, found)
             if name in found or (self._choices is not None and shape.is_closed and name not in shape.properties):
                 raise UnreadableCall("an argument is named twice, or is unknown")
-            verbatim = self.text[key_at:at]
-            parts.append(verbatim if verbatim == json.dumps(name, ensure_ascii=False) else dump_json(name))
+            parts.append(dump_json(name))
             at = self._skip_separator(at, parts)
             child = shape if depth == 0 and shape.is_wrapper(name) else shape.child(name)
             value, at = self.read_value(at, find_shape(name, found) if find_shape else child, depth + 1)
             parts.append(value)
             found[name] = value
         if unnamed:
-            parts, found = _join_unnamed(_assign(unnamed, shape, found), found)
-        return "".join(parts) + "}", found, end
+            found = {**_assign(unnamed, shape, found), **found}
+            parts = ["{" + ", ".join(f"{dump_json(name)}: {value}" for name, value in found.items())]
+        return "".join(parts) + "}", found, at
 
     def _read_items(
         self, at: int, close: str, depth: int, read_item: Callable[[int], tuple[str, int]]
     ) -> tuple[str, int]:
         parts, size = ["["], 0
         while True:
-            at = self._copy_space(at, parts)
-            if (end := self._find_end(at, close, size, depth)) is not None:
-                break
-            if size:
-                at, comma = self._skip_comma(at, parts)
-                if (end := self._find_end(at, close, size, depth)) is not None:
-                    break
-                parts.append(comma)
+            at, is_end = self._find_part(at, parts, close, size, depth)
+            if is_end:
+                return "".join(parts) + "]", at
             item, at = read_item(at)
             parts.append(item)
             size += 1
-        return "".join(parts) + "]", end
+
+    def _find_part(self, at: int, parts: list[str], close: str, size: int, depth: int) -> tuple[int, bool]:
+        """Return the index of the next part of an object or array that has `size` parts, or the index after its end."""
+        end = skip_space(self.text, at)
+        if self.style is Style.JSON:
+            parts.append(self.text[at:end])
+        if (after := self._find_end(end, close, size, depth)) is not None:
+            return after, True
+        if not size:
+            return end, False
+        if not self.text.startswith(",", end):
+            raise UnreadableCall("there is no comma between two parts")
+        at, end = end, skip_space(self.text, end + 1)
+        if (after := self._find_end(end, close, size, depth)) is not None:
+            return after, True
+        parts.append(self.text[at:end] if self.style is Style.JSON else ", ")
+        return end, False
 
     def _find_end(self, at: int, close: str, size: int, depth: int) -> int | None:
         """Return the index after an object or array that ends at `at`; None if it goes on."""
@@ -254,19 +254,6 @@ class LenientText:
         if end is None:
             raise UnreadableCall("text follows the arguments")
         return end
-
-    def _copy_space(self, at: int, parts: list[str]) -> int:
-        end = skip_space(self.text, at)
-        if self.style is Style.JSON:
-            parts.append(self.text[at:end])
-        return end
-
-    def _skip_comma(self, at: int, parts: list[str]) -> tuple[int, str]:
-        """Return the index of what follows a comma, and the comma with the white space after it."""
-        if not self.text.startswith(",", at):
-            raise UnreadableCall("there is no comma between two parts")
-        end = skip_space(self.text, at + 1)
-        return end, self.text[at:end] if self.style is Style.JSON else ", "
 
     def _skip_separator(self, at: int, parts: list[str]) -> int:
         separator = _SEPARATOR.match(self.text, skip_space(self.text, at))
@@ -305,7 +292,9 @@ class LenientText:
             return self._read_parentheses(at + 1, shape, depth)
         if self._starts_string(at):
             value, text, at = self._read_quoted(at)
-            return _fit_text(value, text, shape), at
+            if not shape.types or "string" in shape.types:
+                return text, at
+            return read_as_type(value, shape, Style.JSON) or text, at  # models quote too much
         word = _WORD.match(self.text, at)
         if word is not None and self.is_json:
             return dump_json(word[0]) if shape.is_text_for(find_kind(word[0])) else word[0], word.end()
@@ -419,13 +408,6 @@ class LenientText:
         return value, dump_json(value)
 
 
-def _fit_text(value: str, text: str, shape: Shape) -> str:
-    """Return a quoted string as JSON, or the value it spells if the schema wants no string: models quote too much."""
-    if not shape.types or "string" in shape.types:
-        return text
-    return read_as_type(value, shape, Style.JSON) or text
-
-
 def read_as_type(text: str, shape: Shape, style: Style) -> str | None:
     """Return the JSON value that a text spells, where the schema wants no string; None if it spells no such value."""
 
@@ -456,9 +438,3 @@ def _assign(values: Sequence[str], shape: Shape, found: Mapping[str, str]) -> di
     if len(fitting) != 1:
         raise UnreadableCall("arguments have no names")
     return dict(zip(fitting[0], values, strict=True))
-
-
-def _join_unnamed(named: Mapping[str, str], found: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    every = {**named, **found}
-    members = (f"{dump_json(name)}: {value}" for name, value in every.items())
-    return ["{" + ", ".join(members)], every

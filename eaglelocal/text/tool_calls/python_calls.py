@@ -24,39 +24,30 @@ _LIST = {"[": "]", "(": ")"}
 _JOINT = re.compile(r"\s*[,;]\s*|\s*\n\s*")
 
 
-class PythonCalls:
-    """A reader of a list of calls, or one call. `problem` says why the last text that began like a call is none."""
+def read_python_calls(text: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
+    """Return the calls, without ids. Raises UnreadableCall if the text holds no calls."""
+    return read_only_meaning(_blank_comments(text), Style.PYTHON, lambda reader: _read_list(reader, tools))
 
-    def __init__(self, tools: Mapping[str, Tool]) -> None:
-        self._tools, self.problem = tools, ""
 
-    def __call__(self, text: str) -> list[ToolCall] | None:
-        """Return the calls, without ids; None if the text holds no calls."""
-        try:
-            return read_only_meaning(_blank_comments(text), Style.PYTHON, self._parse)
-        except UnreadableCall as error:
-            self.problem = str(error)
-            return None
-
-    def _parse(self, reader: LenientText) -> list[ToolCall]:
-        text = reader.text
-        at = skip_space(text, 0)
-        close = _LIST.get(text[at : at + 1], "")
-        at = skip_space(text, at + len(close))
-        calls: list[ToolCall] = []
-        while (opening := _NAME.match(text, at)) is not None:
-            name = find_tool_name(opening["name"], self._tools)
-            arguments, at = reader.read_arguments(opening.end(), self._tools.get(name), ")")
-            calls.append(ToolCall("", name, arguments))
-            joint = _JOINT.match(text, at)
-            if joint is None:
-                break
-            at = joint.end()
-        if not calls:
-            raise UnreadableCall("")
-        at = skip_space(text, at)
-        reader.finish(reader.skip_end(at, close) if close else at)
-        return calls
+def _read_list(reader: LenientText, tools: Mapping[str, Tool]) -> list[ToolCall]:
+    text = reader.text
+    at = skip_space(text, 0)
+    close = _LIST.get(text[at : at + 1], "")
+    at = skip_space(text, at + len(close))
+    calls: list[ToolCall] = []
+    while (opening := _NAME.match(text, at)) is not None:
+        name = find_tool_name(opening["name"], tools)
+        arguments, at = reader.read_arguments(opening.end(), tools.get(name), ")")
+        calls.append(ToolCall("", name, arguments))
+        joint = _JOINT.match(text, at)
+        if joint is None:
+            break
+        at = joint.end()
+    if not calls:
+        raise UnreadableCall("")
+    at = skip_space(text, at)
+    reader.finish(reader.skip_end(at, close) if close else at)
+    return calls
 
 
 def _blank_comments(text: str) -> str:

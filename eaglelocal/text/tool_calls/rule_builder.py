@@ -14,17 +14,9 @@ from typing import TypeVar, cast
 
 from eaglelocal.core.constraint import JSON_SPACE
 from eaglelocal.core.tools import CallForm
+from eaglelocal.text.tool_calls import tool_schemas
 from eaglelocal.text.tool_calls.bindable_schemas import check_is_kept, tidy_schema
 from eaglelocal.text.tool_calls.schema_parts import KEYWORDS, TYPES, Schema, list_keywords
-from eaglelocal.text.tool_calls.tool_schemas import (
-    find_types,
-    keep_definitions,
-    list_fields,
-    list_limits,
-    list_parts,
-    list_values,
-    resolve_schema,
-)
 
 Found = TypeVar("Found")
 Field = tuple[str, Schema, bool]  # name, schema, and whether it is required
@@ -80,7 +72,7 @@ class RuleBuilder(ABC):
         return name
 
     def _json(self, schema: Schema) -> str:
-        whole = {**schema, **keep_definitions(self._root)}
+        whole = {**schema, **tool_schemas.keep_definitions(self._root)}
         return self._remember("rule", schema, lambda: self._add(json_rule(whole, is_strict=self._is_strict)))
 
     def _remember(self, name: str, schema: Schema, find: Callable[[], Found]) -> Found:
@@ -97,13 +89,15 @@ class RuleBuilder(ABC):
         return SCALARS[str(kind)] if is_plain else self._json(schema)
 
     def _types(self, schema: Schema) -> frozenset[str] | None:
-        return self._remember("types", schema, lambda: find_types(schema, self._root))
+        return self._remember("types", schema, lambda: tool_schemas.find_types(schema, self._root))
 
     def _values(self, schema: Schema) -> list[object]:
-        return self._remember("values", schema, lambda: list_values(schema, self._root))
+        return self._remember("values", schema, lambda: tool_schemas.list_values(schema, self._root))
 
     def _limits(self, schema: Schema, types: Collection[str]) -> frozenset[str]:
-        return self._remember(f"limits of {sorted(types)}", schema, lambda: list_limits(schema, self._root, types))
+        return self._remember(
+            f"limits of {sorted(types)}", schema, lambda: tool_schemas.list_limits(schema, self._root, types)
+        )
 
     def _is_free(self, schema: Schema, kind: str) -> bool:
         return kind in (self._types(schema) or ()) and not self._limits(schema, {kind})
@@ -115,7 +109,7 @@ class RuleBuilder(ABC):
     # ---- objects
     def _read_arguments(self) -> tuple[list[Field], object]:
         """Return the arguments of the call, as `_read_fields` does."""
-        types, parts = self._types(self._root), list_parts(self._root, self._root)
+        types, parts = self._types(self._root), tool_schemas.list_parts(self._root, self._root)
         if types is not None and "object" not in types:
             self.unbound.add("type")
         bound = (
@@ -123,14 +117,14 @@ class RuleBuilder(ABC):
         )  # it refers to the members of its own part
         for part in parts:
             self._leave(part, bound, ["object"])
-        return self._read_fields(resolve_schema(self._root, self._root))
+        return self._read_fields(tool_schemas.resolve_schema(self._root, self._root))
 
     def _read_fields(self, schema: Schema) -> tuple[list[Field], object]:
         """Return name, schema and requiredness of each member, and the schema of all others.
 
         Besides named properties there are no others (false): small models would add keys of their own.
         """
-        fields = list_fields(schema)
+        fields = tool_schemas.list_fields(schema)
         names = [name for name, *_ in fields]
         required = schema.get("required")
         if isinstance(required, list) and any(name not in names for name in required):

@@ -22,7 +22,7 @@ from eaglelocal.core.tools import CallForm, Tool, ToolCall
 from eaglelocal.text.tool_calls.argument_shape import ANYTHING, Shape, find_tool_name
 from eaglelocal.text.tool_calls.call_forms import IS_TEXT, KEY, NAME, VALUE
 from eaglelocal.text.tool_calls.json_spans import skip_space
-from eaglelocal.text.tool_calls.lenient_literals import Style
+from eaglelocal.text.tool_calls.lenient_literals import Style, UnreadableCall
 from eaglelocal.text.tool_calls.lenient_values import read_as_type
 from eaglelocal.text.tool_calls.tool_schemas import has_required, name_type
 
@@ -48,10 +48,10 @@ class PartialCalls:
 
 
 class TaggedText:
-    """A reader of blocks of one form. `problem` says why the last block that began like a call is none."""
+    """A reader of blocks of one form."""
 
     def __init__(self, form: CallForm, tools: Mapping[str, Tool]) -> None:
-        self._tools, self.problem = tools, ""
+        self._tools = tools
         before, after = form.value.split(VALUE)
         self._value_end = after.strip()
         self._pad = "\n" if before.endswith("\n") else ""
@@ -73,18 +73,17 @@ class TaggedText:
         )
         self._certain_call_end = re.compile(f"{ending}(?={beginning})")
 
-    def __call__(self, text: str) -> list[ToolCall] | None:
-        """Return the calls of a complete block, without ids; None if it is not a block of calls."""
+    def __call__(self, text: str) -> list[ToolCall]:
+        """Return the calls of a complete block, without ids. Raises UnreadableCall if it is not a block of calls."""
         calls: list[ToolCall] = []
         at = skip_space(text, 0)
         while at < len(text):
-            found = self._read_call(text, at)
-            if found is None:
-                return None
-            call, at = found
+            call, at = self._read_call(text, at)
             calls.append(call)
             at = skip_space(text, at)
-        return calls or None
+        if not calls:
+            raise UnreadableCall("")
+        return calls
 
     def read_partial(self, text: str) -> PartialCalls:
         """Return the calls of offered tools in an unfinished text.
@@ -98,7 +97,7 @@ class TaggedText:
             at = skip_space(text, opening.end())
             if not self._before.match(text, at) and not self._find_next_call(text, at):
                 break
-            arguments, at = self._read_arguments(text, at, name, self._certain_value_end)
+            arguments, at, _ = self._read_arguments(text, at, name, self._certain_value_end)
             end = self._find_next_call(text, at)
             if end:
                 found.append((ToolCall("", name, _to_json(arguments)), True))
@@ -158,32 +157,35 @@ class TaggedText:
         rest = text[opening.end() :].lstrip() if opening else ""
         return any(rest.startswith(tag) or tag.startswith(rest) for tag in self._tags)
 
-    def _read_call(self, text: str, at: int) -> tuple[ToolCall, int] | None:
+    def _read_call(self, text: str, at: int) -> tuple[ToolCall, int]:
         opening = self._call.match(text, at)
-        if opening is None or not (self._is_named or self._find_name(opening) in self._tools):
-            return None
-        self.problem, name = "", self._find_name(opening)
-        arguments, at = self._read_arguments(text, skip_space(text, opening.end()), name, self._after)
+        name = self._find_name(opening) if opening else ""
+        if opening is None or not (self._is_named or name in self._tools):
+            raise UnreadableCall("")
+        arguments, at, problem = self._read_arguments(text, skip_space(text, opening.end()), name, self._after)
         end = self._call_end.match(text, at)
-        if end is None or self._before.match(text, at) or self.problem:
-            self.problem = self.problem or "a tag is missing"
-            return None
+        if end is None or self._before.match(text, at) or problem:
+            raise UnreadableCall(problem or "a tag is missing")
         return ToolCall("", name, _to_json(arguments)), end.end()
 
     def _find_name(self, opening: re.Match[str]) -> str:
         return find_tool_name(opening["name"], self._tools)
 
-    def _read_arguments(self, text: str, at: int, name: str, closing: re.Pattern[str]) -> tuple[dict[str, object], int]:
-        """Return the complete arguments, and the index where they end or an incomplete one begins."""
+    def _read_arguments(
+        self, text: str, at: int, name: str, closing: re.Pattern[str]
+    ) -> tuple[dict[str, object], int, str]:
+        """Return the complete arguments, the index where they end or an incomplete one begins, and why they do not
+        count.
+        """
         shape = Shape.of_tool(self._tools.get(name))
-        arguments: dict[str, object] = {}
+        arguments, problem = dict[str, object](), ""
         while (before := self._before.match(text, at)) is not None:
             after = closing.search(text, self._skip_quotes(text, before.end()))
             if after is None:
                 break
             key, value = shape.find_key(before["key"], arguments), text[before.end() : after.start()]
             if self._may_end_earlier(value, shape):
-                self.problem = "a tag within a value may be its end"
+                problem = "a tag within a value may be its end"
                 break
             arguments.setdefault(
                 key, parse_value(self._strip_padding(value), _get_shape(before, key, shape))
@@ -191,8 +193,8 @@ class TaggedText:
             at = skip_space(text, after.end())
         wrapped = next((value for key, value in arguments.items() if shape.is_wrapper(key)), None)
         if isinstance(wrapped, dict) and len(arguments) > 1:
-            self.problem = "arguments stand beside others"
-        return wrapped if isinstance(wrapped, dict) else arguments, at
+            problem = "arguments stand beside others"
+        return wrapped if isinstance(wrapped, dict) else arguments, at, problem
 
     def _may_end_earlier(self, value: str, shape: Shape) -> bool:
         """Return whether a value contains another argument, with a closing tag of its own, or its own closing tag

@@ -113,13 +113,10 @@ class _GrammarBuilder:
         self._unbound: set[str] = set()  # keywords of the tools' schemas
 
     def build_constraint(self) -> Constraint:
-        source = self._build()
-        return Constraint(Syntax.LARK, source, unbound=tuple(sorted(self._unbound)))
-
-    def _build(self) -> str:
         rules = [f"start: {self._reasoning()} ({self._body()})", "GAP: /[ \\n]{1,6}/", *self._reasoning_rules()]
         rules += self._text_rules()
-        return "\n".join([*rules, *(self._call_rules() if self._has_calls else [])])
+        rules += self._call_rules() if self._has_calls else []
+        return Constraint(Syntax.LARK, "\n".join(rules), unbound=tuple(sorted(self._unbound)))
 
     def _body(self) -> str:
         """Return the expression for what follows the reasoning."""
@@ -147,8 +144,10 @@ class _GrammarBuilder:
             return []
         if self._headers is not None:
             return ["PLAIN_TEXT: /(.|\\n)+/"]
-        free, anything = self._no_reasoning(), "(.|\\n)*"
-        begin, end = (f"{self._mark(name)}?" if name else "" for name in self._split.text_markers)
+        free, anything, split = "", "(.|\\n)*", self._split
+        if split.reasoning_markers is not None and not split.in_reasoning and not split.in_text:
+            free = f" & ~/{escape_regex(split.reasoning_markers[0])}{anything}/"  # reasoning would match as text
+        begin, end = (f"{self._mark(name)}?" if name else "" for name in split.text_markers)
         rules = [f"PLAIN_TEXT: /(.|\\n)+/{free} & ~/{anything}{escape_regex(self._opening)}{anything}/"]
         rules.append(f"plain_text: {begin} PLAIN_TEXT {end}")
         if self._opens_with_text:
@@ -157,12 +156,6 @@ class _GrammarBuilder:
                 f"text_before_call[suffix={json.dumps(self._opening)}]: ANY_TEXT",
             ]
         return rules
-
-    def _no_reasoning(self) -> str:
-        """Return a condition that text does not begin like reasoning: otherwise reasoning would match as text."""
-        if self._split.reasoning_markers is None or self._split.in_reasoning or self._split.in_text:
-            return ""
-        return f" & ~/{escape_regex(self._split.reasoning_markers[0])}(.|\\n)*/"
 
     # ---- reasoning and text
     def _reasoning(self) -> str:
@@ -246,13 +239,13 @@ class _GrammarBuilder:
         return f'({after} | {before}) " "? {self._mark(MESSAGE)} {arguments}'
 
     def _write(self, text: str) -> str:
-        parts = [one for part in self._markers.split(text) for one in self._plain(part)]
+        parts: list[str] = []
+        for part in self._markers.split(text):
+            if self._markers.fullmatch(part):
+                parts.append(self._mark(part))
+            else:
+                parts += ["GAP?" if one.isspace() else quote(one) for one in _BREAK.split(part) if one]
         return " ".join(parts)
-
-    def _plain(self, part: str) -> list[str]:
-        if self._markers.fullmatch(part):
-            return [self._mark(part)]
-        return ["GAP?" if one.isspace() else quote(one) for one in _BREAK.split(part) if one]
 
     def _mark(self, name: str) -> str:
         """Return a marker as its token if it is a single token, else as text."""

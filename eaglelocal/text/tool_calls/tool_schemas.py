@@ -6,14 +6,21 @@ Schemas come from requests: parts that cannot be read are ignored.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial, reduce
 
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.tools import Tool
 from eaglelocal.errors import RequestError
-from eaglelocal.text.tool_calls.schema_parts import KEYWORDS, Schema, list_keywords
-from eaglelocal.text.tool_calls.schema_references import DEFINITIONS, LIFTED, REF, lift_references
+from eaglelocal.text.tool_calls.schema_parts import (
+    DEFINITIONS,
+    KEYWORDS,
+    LIFTED,
+    REF,
+    Schema,
+    lift_references,
+    list_keywords,
+)
 
 MAX_NESTED = 64  # depth to which nested references and alternatives are followed
 MAX_QUOTED_CHARS = 100
@@ -57,9 +64,8 @@ def read_schema(tool: Tool | None) -> Schema:
 def has_required(tool: Tool | None, arguments: str) -> bool:
     """Return whether the object has all arguments that the schema requires. An unknown tool requires nothing."""
     root, found = read_argument_schema(tool) if tool else {}, _read_object(arguments)
-    required = resolve_schema(root, root).get("required")
-    keys = [key for key in required if isinstance(key, str)] if isinstance(required, list) else []
-    return all(key in found for key in keys)
+    required = read_list(resolve_schema(root, root), "required")
+    return all(key in found for key in required if isinstance(key, str))
 
 
 def _read_object(text: str) -> Schema:
@@ -74,13 +80,8 @@ def name_type(value: object) -> str:
     return _TYPE_NAMES.get(type(value), "null")
 
 
-def list_types(schema: object, root: Schema | None = None) -> frozenset[str]:
-    """Return the types that a schema names, including its alternatives; none if it allows any. `root` has `$defs`."""
-    return find_types(schema, root or {}) or frozenset()
-
-
 def find_types(schema: object, root: Schema) -> frozenset[str] | None:
-    """Return the types of the values that a schema admits; None if it admits any."""
+    """Return the types of the values that a schema admits; None if it admits any. `root` has `$defs`."""
     found = _find_admitted(schema, root, _list_own_types, {})
     return None if found is None else frozenset(found)
 
@@ -146,16 +147,9 @@ def _meet(one: Admitted, other: Admitted) -> Admitted:
 def list_limits(schema: object, root: Schema, types: Collection[str]) -> frozenset[str]:
     """Return the keywords that limit values of these types further, those of alternatives and references included."""
     limits = list_keywords(types) - {"type", "anyOf", "oneOf", "allOf", REF}
-    found, seen, waiting = set[str](), set[str](), [schema]
-    while waiting:
-        one = waiting.pop()
-        if not isinstance(one, dict):
-            continue
+    found = set[str]()
+    for one in _iter_linked(schema, root, ("anyOf", "oneOf", "allOf")):
         found |= limits & one.keys() | ({"oneOf"} if is_exclusive(one, root) else set())
-        waiting += [part for key in ("anyOf", "oneOf", "allOf") for part in _read_list(one, key)]
-        if isinstance(reference := one.get(REF), str) and reference not in seen:
-            seen.add(reference)
-            waiting.append(find_target(reference, root))
     return frozenset(found)
 
 
@@ -163,7 +157,7 @@ def is_exclusive(schema: Schema, root: Schema) -> bool:
     """Return whether a value may fit two alternatives of `oneOf`, judged by their types; if not, it means the same as
     `anyOf`.
     """
-    found = [find_types(one, root) for one in _read_list(schema, "oneOf")]
+    found = [find_types(one, root) for one in read_list(schema, "oneOf")]
     names = [name for types in found for name in {"number" if one == "integer" else one for one in types or ()}]
     return len(found) > 1 and (None in found or len(names) > len({*names}))
 
@@ -181,7 +175,7 @@ def resolve_schema(schema: object, root: Schema) -> Schema:
     for part in parts:
         for key, one in named.items() if isinstance(named := part.get("properties"), dict) else ():
             properties[key] = {"allOf": [properties[key], one]} if properties.get(key, one) != one else one
-    required = [key for part in parts for key in _read_list(part, "required")]
+    required = [key for part in parts for key in read_list(part, "required")]
     return {**merged, **{k: v for k, v in (("properties", properties), ("required", required)) if k in merged}}
 
 
@@ -189,16 +183,21 @@ def list_parts(schema: object, root: Schema) -> list[Schema]:
     """Return the schemas that a value must fit all at once: the reference's target, the `allOf` schemas,
     and the rest.
     """
-    found, seen, waiting = list[Schema](), set[str](), [schema]
+    linked = _iter_linked(schema, root, ("allOf",))
+    found = [{key: value for key, value in one.items() if key not in ("allOf", REF)} for one in linked]
+    return [part for part in reversed(found) if KEYWORDS & part.keys()]
+
+
+def _iter_linked(schema: object, root: Schema, keywords: Collection[str]) -> Iterator[Schema]:
+    """Yield a schema and those that these keywords and references lead to, each reference's target once."""
+    seen, waiting = set[str](), [schema]
     while waiting:
-        one = waiting.pop()
-        one = NOTHING if one is False else one if isinstance(one, dict) else {}
-        found.append({key: value for key, value in one.items() if key not in ("allOf", REF)})
-        waiting += _read_list(one, "allOf")
+        one = to_schema(waiting.pop())
+        yield one
+        waiting += [part for key in keywords for part in read_list(one, key)]
         if isinstance(reference := one.get(REF), str) and reference not in seen:
             seen.add(reference)
             waiting.append(find_target(reference, root))
-    return [part for part in reversed(found) if KEYWORDS & part.keys()]
 
 
 def find_target(reference: str, root: Schema) -> object:
@@ -210,14 +209,14 @@ def list_alternatives(schema: Schema) -> tuple[str, list[object]]:
     """Return the keyword of a schema's alternatives, and the alternatives. A single `allOf` counts as one: some
     references are described that way.
     """
-    found = ((key, _read_list(schema, key)) for key in ("anyOf", "oneOf", "allOf"))
+    found = ((key, read_list(schema, key)) for key in ("anyOf", "oneOf", "allOf"))
     return next(((key, some) for key, some in found if some and (key != "allOf" or len(some) == 1)), ("", []))
 
 
 def list_fields(schema: Schema) -> list[tuple[str, Schema, bool]]:
     """Return name, schema and requiredness of each argument that the schema names or only requires."""
     named, others = schema.get("properties"), schema.get("additionalProperties", True)
-    required = [key for key in _read_list(schema, "required") if isinstance(key, str)]
+    required = [key for key in read_list(schema, "required") if isinstance(key, str)]
     properties = named if isinstance(named, dict) else {}
     only_required = {key: others for key in required if key not in properties and others is not False}
     return [(key, to_schema(part), key in required) for key, part in {**properties, **only_required}.items()]
@@ -228,7 +227,8 @@ def to_schema(part: object) -> Schema:
     return part if isinstance(part, dict) else NOTHING if part is False else {}
 
 
-def _read_list(schema: Schema, key: str) -> list[object]:
+def read_list(schema: Schema, key: str) -> list[object]:
+    """Return the list under a keyword; empty if there is none."""
     found = schema.get(key)
     return found if isinstance(found, list) else []
 

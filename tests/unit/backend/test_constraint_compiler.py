@@ -31,7 +31,7 @@ from eaglelocal.server.schema import CustomFormat, CustomGiven
 from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls import call_forms as forms
-from eaglelocal.text.tool_calls.call_writer import write_calls
+from eaglelocal.text.tool_calls.call_forms import write_calls
 from eaglelocal.text.tool_calls.tool_grammar import list_callable_tools, make_constraint
 
 DEMO = Path(__file__).parents[3] / "profiles" / "demo" / "guide-target.gguf"

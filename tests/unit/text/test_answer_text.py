@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.text.detokenizer import Detokenizer, Pieces
-from eaglelocal.text.stops.answer_text import AnswerPiece, AnswerText
+from eaglelocal.text.answer_text import AnswerPiece, AnswerText, Detokenizer, Pieces
 
 
 @dataclass

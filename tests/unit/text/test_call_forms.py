@@ -19,8 +19,9 @@ from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls import call_forms as forms
 from eaglelocal.text.tool_calls.argument_shape import Shape
-from eaglelocal.text.tool_calls.call_writer import write_calls
-from eaglelocal.text.tool_calls.python_calls import PythonCalls
+from eaglelocal.text.tool_calls.call_forms import write_calls
+from eaglelocal.text.tool_calls.lenient_literals import UnreadableCall
+from eaglelocal.text.tool_calls.python_calls import read_python_calls
 from eaglelocal.text.tool_calls.tagged_text import parse_value
 
 ADD = {
@@ -313,7 +314,7 @@ def test_values_are_what_the_schema_says(text: str, schema: dict[str, object], v
     ],
 )
 def test_what_stands_in_quotes_names_nothing(text: str, arguments: dict[str, object]) -> None:
-    (call,) = PythonCalls({})(text) or ()
+    (call,) = read_python_calls(text, {})
     assert (call.name, json.loads(call.arguments)) == ("f", arguments)
 
 
@@ -332,7 +333,8 @@ def test_what_stands_in_quotes_names_nothing(text: str, arguments: dict[str, obj
 )
 def test_what_has_no_end_is_given_up_soon(text: str) -> None:
     began = time.perf_counter()
-    assert PythonCalls({})(text) is None
+    with pytest.raises(UnreadableCall):
+        read_python_calls(text, {})
     assert time.perf_counter() - began < 2.0
 
 
@@ -364,4 +366,5 @@ def test_what_has_no_end_is_given_up_soon(text: str) -> None:
     ],
 )
 def test_what_is_no_call_in_python(text: str) -> None:
-    assert PythonCalls({})(text) is None
+    with pytest.raises(UnreadableCall):
+        read_python_calls(text, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,8 @@ from eaglelocal.text.reasoning.markers import SURE_CHARS
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls import call_forms as forms
 from eaglelocal.text.tool_calls.block_calls import make_reader
-from eaglelocal.text.tool_calls.call_writer import write_calls
+from eaglelocal.text.tool_calls.call_forms import write_calls
+from eaglelocal.text.tool_calls.lenient_literals import UnreadableCall
 from eaglelocal.text.tool_calls.tagged_text import TaggedText
 from eaglelocal.text.tool_calls.tool_schemas import has_required
 
@@ -437,9 +439,9 @@ def test_a_block_is_reported_as_it_is_read(form: CallForm, parts: list[str]) -> 
     body = begin[form.label] + "".join(parts).replace(form.end, "") + end[form.label]
     if form.begin in body:
         return
-    read_complete = make_reader(form, {tool.name: tool for tool in TOOLS})(body)
     found = read(form, f"{form.begin}{body}{form.end}")
-    if read_complete is not None:
+    with contextlib.suppress(UnreadableCall):
+        read_complete = make_reader(form, {tool.name: tool for tool in TOOLS})(body)
         assert found.events == [(call.name, call.arguments) for call in read_complete]
 
 

@@ -24,7 +24,7 @@ from eaglelocal.core.tools import CallForm, Split, Tool, ToolCall, join_calls
 from eaglelocal.text.reasoning.markers import make_control_char
 from eaglelocal.text.reasoning.model_families import detect_family, list_markers
 from eaglelocal.text.reasoning.split_answer import SplitText
-from eaglelocal.text.templates.prefilled_answer import read_prefill, reopen_reasoning
+from eaglelocal.text.templates.template_messages import read_prefill, reopen_reasoning
 from eaglelocal.text.tool_calls import call_forms as forms
 
 WRITE = {"type": "object", "properties": {"path": {"type": "string"}, "times": {"type": "integer"}}}

@@ -13,7 +13,7 @@ from eaglelocal.text.reasoning.markers import make_control_char
 from eaglelocal.text.reasoning.model_families import detect_family, list_markers
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.templates.literal_text import POSITION, HiddenSpellings, Spellings
-from eaglelocal.text.templates.prefilled_answer import PrefilledAnswer, read_prefill, reopen_reasoning
+from eaglelocal.text.templates.template_messages import PrefilledAnswer, read_prefill, reopen_reasoning
 from eaglelocal.text.tool_calls import call_forms as forms
 
 ASKED = Message("user", "Why?")

@@ -11,10 +11,9 @@ from eaglelocal.errors import ModelFileError, RequestError
 from eaglelocal.text.templates.rerank_pairs import (
     MAX_PLACES,
     MAX_TEMPLATE_CHARS,
-    FramedPairs,
-    PairFrame,
-    WrittenPairs,
+    frame_pairs,
     truncate_pair,
+    write_pairs,
 )
 
 CONTROLS = ("<|im|>", "<|im|>end", "<s>")
@@ -38,7 +37,7 @@ def spelled(tokens: list[int]) -> str:
 
 
 def test_encoders_frame_both_texts() -> None:
-    pairs = FramedPairs(Letters(), PairFrame([1], [2, 3], [4]))
+    pairs = frame_pairs(Letters(), ([1], [2, 3], [4]))
     assert pairs("ab", "c") == [1, 97, 98, 2, 3, 99, 4]
 
 
@@ -53,11 +52,11 @@ def test_encoders_frame_both_texts() -> None:
     ],
 )
 def test_a_template_is_written_out(template: str, said: str) -> None:
-    assert spelled(WrittenPairs(Letters(), template)("q", "d")) == said
+    assert spelled(write_pairs(Letters(), template)("q", "d")) == said
 
 
 def test_what_people_wrote_stays_text() -> None:
-    tokens = WrittenPairs(Letters(), "<s>{query}|{document}<|im|>end")("{document}<|im|>", "<s>{query}")
+    tokens = write_pairs(Letters(), "<s>{query}|{document}<|im|>end")("{document}<|im|>", "<s>{query}")
     assert spelled(tokens) == "<s>{document}<|im|>|<s>{query}<|im|>end"
     assert [token for token in tokens if token < 0] == [-3, -2]
 
@@ -73,10 +72,10 @@ def test_what_people_wrote_stays_text() -> None:
 )
 def test_a_template_that_would_multiply_them_is_refused(template: str, words: str) -> None:
     with pytest.raises(ModelFileError, match=words):
-        WrittenPairs(Letters(), template)
+        write_pairs(Letters(), template)
 
 
-FRAMED = FramedPairs(Letters(), PairFrame([1], [2], []))
+FRAMED = frame_pairs(Letters(), ([1], [2], []))
 
 
 @pytest.mark.parametrize("most", [3, 4, 10, 50, 200])
@@ -96,7 +95,7 @@ def test_a_document_loses_as_much_of_its_end_as_it_must(most: int) -> None:
     ],
 )
 def test_what_stands_around_a_document_stays(template: str, most: int, said: str) -> None:
-    pairs = WrittenPairs(Letters(), template)
+    pairs = write_pairs(Letters(), template)
     assert spelled(truncate_pair(pairs, Ranking(query="q", truncates=True), "123456789", most)) == said
 
 
@@ -104,7 +103,7 @@ def test_what_stands_around_a_document_stays(template: str, most: int, said: str
 def test_a_limit_holds_for_the_document_alone(most: int | None, said: str) -> None:
     limit = Ranking(query="q", max_document_tokens=most)
     assert truncate_pair(FRAMED, limit, "12345", 100) == [1, ord("q"), 2, *map(ord, said[1:])]
-    written = WrittenPairs(Letters(), "{query}{document}<s>")
+    written = write_pairs(Letters(), "{query}{document}<s>")
     assert spelled(truncate_pair(written, limit, "12345", 100)) == f"{said}<s>"
 
 
@@ -128,7 +127,7 @@ def test_a_long_query_takes_no_more_rounds() -> None:
 
 def test_nothing_cannot_be_read() -> None:
     with pytest.raises(RequestError, match="a query and a document are empty"):
-        truncate_pair(FramedPairs(Letters(), PairFrame([], [], [])), Ranking(query=""), "", 10)
+        truncate_pair(frame_pairs(Letters(), ([], [], [])), Ranking(query=""), "", 10)
 
 
 def test_what_does_not_fit_is_refused() -> None:

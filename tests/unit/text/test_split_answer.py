@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from eaglelocal.core.request import Request
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.core.tools import Split, Tool, join_calls
-from eaglelocal.text.detokenizer import Pieces
+from eaglelocal.text.answer_text import AnswerText, Pieces
 from eaglelocal.text.reasoning.markers import make_control_char
 from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.reasoning.split_answer import SplitAnswerText, SplitText, make_answer_text
-from eaglelocal.text.stops.answer_text import AnswerText
 from eaglelocal.text.tool_calls import call_forms as forms
 
 TOOLS = (

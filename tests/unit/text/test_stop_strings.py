@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.text.stops.stop_strings import StopMatcher
+from eaglelocal.text.answer_text import StopMatcher
 
 letters = st.text(alphabet="abé", max_size=30)
 stop_lists = st.lists(st.text(alphabet="abé", min_size=1, max_size=5), max_size=4)
