@@ -14,14 +14,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from eaglelocal.server import embedding_routes
 from eaglelocal.server.access import Access
-from eaglelocal.server.answer_state import dump_json
+from eaglelocal.server.access_log import AccessLogMiddleware
+from eaglelocal.server.answer_encoder import dump_json
 from eaglelocal.server.anthropic import routes as anthropic
 from eaglelocal.server.connections import num_kept
 from eaglelocal.server.llama_server import routes as llama_server
 from eaglelocal.server.metrics import MetricGauges
-from eaglelocal.server.middleware.access_log import AccessLogMiddleware
-from eaglelocal.server.middleware.refusal import ApiKeyMiddleware, CallLimitMiddleware, HostMiddleware, PathMiddleware
-from eaglelocal.server.middleware.request_body import BodyMiddleware
+from eaglelocal.server.middleware import (
+    ApiKeyMiddleware,
+    BodyMiddleware,
+    CallLimitMiddleware,
+    HostMiddleware,
+    PathMiddleware,
+)
 from eaglelocal.server.monitor import routes as monitor
 from eaglelocal.server.ollama import model_routes as ollama_models
 from eaglelocal.server.ollama import routes as ollama

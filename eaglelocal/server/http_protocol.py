@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from eaglelocal.server.connections import ConnectionPlaces, LingeringTransport
 from eaglelocal.server.http_errors import Problem, unavailable
-from eaglelocal.server.middleware.refusal import OPEN_PATHS, refuse
+from eaglelocal.server.middleware import OPEN_PATHS, refusal
 
 HEAD_TIMEOUT_S = 15.0
 MAX_PIPELINED_BYTES = 64 * 1024  # bytes of pipelined requests that may arrive before the current one is answered
@@ -95,7 +95,7 @@ class Protocol(H11Protocol):
             await self._serve(scope, receive, send)
         else:
             _log.warning("a request was refused: all connections are in use")
-            await refuse(scope, send, all_in_use(), close=True)
+            await refusal(scope, all_in_use(), close=True)(scope, receive, send)
 
     def _send_error(self, problem: Problem) -> None:
         """Send an error without the application, for a request that cannot reach it; then close."""

@@ -6,6 +6,7 @@ Knows nothing of evictions and of waiting requests (model_manager.py). How to lo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import posixpath
 import shlex
@@ -13,23 +14,71 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import field
 from functools import partial
 from pathlib import PurePosixPath
+from typing import Protocol
 
+from eaglelocal.client.client import Client, OnEvent
 from eaglelocal.core.adapters import AdapterFile, AdapterMix, apply_mix
-from eaglelocal.core.events import EngineInfo
+from eaglelocal.core.events import EngineInfo, Failed
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import Spec
+from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineError, UsageError
-from eaglelocal.server.event_stream import ClientThread, RestartingClient
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, describe_error
 
 RETRY_FAILED_S = 30.0
 
 _log = logging.getLogger("eaglelocal.server")
+
+
+class RestartingClient(Client, Protocol):
+    """A Client for all kinds of requests, whose engine restarts after a crash."""
+
+    @property
+    def restarts(self) -> int: ...
+
+    @property
+    def trouble(self) -> str:
+        """Return why the engine is down; empty while it runs."""
+
+    def submit(self, request: AnyRequest, on_event: OnEvent) -> None: ...
+
+    def set_spec(self, spec: Spec) -> None: ...
+
+    def set_adapters(self, mix: AdapterMix) -> None: ...
+
+
+class ClientThread:
+    """A client for use in asyncio: calls that may block run in order on one thread per client.
+
+    So a cancel never overtakes its request, and a hanging engine does not block requests to other models.
+    """
+
+    def __init__(self, client: RestartingClient) -> None:
+        self.client = client
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="client")
+
+    def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
+        self._thread.submit(self._submit, request, on_event)
+
+    def cancel(self, request_id: str) -> None:
+        with contextlib.suppress(RuntimeError):  # closed meanwhile: nothing runs any more
+            self._thread.submit(self.client.cancel, request_id)
+
+    def close(self) -> None:
+        """Close the client; blocks until it is closed."""
+        self.client.close()
+        self._thread.shutdown(wait=False)
+
+    def _submit(self, request: AnyRequest, on_event: OnEvent) -> None:
+        try:
+            self.client.submit(request, on_event)
+        except Exception as error:  # any error: the caller waits for an answer
+            failure = error if isinstance(error, EagleLocalError) else EngineError(f"cannot send the request: {error}")
+            on_event(Failed(request.id, failure))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import ToolCall
 from eaglelocal.server.content import Content, check_images, decode_data_url, join_pieces
 from eaglelocal.server.http_errors import Problem, unsupported
-from eaglelocal.server.json_body import to_json
+from eaglelocal.server.json_body import NOT_TRANSLATED, FieldTranslation, to_json, validate_chat
 from eaglelocal.server.request_tools import read_tool, read_tool_choice, select_allowed_tools, warn_of_unbound
 from eaglelocal.server.schema import (
     MAX_STOPS_CHARS,
@@ -33,7 +33,6 @@ from eaglelocal.server.schema import (
     MessageGiven,
     ResponseFormat,
 )
-from eaglelocal.server.translation import NOT_TRANSLATED, FieldTranslation, validate_chat
 
 TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 IMAGES = ("image_url", "input_image")

@@ -8,17 +8,13 @@ bound inside a JSON string, character by character: the model is shown it, and t
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from typing import Any
 
-from eaglelocal.core.json_text import read_json
-from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import Tool, ToolChoice, ToolUse
+from eaglelocal.server.access_log import current_record
 from eaglelocal.server.http_errors import Problem, unsupported
 from eaglelocal.server.json_body import to_json
-from eaglelocal.server.request_record import current_record
 from eaglelocal.server.schema import (
     ChatBody,
     CustomGiven,
@@ -104,13 +100,7 @@ MAX_NAMED = 8  # tools in a warning
 
 
 HOW_TO_CALL = f"Call this tool with one argument, `{INPUT}`: the whole text, as a string."
-_CONTROL = re.compile(r"[\x00-\x1f]")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
-_BEGIN = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
 # The complete part of a JSON string: without half an escape or half a surrogate pair at its end.
-_WHOLE = re.compile(
-    r'(?:[^"\\]|\\(?:["\\/bfnrt]|u(?![dD][89abAB])[0-9a-fA-F]{4}|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))*'
-)
 
 
 def read_custom_tool(given: CustomGiven) -> Tool:
@@ -135,60 +125,3 @@ def warn_of_unbound(tools: Iterable[CustomGiven]) -> None:
         shown = f"{', '.join(names[:MAX_NAMED])}{', ...' if len(names) > MAX_NAMED else ''}"
         warning = f"grammars in lark do not bind what the model writes, it is only shown them (custom tools: {shown})"
         current_record().warnings.append(warning)
-
-
-@dataclass(slots=True)
-class CustomInput:
-    """The text in a custom tool's call, from pieces of its arguments: `{"input": "a\\nb"}` becomes two lines."""
-
-    arguments: list[str] = field(default_factory=list)
-    text: str = ""  # so far
-    _left: str = ""  # of the arguments, not read yet
-    _is_open: bool = False  # within the text
-    _is_closed: bool = False
-
-    def add(self, arguments: str) -> str:
-        """Append a piece of the arguments. Return the text that it adds."""
-        self.arguments.append(arguments)
-        if self._is_closed:
-            return ""
-        self._left += arguments
-        if not self._is_open:
-            begin = _BEGIN.match(self._left)
-            if begin is None:
-                return ""
-            self._is_open, self._left = True, self._left[begin.end() :]
-        whole = _WHOLE.match(self._left)
-        assert whole is not None
-        self._left = self._left[whole.end() :]
-        self._is_closed = self._left.startswith('"')
-        escaped = _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", whole.group())  # a model may forget to
-        return self._gain(str(read_json(f'"{escaped}"')))
-
-    def end(self) -> str:
-        """End the call, and return the remaining text; for arguments in another form than expected, all of them."""
-        arguments = "".join(self.arguments)
-        try:
-            value = read_json(arguments)
-        except ValueError:  # it was cut off
-            return self._gain("" if self._is_open else arguments)
-        found = value.get(INPUT) if isinstance(value, dict) else None
-        text = mend_surrogates(found) if isinstance(found, str) else arguments
-        return self._gain(text.removeprefix(self.text)) if text.startswith(self.text) else ""
-
-    def _gain(self, text: str) -> str:
-        gained = mend_surrogates(text)
-        self.text += gained
-        return gained
-
-
-def mend_surrogates(text: str) -> str:
-    """Replace half surrogates by U+FFFD: JSON can escape them, but they cannot be sent."""
-    return _SURROGATE.sub("\ufffd", text)
-
-
-def read_input(arguments: str) -> str:
-    given = CustomInput()
-    given.add(arguments)
-    given.end()
-    return given.text

@@ -33,10 +33,10 @@ from starlette.types import Receive, Scope, Send
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.server.access_log import current_record
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, to_problem
 from eaglelocal.server.json_body import BodyT, validate_body
-from eaglelocal.server.middleware.refusal import error_body
-from eaglelocal.server.request_record import current_record
+from eaglelocal.server.middleware import error_body
 from eaglelocal.server.server_state import ServerState
 
 _log = logging.getLogger("eaglelocal.server")

@@ -17,9 +17,9 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import SkipJsonSchema
 
 from eaglelocal.core.adapters import MAX_ADAPTERS
+from eaglelocal.server.access_log import current_record
 from eaglelocal.server.content import Content
 from eaglelocal.server.http_errors import Problem, unsupported
-from eaglelocal.server.request_record import current_record
 from eaglelocal.server.unsupported_fields import CHAT, COMPLETION, RefusedFields, is_off
 
 MAX_MESSAGES = 2048

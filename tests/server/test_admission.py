@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.server.active_call import MAX_RETRY_AFTER_S, AdmissionQueue
 from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.server_state import MAX_RETRY_AFTER_S, AdmissionQueue
 
 
 @given(

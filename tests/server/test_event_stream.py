@@ -10,7 +10,8 @@ from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import Failed, RequestEvent, Started
 from eaglelocal.core.request import AnyRequest, ChatRequest, Spec
 from eaglelocal.errors import EngineError
-from eaglelocal.server.event_stream import ClientThread, EventStream
+from eaglelocal.server.active_call import EventStream
+from eaglelocal.server.loaded_models import ClientThread
 
 LONG_WAIT_S = 60.0
 

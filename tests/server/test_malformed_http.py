@@ -15,7 +15,7 @@ from doubles.timeouts import wait_until
 from eaglelocal.server import connections, http_protocol
 from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.middleware.request_body import BodyMiddleware
+from eaglelocal.server.middleware import BodyMiddleware
 from eaglelocal.server.server_state import ServerLimits
 
 BODY = json.dumps({"messages": [{"role": "user", "content": "say x"}]}).encode()

@@ -23,11 +23,10 @@ from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Ranking
 from eaglelocal.errors import EagleLocalError, EngineError
 from eaglelocal.server import loaded_models
-from eaglelocal.server.active_call import AdmissionQueue
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import ModelManager
-from eaglelocal.server.server_state import ServerState
+from eaglelocal.server.server_state import AdmissionQueue, ServerState
 
 EMBEDS = dataclasses.replace(plan(), task=ModelTask.EMBEDDING)
 SEES = plan("seer")

@@ -13,7 +13,7 @@ from eaglelocal.server.anthropic.encoder import AnthropicEncoder
 from eaglelocal.server.content import NOT_FETCHED, UNSEEN_IMAGE, check_media_type, decode_base64, join_pieces, no_image
 from eaglelocal.server.foreign_items import is_server_tool_block, translate_block
 from eaglelocal.server.http_errors import Problem, unsupported
-from eaglelocal.server.json_body import to_json
+from eaglelocal.server.json_body import FieldTranslation, name_chat_fields, to_json
 from eaglelocal.server.request_reader import EngineCall, read_translated_chat
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.schema import (
@@ -39,7 +39,6 @@ from eaglelocal.server.schema import (
     refuse_misplaced_format,
 )
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.translation import FieldTranslation, name_chat_fields
 from eaglelocal.server.unsupported_fields import (
     NO_LOGPROBS,
     ONE_ANSWER,

@@ -20,9 +20,9 @@ from eaglelocal.core.adapters import MAX_ADAPTERS, AdapterFile, adapter_objects,
 from eaglelocal.core.events import EngineInfo, Prompted
 from eaglelocal.core.request import ChatRequest, Mixed
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob, fill_recommended
-from eaglelocal.server.active_call import WAITING
+from eaglelocal.server.answer_encoder import AnswerEncoder, encode_event, encode_statistics
 from eaglelocal.server.answer_response import EVENT_STREAM, respond, respond_once
-from eaglelocal.server.answer_state import AnswerEncoder, AnswerState, Delta, encode_event
+from eaglelocal.server.answer_state import AnswerState, Delta
 from eaglelocal.server.http_errors import PERMISSION, Problem, unavailable
 from eaglelocal.server.llama_server.request_reader import (
     NEUTRAL,
@@ -47,8 +47,7 @@ from eaglelocal.server.schema import (
     Text,
     Tokens,
 )
-from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.usage import encode_statistics
+from eaglelocal.server.server_state import WAITING, ServerState
 
 
 class TokenizeBody(Body):

@@ -25,14 +25,14 @@ from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.core.request import LOCAL, parse_spec
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, fill_recommended
 from eaglelocal.core.stats import encode_stats
-from eaglelocal.server.active_call import name_state
+from eaglelocal.server.answer_encoder import encode_event
 from eaglelocal.server.answer_response import EVENT_STREAM
-from eaglelocal.server.answer_state import AnswerState, encode_event
+from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.http_errors import CANCELLED, CANCELLED_STATUS, NOT_FOUND, PERMISSION, RATE_LIMIT, Problem
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.schema import Body, ErrorReply, ReplyModel
-from eaglelocal.server.server_state import ServerState
+from eaglelocal.server.server_state import ServerState, name_state
 
 
 class Health(ReplyModel):

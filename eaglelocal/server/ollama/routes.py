@@ -15,11 +15,13 @@ from starlette.responses import JSONResponse, Response
 
 from eaglelocal.core.events import Embeddings
 from eaglelocal.core.request import ChatRequest
-from eaglelocal.server.answer_response import AnswerResponse, JsonBody, respond
+from eaglelocal.server.answer_encoder import ReplyEncoder
+from eaglelocal.server.answer_response import AnswerResponse, ResponseWriter, respond
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.content import Content, decode_base64, decode_data_url, is_data_url, join_pieces
 from eaglelocal.server.embedding_routes import read_embedding, respond_with_embeddings, split_vectors, to_floats
 from eaglelocal.server.http_errors import Problem, unsupported
+from eaglelocal.server.json_body import FieldTranslation, name_chat_fields
 from eaglelocal.server.ollama.encoder import (
     NDJSON,
     OllamaEncoder,
@@ -51,7 +53,6 @@ from eaglelocal.server.schema import (
     clip_to,
 )
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.translation import FieldTranslation, name_chat_fields
 from eaglelocal.server.unsupported_fields import ONE_ANSWER, name_refused, redirect, redirect_format
 
 Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
@@ -267,12 +268,17 @@ def load_only(body: OllamaAnswerFields, server: ServerState, owner: str, reply_f
     reply = head(body.model or model) | reply_fields("", "", ()) | {"done": True}
     if body.keep_alive in ZERO_DURATIONS:  # the client no longer needs the model
         return JSONResponse(reply | {"done_reason": "unload"})
+    request = ChatRequest(id=new_id(), owner=owner, is_counted=True)
+    encoder = ReplyEncoder(lambda _: reply | {"done_reason": "load"}, Problem.ollama_body)
+    return LoadResponse(server, model, [request], encoder)
 
-    async def load() -> Values:
-        async with server.reserve(model, [ChatRequest(id=new_id(), owner=owner, is_counted=True)]):
-            return reply | {"done_reason": "load"}
 
-    return AnswerResponse(JsonBody(load, Problem.ollama_body), server.limits)
+class LoadResponse(AnswerResponse):
+    """The response to a request without a prompt: its model is loaded, and nothing is submitted."""
+
+    async def answer(self, writer: ResponseWriter) -> None:
+        async with self.server.reserve(self.model, self.requests) as (call, _):
+            await self.send_whole(call.choices, writer)
 
 
 def respond_to(body: OllamaAnswerFields, server: ServerState, call: EngineCall, reply_fields: ReplyFields) -> Response:

@@ -8,21 +8,17 @@ from dataclasses import field
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import CallPart
-from eaglelocal.server.answer_state import (
+from eaglelocal.server.answer_encoder import (
     DONE,
     AnswerEncoder,
-    AnswerState,
-    Delta,
-    DeltaPart,
-    ReasoningRun,
-    TextRun,
+    CustomInput,
     encode_named_event,
+    encode_statistics,
     is_json_object,
 )
+from eaglelocal.server.answer_state import AnswerState, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.request_tools import CustomInput
 from eaglelocal.server.responses.schema import CustomTool, ResponsesBody, select_supported_tools
-from eaglelocal.server.usage import encode_statistics
 
 Event = dict[str, object]
 CONTENT = {"reasoning": "reasoning_text", "message": "output_text"}
@@ -142,10 +138,7 @@ class ResponsesEncoder(AnswerEncoder):
         names = ("response.created", "response.in_progress")
         return "".join(self._event(name, response=response) for name in names)
 
-    def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
-        return "".join(map(self._encode_part, delta.parts))
-
-    def _encode_part(self, part: DeltaPart) -> str:
+    def encode_part(self, choice: AnswerState, part: DeltaPart) -> str:
         match part:
             case ReasoningRun():
                 return self._add("reasoning", part.text) if part.text else ""

@@ -11,11 +11,12 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.responses import Response
 
+from eaglelocal.server.access_log import current_record
 from eaglelocal.server.answer_response import EVENT_STREAM, respond
 from eaglelocal.server.content import UNSEEN_IMAGE, is_data_url
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, unsupported
+from eaglelocal.server.json_body import FieldTranslation, name_chat_fields
 from eaglelocal.server.request_reader import image_url, read_content, read_text, read_translated_chat
-from eaglelocal.server.request_record import current_record
 from eaglelocal.server.responses.encoder import ResponsesEncoder
 from eaglelocal.server.responses.schema import (
     CallableTool,
@@ -31,7 +32,6 @@ from eaglelocal.server.responses.stored_responses import MAX_BYTES, StoredRespon
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.schema import ContentPart, ErrorReply, ReplyModel, SamplingGiven, refuse_misplaced_format
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.translation import FieldTranslation, name_chat_fields
 
 routes = RouteTable("OpenAI", ErrorReply)
 
