@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
-from types import TracebackType
 
 from eaglelocal.core.events import Failed, Finished, RequestEvent, Started
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest
@@ -84,7 +83,7 @@ class ActiveCall:
         """Return all choices once all are complete. Raises Problem."""
         assert self._events is not None
         while not self.is_over:
-            self._apply(await self._events.next_end(self._clip(PROGRESS_S)))
+            self._apply(await self._events.next(self._clip(PROGRESS_S), until_end=True))
         return self.choices
 
     def _clip(self, timeout_s: float) -> float:
@@ -130,9 +129,9 @@ def hash_text(text: str) -> str:
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest() if text else ""
 
 
-# ---- event stream: carry events from a client's threads to an asyncio task, and cancel abandoned requests
+# ---- event stream
 class EventStream:
-    """The requests of one call, and their events in order of arrival.
+    """Carries the events of one call's requests from a client's threads to an asyncio task, in order of arrival.
 
     requests  emptied once they are submitted: the engine has them, and they may contain large images
     """
@@ -141,7 +140,7 @@ class EventStream:
         self._client, self._requests = client, requests
         self._loop = asyncio.get_running_loop()
         self._arrived: deque[tuple[RequestEvent, float]] = deque()
-        self._has_arrived, self._has_ended = asyncio.Event(), asyncio.Event()
+        self._has_arrived = asyncio.Event()
         self._awaits_end = False
         self._unfinished = {request.id for request in requests}
 
@@ -149,63 +148,35 @@ class EventStream:
     def is_over(self) -> bool:
         return not self._unfinished and not self._arrived
 
+    def submit(self) -> None:
+        for request in self._requests:
+            self._client.submit(request, self.on_event)
+        self._requests.clear()
+
     def on_event(self, event: RequestEvent) -> None:
         """Take an event; called on a thread of the client."""
-        is_end = isinstance(event, Finished | Failed)
         self._arrived.append((event, time.perf_counter()))
-        if self._awaits_end and not is_end:
+        if self._awaits_end and not isinstance(event, Finished | Failed):
             return  # waking the event loop for each token would take a core from the decoding
         with contextlib.suppress(RuntimeError):  # the event loop has ended, and all readers with it
-            self._loop.call_soon_threadsafe(self._wake, is_end)
+            self._loop.call_soon_threadsafe(self._has_arrived.set)
 
-    async def next(self, timeout_s: float) -> list[tuple[RequestEvent, float]]:
+    async def next(self, timeout_s: float, *, until_end: bool = False) -> list[tuple[RequestEvent, float]]:
         """Return the events that have arrived, waiting for at least one; empty on timeout or after the last event.
 
-        Each comes with the time of its arrival (time.perf_counter).
+        Each comes with the time of its arrival (time.perf_counter). `until_end`: wait until an answer has ended.
         """
-        if not self.is_over and not self._arrived:
-            self._has_arrived.clear()
-            if not self._arrived:  # it may have arrived meanwhile
-                await wait_for(self._has_arrived, timeout_s)
-        return self._take()
-
-    async def next_end(self, timeout_s: float) -> list[tuple[RequestEvent, float]]:
-        """Return the events that have arrived once an answer has ended, or after `timeout_s`; perhaps none."""
-        self._awaits_end = True
-        if not self.is_over:
-            await wait_for(self._has_ended, timeout_s)
-            self._has_ended.clear()
-        return self._take()
-
-    def _wake(self, is_end: bool) -> None:
-        self._has_arrived.set()
-        if is_end:
-            self._has_ended.set()
-
-    def _take(self) -> list[tuple[RequestEvent, float]]:
+        self._awaits_end = until_end
+        self._has_arrived.clear()
+        awaited = Finished | Failed if until_end else object
+        if not (self.is_over or any(isinstance(event, awaited) for event, _ in list(self._arrived))):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):  # asyncio.wait_for of 3.11 may lose a cancel at an event
+                    await self._has_arrived.wait()
         events = [self._arrived.popleft() for _ in range(len(self._arrived))]
-        for event, _ in events:
-            if isinstance(event, Finished | Failed):
-                self._unfinished.discard(event.request_id)
+        self._unfinished -= {event.request_id for event, _ in events if isinstance(event, Finished | Failed)}
         return events
 
     def cancel(self) -> None:
         for request_id in self._unfinished:
             self._client.cancel(request_id)
-
-    async def __aenter__(self) -> EventStream:
-        for request in self._requests:
-            self._client.submit(request, self.on_event)
-        self._requests.clear()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self.cancel()
-
-
-async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):  # asyncio.wait_for of 3.11 may lose a cancel at an event
-            await event.wait()

@@ -378,6 +378,10 @@ class SamplingGiven(Body):
             note_misspelled(given, (field.alias or name for name, field in cls.model_fields.items()))
         return given
 
+    def sampling_fields(self) -> dict[str, Any]:
+        """Return these fields with their values, for a body of another class."""
+        return {name: getattr(self, name) for name in SamplingGiven.model_fields}
+
 
 class AnswerFields(SamplingGiven):
     """The fields shared by chat and plain completions."""

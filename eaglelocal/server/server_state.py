@@ -107,12 +107,14 @@ class ServerState:
         Problem.
         """
         self._check_task(model, requests)
-        async with (
-            self.reserve(model, requests) as (call, loaded),
-            EventStream(loaded.client_thread, requests) as events,
-        ):
+        async with self.reserve(model, requests) as (call, loaded):
+            events = EventStream(loaded.client_thread, requests)
+            events.submit()
             call.attach(events)
-            yield call
+            try:
+                yield call
+            finally:
+                events.cancel()
 
     @asynccontextmanager
     async def reserve(self, model: str, requests: list[AnyRequest]) -> AsyncIterator[tuple[ActiveCall, LoadedModel]]:

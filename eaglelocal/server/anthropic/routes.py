@@ -13,8 +13,8 @@ from eaglelocal.server.anthropic.encoder import AnthropicEncoder
 from eaglelocal.server.content import NOT_FETCHED, UNSEEN_IMAGE, check_media_type, decode_base64, join_pieces, no_image
 from eaglelocal.server.foreign_items import is_server_tool_block, translate_block
 from eaglelocal.server.http_errors import Problem, unsupported
-from eaglelocal.server.json_body import FieldTranslation, name_chat_fields, to_json
-from eaglelocal.server.request_reader import EngineCall, read_translated_chat
+from eaglelocal.server.json_body import name_chat_fields, to_json
+from eaglelocal.server.request_reader import EngineCall, PlacedMessages, read_translated_chat
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.schema import (
     CONTINUED,
@@ -185,7 +185,7 @@ class CountReply(ReplyModel):
 async def messages(body: MessagesBody, server: ServerState, owner: str) -> Response:
     """Answer a conversation in the format of Anthropic's messages."""
     sampled = {
-        **{name: getattr(body, name) for name in SamplingGiven.model_fields},
+        **body.sampling_fields(),
         "stream": body.stream,
         "max_tokens": body.max_tokens,
         "stop": body.stop_sequences or None,
@@ -213,10 +213,8 @@ async def count_tokens(body: CountBody, server: ServerState, owner: str) -> Resp
 
 def read_body(body: CountBody, sampled: dict[str, Any], server: ServerState, owner: str) -> EngineCall:
     body.refuse_unsupported()
-    placed = translate_messages(body)
-    fields = FieldTranslation(FIELDS, tuple(place for place, _ in placed))
-    chat = translate_body(body, [message for _, message in placed]) | sampled
-    return read_translated_chat(chat, fields, server.defaults, owner)
+    messages = translate_messages(body)
+    return read_translated_chat(translate_body(body) | sampled, messages, FIELDS, server.defaults, owner)
 
 
 def is_thinking_on(body: CountBody) -> bool:
@@ -227,13 +225,9 @@ def has_thinking(body: CountBody) -> bool:
     return is_thinking_on(body) and (body.thinking is None or body.thinking.display != "omitted")
 
 
-def translate_body(body: CountBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the body as one of /v1/chat/completions, without sampling parameters. Raises Problem."""
-    chat: dict[str, Any] = {
-        "model": body.model,
-        "messages": messages,
-        "chat_template_kwargs": {"enable_thinking": is_thinking_on(body)},
-    }
+def translate_body(body: CountBody) -> dict[str, Any]:
+    """Return the body as one of /v1/chat/completions, without messages and sampling parameters. Raises Problem."""
+    chat: dict[str, Any] = {"model": body.model, "chat_template_kwargs": {"enable_thinking": is_thinking_on(body)}}
     if body.tools is not None:
         chat["tools"] = [translate_tool(tool, i) for i, tool in enumerate(body.tools)]
     config = body.output_config or OutputConfig()
@@ -258,9 +252,9 @@ def translate_tool(tool: AnthropicTool, index: int) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def translate_messages(body: CountBody) -> list[tuple[str, dict[str, Any]]]:
+def translate_messages(body: CountBody) -> PlacedMessages:
     """Return the system message and the turns as chat messages, each with its place in the body."""
-    placed: list[tuple[str, dict[str, Any]]] = []
+    placed: PlacedMessages = []
     if system := drop_billing_header(body.system or ""):
         placed.append(("system", {"role": "system", "content": join_pieces(read_pieces(system, "system"))}))
     for i, turn in enumerate(body.messages):

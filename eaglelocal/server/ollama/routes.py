@@ -32,7 +32,7 @@ from eaglelocal.server.ollama.encoder import (
     response_fields,
 )
 from eaglelocal.server.ollama.model_routes import OllamaError, find_listed_name, resolve_name
-from eaglelocal.server.request_reader import EngineCall, new_id, read_completion, read_translated_chat
+from eaglelocal.server.request_reader import EngineCall, PlacedMessages, new_id, read_completion, read_translated_chat
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.schema import (
     MAX_INPUTS,
@@ -200,7 +200,6 @@ NO_TEMPLATE = "this server uses the model's own chat template; raw: true continu
 NO_CONTEXT = "this server returns no context: send the whole conversation to /api/chat"
 NO_SYSTEM = "system cannot be combined with raw or suffix"
 Values = dict[str, Any]
-PlacedMessages = list[tuple[str, Values]]  # messages of a chat, with their places in the body
 
 
 @routes.post("/api/chat", OllamaChatBody, reply=OllamaChatReply, stream=NDJSON)
@@ -291,15 +290,13 @@ def read_chat_body(
     body: OllamaAnswerFields, placed: PlacedMessages, tools: list[Values] | None, server: ServerState, owner: str
 ) -> EngineCall:
     names = PROMPT_FIELDS if isinstance(body, GenerateBody) else FIELDS
-    fields = FieldTranslation(names, tuple(place for place, _ in placed))
     chat = read_common_fields(body, find_listed_name(body.model, server.models)) | {
-        "messages": [message for _, message in placed],
         "tools": tools,
         "logprobs": body.logprobs,
         "top_logprobs": body.top_logprobs if body.logprobs else None,
         **translate_thinking(body.think),
     }
-    return read_translated_chat(chat, fields, server.defaults, owner)
+    return read_translated_chat(chat, placed, names, server.defaults, owner)
 
 
 def read_completion_body(body: GenerateBody, server: ServerState, owner: str) -> EngineCall:
@@ -321,7 +318,7 @@ def read_common_fields(body: OllamaAnswerFields, model: str) -> Values:
     options.refuse_unsupported(path="options.")
     limit = body.max_tokens if options.num_predict is None else options.num_predict
     return {
-        **{name: getattr(options, name) for name in SamplingGiven.model_fields},
+        **options.sampling_fields(),
         "model": model,
         "stream": body.stream is not False,
         "max_tokens": -1 if limit is not None and limit <= 0 else limit,
