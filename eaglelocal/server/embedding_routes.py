@@ -89,7 +89,7 @@ class EmbeddingReply(ReplyModel):
     usage: dict[str, int]
 
 
-@routes.post("/v1/embeddings", EmbeddingBody, reply=EmbeddingReply)
+@routes.add("POST", "/v1/embeddings", reply=EmbeddingReply)
 async def embeddings(body: EmbeddingBody, server: ServerState, owner: str) -> Response:
     """Return an embedding of each text, a vector of length 1."""
     body.refuse_unsupported()
@@ -196,11 +196,11 @@ class RankedText(ReplyModel):
 Reply = RankingReply | list[RankedText]
 
 
-@rank_routes.post("/v1/rerank", RankingBody, reply=Reply)
-@rank_routes.post("/v2/rerank", RankingBody)  # Cohere's current clients
-@rank_routes.post("/rerank", RankingBody)
-@rank_routes.post("/v1/reranking", RankingBody)
-@rank_routes.post("/reranking", RankingBody)
+@rank_routes.add("POST", "/v1/rerank", reply=Reply)
+@rank_routes.add("POST", "/v2/rerank")  # Cohere's current clients
+@rank_routes.add("POST", "/rerank")
+@rank_routes.add("POST", "/v1/reranking")
+@rank_routes.add("POST", "/reranking")
 async def rerank(body: RankingBody, server: ServerState, owner: str) -> Response:
     """Score how well each document answers the query, best first."""
     body.refuse_unsupported()

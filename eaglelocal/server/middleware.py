@@ -121,21 +121,25 @@ class CallLimitMiddleware:
     """
 
     def __init__(self, app: ASGIApp, num_connections: int, *, is_shared: bool) -> None:
-        self._app, self._places = app, OwnerPlaces(num_connections, is_shared=is_shared)
+        self._app, self._places = app, CallPlaces(num_connections, is_shared=is_shared)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
         with ExitStack() as held:
             try:
                 if scope["path"] not in OPEN_PATHS:
-                    held.enter_context(self._places.hold(scope["state"]["owner"], self._problem))
+                    held.enter_context(self._places.admit(scope["state"]["owner"]))
             except Problem as problem:
                 app = refusal(scope, problem)
             await app(scope, receive, send)
 
-    def _problem(self, num_held: int) -> Problem:
+
+class CallPlaces(OwnerPlaces):
+    """Places for calls that are answered."""
+
+    def _refusal(self, count: int, num_held: int) -> Problem:
         what = f"{num_held} requests are in progress, and there can be no more"
-        if self._places.is_shared:  # without the number of connections that others leave
+        if self.is_shared:  # without the number of connections that others leave
             what = f"this key has {num_held} requests in progress, and may have no more: the rest is for other keys"
         return Problem(429, what, RATE_LIMIT, code="too_many_requests", headers={"Retry-After": "2"})
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import field
-from functools import partial
 from statistics import fmean
 
 from eaglelocal.core.draft import describe_cut_length
@@ -37,6 +37,87 @@ from eaglelocal.server.responses.stored_responses import StoredResponses
 NUM_RECENT = 50
 NO_FAULTS = frozenset((501, 503, 505))  # statuses of refused calls: not supported; loading, stopping or full
 ENDED_BY_USERS = frozenset((CANCELLED_STATUS, GONE))
+
+
+NUM_REMEMBERED = 32  # durations of answers
+MAX_RETRY_AFTER_S = 60
+
+
+# ---- admission: limit the requests in the server at once, in total and for each owner. Pure counting
+class OwnerPlaces(ABC):
+    """Places that owners hold.
+
+    is_shared  several keys: an owner may hold at most three quarters of what the others leave, so that each further
+               owner still gets a place: of 68 places 51, then 12, then 4
+    undivided     up to this many places are not divided among owners
+    """
+
+    def __init__(self, capacity: int, *, is_shared: bool, undivided: int = 1) -> None:
+        self.capacity, self.is_shared, self._undivided = capacity, is_shared, undivided
+        self._held: Counter[str] = Counter()
+
+    @property
+    def num_held(self) -> int:
+        return self._held.total()
+
+    @contextmanager
+    def admit(self, owner: str, count: int = 1) -> Iterator[None]:
+        """Hold places while the block runs. Raises Problem if too few are free."""
+        num_held = self._held[owner]
+        if num_held + count > self._max_share(self.capacity - (self.num_held - num_held)):
+            raise self._refusal(count, num_held)
+        self._held[owner] += count
+        try:
+            yield
+        finally:
+            self._held[owner] -= count
+            if not self._held[owner]:
+                del self._held[owner]
+
+    def _max_share(self, left: int) -> int:
+        """Return how many places an owner may hold, of those that other owners leave."""
+        return max(left * 3 // 4, min(self._undivided, left)) if self.is_shared else left
+
+    @abstractmethod
+    def _refusal(self, count: int, num_held: int) -> Problem:
+        """Return the Problem for `count` more places of an owner who holds `num_held`."""
+
+
+class AdmissionQueue(OwnerPlaces):
+    """A bounded number of places for requests that run or wait. The engine decides their order.
+
+    If too few places are free, the Problem is 429; if there never can be enough, 400.
+    """
+
+    def __init__(self, *, num_slots: int, max_waiting: int, is_shared: bool) -> None:
+        super().__init__(num_slots + max_waiting, is_shared=is_shared, undivided=num_slots)
+        self._num_slots = num_slots
+        self._durations_s: deque[float] = deque(maxlen=NUM_REMEMBERED)
+
+    @property
+    def share(self) -> int:
+        """Return how many places an owner may hold while there are no other owners."""
+        return self._max_share(self.capacity)
+
+    def record_duration(self, duration_s: float) -> None:
+        """Record how long an answer took, for Retry-After."""
+        self._durations_s.append(duration_s)
+
+    def _refusal(self, count: int, num_held: int) -> Problem:
+        """Return the Problem. It does not reveal how many requests others have; the time to wait shows how busy the
+        server is.
+        """
+        if count > self.share:  # waiting would never help
+            whose = f" of one key, of {self.capacity} in all," * self.is_shared
+            what = f"{count} answers were requested, but only {self.share}{whose} may run or wait at once"
+            return Problem(400, what, parameter="n")
+        ahead = self.num_held / self._num_slots * (fmean(self._durations_s) if self._durations_s else 1.0)
+        wait_s = min(max(math.ceil(ahead / 2), 1), MAX_RETRY_AFTER_S)
+        is_share_full = self.is_shared and self.num_held + count <= self.capacity  # there is room, for others
+        what = f"{'the share of this key' if is_share_full else 'the queue'} is full: "
+        what += f"{'this key' if self.is_shared else 'it'} has {num_held} requests running or waiting"
+        headers = {"Retry-After": str(wait_s)}
+        return Problem(429, f"{what}; try again in {wait_s} s", RATE_LIMIT, code="queue_full", headers=headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,103 +267,6 @@ def warn_of_cut_length(requests: Sequence[AnyRequest], loaded: LoadedModel) -> N
         if isinstance(request, ChatRequest) and request.spec is not None:
             cut = describe_cut_length(request.spec.num_draft_tokens, loaded.info.max_draft)
             current_record().warnings += [f"spec: {cut}"] if cut else []
-
-
-# ---- admission: limit the requests in the server at once, in total and for each owner. Pure counting
-NUM_REMEMBERED = 32
-MAX_RETRY_AFTER_S = 60
-
-
-class OwnerPlaces:
-    """Places that owners hold.
-
-    is_shared  several keys: an owner may hold at most three quarters of what the others leave, so that each further
-               owner still gets a place: of 68 places 51, then 12, then 4
-    undivided     up to this many places are not divided among owners
-    """
-
-    def __init__(self, capacity: int, *, is_shared: bool, undivided: int = 1) -> None:
-        self.capacity, self.is_shared, self._undivided = capacity, is_shared, undivided
-        self._held: Counter[str] = Counter()
-
-    @property
-    def num_held(self) -> int:
-        return self._held.total()
-
-    def max_share(self, left: int) -> int:
-        """Return how many places an owner may hold, of those that other owners leave."""
-        return max(left * 3 // 4, min(self._undivided, left)) if self.is_shared else left
-
-    @contextmanager
-    def hold(self, owner: str, refuse: Callable[[int], Problem], count: int = 1) -> Iterator[None]:
-        """Hold places while the block runs. If too few are free, raise the error that `refuse` makes from the number
-        held.
-        """
-        num_held = self._held[owner]
-        if num_held + count > self.max_share(self.capacity - (self.num_held - num_held)):
-            raise refuse(num_held)
-        self._held[owner] += count
-        try:
-            yield
-        finally:
-            self._held[owner] -= count
-            if not self._held[owner]:
-                del self._held[owner]
-
-
-class AdmissionQueue:
-    """A bounded number of places for requests that run or wait. The engine decides their order."""
-
-    def __init__(self, *, num_slots: int, max_waiting: int, is_shared: bool) -> None:
-        self.num_slots, self.max_waiting = num_slots, max_waiting
-        self._places = OwnerPlaces(num_slots + max_waiting, is_shared=is_shared, undivided=num_slots)
-        self._durations_s: deque[float] = deque(maxlen=NUM_REMEMBERED)
-
-    @property
-    def num_inside(self) -> int:
-        return self._places.num_held
-
-    @property
-    def capacity(self) -> int:
-        return self._places.capacity
-
-    @property
-    def share(self) -> int:
-        """Return how many places an owner may hold while there are no other owners."""
-        return self._places.max_share(self.capacity)
-
-    def admit(self, owner: str, count: int = 1) -> AbstractContextManager[None]:
-        """Hold places for `count` answers while the block runs.
-
-        Raises Problem: 429 if too few are free, 400 if there never can be enough.
-        """
-        return self._places.hold(owner, partial(self._refusal, count), count)
-
-    def record_duration(self, duration_s: float) -> None:
-        """Record how long an answer took, for Retry-After."""
-        self._durations_s.append(duration_s)
-
-    def _refusal(self, count: int, num_held: int) -> Problem:
-        """Return the Problem for `count` more answers of an owner who holds `num_held` places.
-
-        It does not reveal how many requests others have; the time to wait shows how busy the server is.
-        """
-        if count > self.share:  # waiting would never help
-            whose = f" of one key, of {self.capacity} in all," * self._places.is_shared
-            what = f"{count} answers were requested, but only {self.share}{whose} may run or wait at once"
-            return Problem(400, what, parameter="n")
-        ahead = self.num_inside / self.num_slots * (fmean(self._durations_s) if self._durations_s else 1.0)
-        wait_s = min(max(math.ceil(ahead / 2), 1), MAX_RETRY_AFTER_S)
-        is_share_full = self._places.is_shared and self.num_inside + count <= self.capacity  # there is room, for others
-        what = f"{'the share of this key' if is_share_full else 'the queue'} is full: "
-        what += f"{'this key' if self._places.is_shared else 'it'} has {num_held} requests running or waiting"
-        return Problem(
-            429,
-            f"{what}; try again in {wait_s} s",
-            RATE_LIMIT,
-            code="queue_full",
-            headers={"Retry-After": str(wait_s)},
-        )
 
 
 # ---- request states: the states of requests in words, as monitors show them: waiting, reading, running, or how they

@@ -99,7 +99,7 @@ class Server:
 
     def _is_idle(self) -> bool:
         server, engine = self.snapshot(), self.clients[-1].snapshot()
-        held = (self.serving.admission.num_inside, self.serving.models.num_users, len(self.serving.active))
+        held = (self.serving.admission.num_held, self.serving.models.num_users, len(self.serving.active))
         return (server["running"], server["waiting"], engine.running, engine.waiting, *held) == (0,) * 7
 
     def num_tasks(self) -> int:

@@ -309,7 +309,7 @@ def test_who_hangs_up_during_a_load_leaks_nothing(pool: tuple[Server, Path]) -> 
     with connected(server.port) as sock:
         sock.sendall(request("/v1/completions", b'{"prompt": "say x", "model": "slow"}'))
         wait_until(lambda: server.http.get("/health").json()["status"] == "loading", "it is loaded")
-    wait_until(lambda: server.serving.admission.num_inside == 0, "its place is free")
+    wait_until(lambda: server.serving.admission.num_held == 0, "its place is free")
     assert server.http.get("/health").json()["status"] == "loading"
     waiting = asked(server, "one")
     gate.unlink()

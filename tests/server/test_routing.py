@@ -38,7 +38,7 @@ async def echo(name: str, owner: str, is_operator: bool, server: ServerState, co
     return {"given": [name, owner, is_operator, color], "state": server.state, "infinite": -math.inf}
 
 
-@table.post("/sum", Sum)
+@table.add("POST", "/sum")
 async def add_up(body: Sum, owner: str) -> Total:
     return Total(total=sum(body.numbers), owner=owner)
 

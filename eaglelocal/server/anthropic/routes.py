@@ -181,7 +181,7 @@ class CountReply(ReplyModel):
     input_tokens: int
 
 
-@routes.post("/v1/messages", MessagesBody, reply=MessagesReply, stream=EVENT_STREAM)
+@routes.add("POST", "/v1/messages", reply=MessagesReply, stream=EVENT_STREAM)
 async def messages(body: MessagesBody, server: ServerState, owner: str) -> Response:
     """Answer a conversation in the format of Anthropic's messages."""
     sampled = {
@@ -197,7 +197,7 @@ async def messages(body: MessagesBody, server: ServerState, owner: str) -> Respo
     return respond(server, call, encoder)
 
 
-@routes.post("/v1/messages/count_tokens", CountBody, reply=CountReply)
+@routes.add("POST", "/v1/messages/count_tokens", reply=CountReply)
 async def count_tokens(body: CountBody, server: ServerState, owner: str) -> Response:
     """Count the tokens of a conversation, with the model's template and the tools; nothing is generated."""
     call = read_body(body, {}, server, owner)

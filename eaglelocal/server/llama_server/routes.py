@@ -137,20 +137,20 @@ class LlamaServerSlot(ReplyModel):
 routes = RouteTable("llama-server", ErrorReply)
 
 
-@routes.post("/completions", LlamaCompletionBody, reply=LlamaReply | list[LlamaReply], stream=EVENT_STREAM)
-@routes.post("/completion", LlamaCompletionBody, reply=LlamaReply | list[LlamaReply], stream=EVENT_STREAM)
+@routes.add("POST", "/completions", reply=LlamaReply | list[LlamaReply], stream=EVENT_STREAM)
+@routes.add("POST", "/completion", reply=LlamaReply | list[LlamaReply], stream=EVENT_STREAM)
 async def completion(body: LlamaCompletionBody, server: ServerState, owner: str) -> Response:
     """Continue a text, in llama-server's own format. Several prompts get a list of answers."""
     return respond_to(body, read_llama_completion(body, server.defaults, owner), server)
 
 
-@routes.post("/infill", InfillBody, reply=LlamaReply | list[LlamaReply], stream=EVENT_STREAM, others={501: ErrorReply})
+@routes.add("POST", "/infill", reply=LlamaReply | list[LlamaReply], stream=EVENT_STREAM, others={501: ErrorReply})
 async def infill(body: InfillBody, server: ServerState, owner: str) -> Response:
     """Fill a gap in code, for editors. 501: the model has no tokens for that."""
     return respond_to(body, read_infill(body, server.defaults, owner), server)
 
 
-@routes.post("/tokenize", TokenizeBody, reply=TokensReply)
+@routes.add("POST", "/tokenize", reply=TokensReply)
 async def tokenize(body: TokenizeBody, server: ServerState, owner: str) -> Response:
     """Return the tokens of a text."""
     for name in ("prompt", "messages"):
@@ -169,7 +169,7 @@ async def tokenize(body: TokenizeBody, server: ServerState, owner: str) -> Respo
     return respond_with_prompt(server, body.model, request, make_reply)
 
 
-@routes.post("/detokenize", DetokenizeBody, reply=ContentReply)
+@routes.add("POST", "/detokenize", reply=ContentReply)
 async def detokenize(body: DetokenizeBody, server: ServerState, owner: str) -> Response:
     """Return the text of tokens."""
     if not body.tokens:
@@ -178,7 +178,7 @@ async def detokenize(body: DetokenizeBody, server: ServerState, owner: str) -> R
     return respond_with_prompt(server, body.model, request, lambda prompt: {"content": prompt.text})
 
 
-@routes.post("/apply-template", TemplateBody, reply=PromptReply)
+@routes.add("POST", "/apply-template", reply=PromptReply)
 async def apply_template(body: TemplateBody, server: ServerState, owner: str) -> Response:
     """Return a conversation rendered by the model's chat template, for /completion."""
     (request, *_) = read_chat(body, server.defaults, owner).requests
@@ -252,7 +252,7 @@ async def list_adapters(server: ServerState, model: str = "") -> Response:
     return JSONResponse([{"id": number, "path": file.path.name, "scale": file.scale} for number, file in files])
 
 
-@routes.post("/lora-adapters", AdaptersBody, reply=AdaptersReply)
+@routes.add("POST", "/lora-adapters", reply=AdaptersReply)
 async def set_adapters(body: AdaptersBody, server: ServerState, is_operator: bool, model: str = "") -> AdaptersReply:
     """Set the scales of requests that do not send `lora`; adapters that are not named get 0."""
     if not is_operator:

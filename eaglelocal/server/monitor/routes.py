@@ -249,7 +249,7 @@ async def cancel(request_id: str, server: ServerState, owner: str, is_operator: 
     return CancelReply(id=request_id)
 
 
-@routes.post("/v1/speculation", SwitchBody, reply=SwitchReply)
+@routes.add("POST", "/v1/speculation", reply=SwitchReply)
 async def switch_drafting(body: SwitchBody, server: ServerState, is_operator: bool) -> SwitchReply:
     """Set the spec of requests that set none, running ones included."""
     if not is_operator:

@@ -137,7 +137,7 @@ async def tags(server: ServerState) -> TagsReply:
     return TagsReply(models=[model_card(server, name) for name in server.models.names.listed])
 
 
-@routes.post("/api/show", ShowBody, reply=ShowReply)
+@routes.add("POST", "/api/show", reply=ShowReply)
 async def show(body: ShowBody, server: ServerState) -> ShowReply:
     """Describe one model."""
     name = resolve_name(body.model or body.name, server)

@@ -202,7 +202,7 @@ NO_SYSTEM = "system cannot be combined with raw or suffix"
 Values = dict[str, Any]
 
 
-@routes.post("/api/chat", OllamaChatBody, reply=OllamaChatReply, stream=NDJSON)
+@routes.add("POST", "/api/chat", reply=OllamaChatReply, stream=NDJSON)
 async def chat(body: OllamaChatBody, server: ServerState, owner: str) -> Response:
     """Answer a conversation in the format of Ollama's chat."""
     if not body.messages:
@@ -212,7 +212,7 @@ async def chat(body: OllamaChatBody, server: ServerState, owner: str) -> Respons
     return respond_to(body, server, call, message_fields)
 
 
-@routes.post("/api/generate", GenerateBody, reply=GenerateReply, stream=NDJSON)
+@routes.add("POST", "/api/generate", reply=GenerateReply, stream=NDJSON)
 async def generate(body: GenerateBody, server: ServerState, owner: str) -> Response:
     """Answer one question, or continue a text (`raw`, `suffix`)."""
     is_continuation = bool(body.raw or body.suffix)
@@ -228,7 +228,7 @@ async def generate(body: GenerateBody, server: ServerState, owner: str) -> Respo
     return respond_to(body, server, call, response_fields)
 
 
-@routes.post("/api/embed", EmbedBody, reply=EmbedReply)
+@routes.add("POST", "/api/embed", reply=EmbedReply)
 async def embed(body: EmbedBody, server: ServerState, owner: str) -> Response:
     """Return an embedding of each text, a vector of length 1."""
 
@@ -247,7 +247,7 @@ async def embed(body: EmbedBody, server: ServerState, owner: str) -> Response:
     return respond_with_embeddings(server, model, request, make_reply, body.dimensions, Problem.ollama_body)
 
 
-@routes.post("/api/embeddings", OldEmbedBody, reply=OldEmbedReply)
+@routes.add("POST", "/api/embeddings", reply=OldEmbedReply)
 async def embed_one(body: OldEmbedBody, server: ServerState, owner: str) -> Response:
     """Return the embedding of one text, in the format for older programs."""
 

@@ -58,7 +58,7 @@ class ResponsesReply(ReplyModel):
     output: list[dict[str, Any]]
 
 
-@routes.post("/v1/responses", ResponsesBody, reply=ResponsesReply, stream=EVENT_STREAM)
+@routes.add("POST", "/v1/responses", reply=ResponsesReply, stream=EVENT_STREAM)
 async def responses(body: ResponsesBody, server: ServerState, owner: str) -> Response:
     """Answer a conversation in the format of OpenAI's responses."""
     stored = server.stored[owner]
