@@ -27,6 +27,8 @@ from eaglelocal.core.tools import CallPart, ToolCall, join_calls
 from eaglelocal.errors import EagleLocalError, EngineAwayError, RequestError, UsageError
 from eaglelocal.learning.kept_answers import MAX_CHARS
 
+WAITING, READING = "waiting", "reading"  # states of an answer; the others occur in `AnswerState.state` only
+
 
 @dataclass(slots=True)
 class TextRun:
@@ -133,6 +135,19 @@ class AnswerState:
     _delta: Delta = field(default_factory=Delta)
     _held_logprobs: list[Sampled] = field(default_factory=list)  # logprobs of tokens whose text has not arrived
     _is_in_text: bool = True  # the newest part is text, not reasoning or a call
+
+    @property
+    def state(self) -> str:
+        """Return the state in words, as monitors show it. A request that has not begun is waiting."""
+        if self.finished is not None:
+            return self.finished.reason
+        if self.error is not None:
+            return "failed" if self.has_failed else "refused"
+        if self.ended_at:
+            return "refused" if self.is_refused else "gone"
+        if self.started is None:
+            return WAITING
+        return "running" if self.num_tokens else READING
 
     @property
     def is_over(self) -> bool:

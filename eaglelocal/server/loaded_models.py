@@ -137,17 +137,14 @@ class LoadedModel:
 
     @property
     def is_available(self) -> bool:
-        """Return whether requests may use it: it is not being evicted, and its engine will not be reloaded."""
-        return not (self.is_unloading or self.is_due_for_retry)
-
-    @property
-    def is_due_for_retry(self) -> bool:
-        """Return whether the next request reloads it: its engine failed for good at least RETRY_FAILED_S ago."""
+        """Return whether requests may use it: it is not being evicted, and its engine did not fail for good so long ago
+        that the next request reloads it.
+        """
         self.record_failure()
-        return self.failed_at is not None and time.monotonic() - self.failed_at >= RETRY_FAILED_S
+        is_due_for_retry = self.failed_at is not None and time.monotonic() - self.failed_at >= RETRY_FAILED_S
+        return not (self.is_unloading or is_due_for_retry)
 
     def is_idle(self, idle_s: float) -> bool:
-        """Return whether no request has used it for `idle_s` seconds."""
         return not (self.num_users or self.is_unloading) and time.monotonic() - self.used_at >= idle_s
 
     @property

@@ -124,7 +124,7 @@ class ModelManager:
     def have_all_failed(self) -> bool:
         """Return whether every model of this server is loaded and its engine has failed for good."""
         states = [model.client.state for model in self.loaded]
-        return len(states) == len(self.names.shown) and set(states) == {"failed"}
+        return states == ["failed"] * len(self.names.shown)
 
     def model_state(self, name: str) -> str:
         """Return unloaded, loading, ready, restarting or failed."""
@@ -207,7 +207,6 @@ class ModelManager:
         return model if model is not None and model.is_available else None
 
     async def _load_for_waiting(self, name: str, pending: PendingLoad) -> None:
-        """Load a model if it is not loaded yet, and give it to all waiting requests."""
         try:
             async with self._load_lock:
                 pending.resolve(self._find_available(name) or await self._evict_and_load(name, pending))
@@ -218,24 +217,20 @@ class ModelManager:
 
     def _forget(self, name: str, pending: PendingLoad) -> bool:
         """Let later requests start a new load. Return False if that was done before."""
-        is_known = self._pending.get(name) is pending
-        if is_known:
-            del self._pending[name]
-        return is_known
+        if self._pending.get(name) is not pending:
+            return False
+        del self._pending[name]
+        return True
 
     async def _evict_and_load(self, name: str, pending: PendingLoad) -> LoadedModel:
-        self._check_recent_failure(name)
+        failed_at, why = self._failures.get(name, (-RETRY_FAILED_S, ""))
+        if time.monotonic() - failed_at < RETRY_FAILED_S and self.loaded_model(name) is None:
+            raise load_problem(name, why)  # each attempt would evict models that others use
         with self._reserve_victims(name) as victims:
             for victim in victims:
                 await victim.is_free.wait()
             with pending.begin():
                 return await self._replace(victims, name)
-
-    def _check_recent_failure(self, name: str) -> None:
-        """Raise Problem if the model failed to load a moment ago: each attempt would evict models that others use."""
-        failed_at, why = self._failures.get(name, (-RETRY_FAILED_S, ""))
-        if time.monotonic() - failed_at < RETRY_FAILED_S and self.loaded_model(name) is None:
-            raise load_problem(name, why)
 
     @contextlib.contextmanager
     def _reserve_victims(self, name: str) -> Iterator[list[LoadedModel]]:
@@ -266,7 +261,11 @@ class ModelManager:
                 except ResourceError:
                     if not self.loaded:
                         raise
-                    evicted.append(await self._evict_one_more(name))
+                    victim = self.least_needed_first[0]
+                    victim.is_unloading = True
+                    await victim.is_free.wait()
+                    await self._evict(victim, name)
+                    evicted.append(victim.name)
         except EagleLocalError as error:
             why = describe_error(error)
             self._failures[name] = (time.monotonic(), why)
@@ -275,13 +274,6 @@ class ModelManager:
                 with contextlib.suppress(EagleLocalError):
                     await self._load(other)
             raise load_problem(name, why) from error
-
-    async def _evict_one_more(self, name: str) -> str:
-        victim = self.least_needed_first[0]
-        victim.is_unloading = True
-        await victim.is_free.wait()
-        await self._evict(victim, name)
-        return victim.name
 
     async def _evict(self, victim: LoadedModel, name: str) -> None:
         if victim.name != name:

@@ -235,15 +235,12 @@ def continues_last_message(body: ChatBody) -> bool:
 
 
 def read_message(given: MessageGiven, index: int) -> Message:
-    calls = given.tool_calls or ()
-    if calls and given.role != "assistant":
-        raise Problem(
-            400, f"only the assistant can call tools, not {given.role!r}", parameter=f"messages.{index}.tool_calls"
-        )
-    if given.content is None and not calls and given.role != "assistant":
-        raise Problem(400, "the message has no content", parameter=f"messages.{index}.content")
-    place = f"messages.{index}.content"
-    is_own = given.role == "assistant"
+    calls, place, is_own = given.tool_calls or (), f"messages.{index}.content", given.role == "assistant"
+    if calls and not is_own:
+        what = f"only the assistant can call tools, not {given.role!r}"
+        raise Problem(400, what, parameter=f"messages.{index}.tool_calls")
+    if given.content is None and not is_own:
+        raise Problem(400, "the message has no content", parameter=place)
     content = Content(read_text(given.content, place)) if is_own else read_content(given.content, place)
     role = {"developer": "system", "function": "tool"}.get(given.role, given.role)
     return Message(
@@ -352,33 +349,30 @@ def list_names(body: ChatBody, kind: str) -> set[str]:
     return {named.name for tool in body.tools or () if tool.type == kind and (named := tool.function or tool.custom)}
 
 
-def simplify(given: str | NamedTool | None) -> str | NamedTool | None:
-    """Return the use (such as "auto") if an object contains nothing else, otherwise `given` itself."""
-    if isinstance(given, NamedTool) and given.allowed_tools is not None and given.type == ALLOWED:
-        return given.allowed_tools.mode
-    return given.type if isinstance(given, NamedTool) and given.type in USES else given
-
-
 def read_tool_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
-    parallel = body.parallel_tool_calls is not False
-    match simplify(body.tool_choice):
-        case NamedTool(type=kind, function=function, custom=custom):
-            if kind not in KINDS:
-                what = f"a tool_choice must name a function or a custom tool, not a tool of type {kind!r}"
-                raise unsupported("tool_choice", what)
-            named = function if kind == "function" else custom
-            if named is None:
-                what = f"a tool_choice of type {kind} needs a {kind}"
-                raise Problem(400, what, parameter=f"tool_choice.{kind}")
-            if named.name not in list_names(body, kind):
-                what = f"tool_choice names {named.name!r}, which is not among the tools of type {kind}"
-                raise Problem(400, what, parameter="tool_choice")
-            return ToolChoice(use=ToolUse.REQUIRED, name=named.name, parallel=False)  # OpenAI: exactly one call
-        case "required" | "any" if not tools:
-            raise Problem(400, "tool_choice is required, but there are no tools", parameter="tool_choice")
-        case str(use):
-            return ToolChoice(use=USES[use], parallel=parallel)
-    return ToolChoice(parallel=parallel)
+    given = body.tool_choice
+    if isinstance(given, NamedTool) and given.type == ALLOWED and given.allowed_tools is not None:
+        given = given.allowed_tools.mode
+    elif isinstance(given, NamedTool) and given.type not in USES:
+        return read_named_tool(body, given)
+    use = USES[given.type if isinstance(given, NamedTool) else given or "auto"]
+    if use is ToolUse.REQUIRED and not tools:
+        raise Problem(400, "tool_choice is required, but there are no tools", parameter="tool_choice")
+    return ToolChoice(use=use, parallel=body.parallel_tool_calls is not False)
+
+
+def read_named_tool(body: ChatBody, given: NamedTool) -> ToolChoice:
+    kind = given.type
+    if kind not in KINDS:
+        what = f"a tool_choice must name a function or a custom tool, not a tool of type {kind!r}"
+        raise unsupported("tool_choice", what)
+    named = given.function if kind == "function" else given.custom
+    if named is None:
+        raise Problem(400, f"a tool_choice of type {kind} needs a {kind}", parameter=f"tool_choice.{kind}")
+    if named.name not in list_names(body, kind):
+        what = f"tool_choice names {named.name!r}, which is not among the tools of type {kind}"
+        raise Problem(400, what, parameter="tool_choice")
+    return ToolChoice(use=ToolUse.REQUIRED, name=named.name, parallel=False)  # OpenAI: exactly one call
 
 
 def read_custom_tool(given: CustomGiven) -> Tool:

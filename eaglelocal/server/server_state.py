@@ -25,7 +25,7 @@ from eaglelocal.learning.drift import DriftWatch
 from eaglelocal.learning.kept_answers import KINDS, guess_kind
 from eaglelocal.server.access_log import GONE, RequestRecord, current_record
 from eaglelocal.server.active_call import ActiveCall, EventStream, hash_text
-from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.answer_state import READING, WAITING, AnswerState
 from eaglelocal.server.connections import MAX_CONNECTIONS
 from eaglelocal.server.content import replace_unseen_images
 from eaglelocal.server.http_errors import CANCELLED_STATUS, RATE_LIMIT, Problem
@@ -187,7 +187,7 @@ class ServerState:
         """Reserve places and the model, and submit `requests` (emptied). Leaving the block cancels them. Raises
         Problem.
         """
-        self._check_task(model, requests)
+        self._check_task(model, requests[0])  # all requests of a call are alike
         async with self.reserve(model, requests) as (call, loaded):
             events = EventStream(loaded.client_thread, requests)
             events.submit()
@@ -211,22 +211,20 @@ class ServerState:
 
                 async def acquire_model() -> LoadedModel:
                     loaded = await stack.enter_async_context(self.models.use(name))
-                    warn_of_cut_length(requests, loaded)
+                    warn_of_cut_length(requests[0], loaded)
                     requests[:] = replace_unseen_images(requests, loaded.info)
                     return loaded
 
                 yield call, await call.wait_for_model(acquire_model())
 
-    def _check_task(self, model: str, requests: Sequence[AnyRequest]) -> None:
+    def _check_task(self, model: str, request: AnyRequest) -> None:
         """Refuse a task that an unloaded model cannot do, before others are evicted for it. Raises Problem."""
         name = self.models.names.resolve(model)
         task = None if self.models.loaded_info(name) is not None else self.models.task(name)
-        for request in requests:
-            required = request.task if isinstance(request, EmbedRequest) else ModelTask.TEXT
-            if task is not None and task is not required:
-                raise Problem(
-                    400, f"{name} {task.explain_mismatch(required)}", parameter="model", code="model_not_supported"
-                )
+        required = request.task if isinstance(request, EmbedRequest) else ModelTask.TEXT
+        if task not in (None, required):
+            what = f"{name} {task.explain_mismatch(required)}"
+            raise Problem(400, what, parameter="model", code="model_not_supported")
 
     @contextmanager
     def _open_call(self, model: str, requests: Sequence[AnyRequest]) -> Iterator[ActiveCall]:
@@ -247,8 +245,7 @@ class ServerState:
         self.recent.append((model, choice))
         current_record().add_answer(model, choice)
         self.metrics.record_answer(choice)
-        info = self.models.loaded_info(model)
-        if info is not None:
+        if (info := self.models.loaded_info(model)) is not None:
             watch_drift(self.drift, info, choice)
         now = time.perf_counter()
         choice.close(now)
@@ -258,38 +255,14 @@ class ServerState:
 
     def cut_off_answers(self) -> None:
         """Cancel every running answer, with a Problem for its client."""
-        for call in {id(call): call for call, _ in self.active.values()}.values():
+        for call in {call for call, _ in self.active.values()}:
             call.cancel(Problem(503, "the answer was cut off: the server is being stopped", code="cancelled"))
 
 
-def warn_of_cut_length(requests: Sequence[AnyRequest], loaded: LoadedModel) -> None:
-    for request in requests[:1]:  # all requests of a call are alike
-        if isinstance(request, ChatRequest) and request.spec is not None:
-            cut = describe_cut_length(request.spec.num_draft_tokens, loaded.info.max_draft)
-            current_record().warnings += [f"spec: {cut}"] if cut else []
-
-
-# ---- request states: the states of requests in words, as monitors show them: waiting, reading, running, or how they
-# ended
-#
-# Pure. The engine's first event for a request is Started, sent with the first rows of its prompt. Until then a request
-# counts as waiting or as being prefilled, depending on the free slots: the engine gives all of them to requests at its
-# next step.
-WAITING, READING, RUNNING = "waiting", "reading", "running"
-REFUSED, FAILED = "refused", "failed"
-
-
-def name_state(choice: AnswerState) -> str:
-    """Name the state of a single request; a request that has not begun is waiting."""
-    if choice.finished is not None:
-        return choice.finished.reason
-    if choice.error is not None:
-        return FAILED if choice.has_failed else REFUSED
-    if choice.ended_at:
-        return REFUSED if choice.is_refused else "gone"
-    if choice.started is None:
-        return WAITING
-    return RUNNING if choice.num_tokens else READING
+def warn_of_cut_length(request: AnyRequest, loaded: LoadedModel) -> None:
+    if isinstance(request, ChatRequest) and request.spec is not None:
+        cut = describe_cut_length(request.spec.num_draft_tokens, loaded.info.max_draft)
+        current_record().warnings += [f"spec: {cut}"] if cut else []
 
 
 def name_active_states(
@@ -297,8 +270,9 @@ def name_active_states(
 ) -> dict[str, str]:
     """Name the states of the active requests, by their ids.
 
-    Among submitted requests that have not begun, the oldest count as reading, as many as their model has free slots.
-    That may be wrong until the next step if several owners have requests: the engine may choose others.
+    The engine's first event for a request is Started, sent with the first rows of its prompt. Among submitted requests
+    that have not begun, the oldest count as reading, as many as their model has free slots. That may be wrong until the
+    next step if several owners have requests: the engine may choose others.
 
     active       in order of arrival
     count_slots  returns the slots of a model; 0 while its engine does not run
@@ -308,7 +282,7 @@ def name_active_states(
     free.subtract(call.model for call, choice in requests if choice.started is not None and not choice.is_over)
     states = {}
     for call, choice in requests:
-        state = name_state(choice)
+        state = choice.state
         if state == WAITING and call.is_submitted and free[call.model] > 0:
             free[call.model] -= 1
             state = READING

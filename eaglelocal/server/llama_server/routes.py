@@ -22,7 +22,7 @@ from eaglelocal.core.request import ChatRequest, Mixed
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob, fill_recommended
 from eaglelocal.server.answer_encoder import AnswerEncoder, encode_event, encode_statistics
 from eaglelocal.server.answer_response import EVENT_STREAM, respond, respond_once
-from eaglelocal.server.answer_state import AnswerState, Delta
+from eaglelocal.server.answer_state import WAITING, AnswerState, Delta
 from eaglelocal.server.http_errors import PERMISSION, Problem, unavailable
 from eaglelocal.server.llama_server.request_reader import (
     NEUTRAL,
@@ -48,7 +48,7 @@ from eaglelocal.server.schema import (
     Text,
     Tokens,
 )
-from eaglelocal.server.server_state import WAITING, ServerState
+from eaglelocal.server.server_state import ServerState
 
 
 class TokenizeBody(Body):

@@ -32,7 +32,7 @@ from eaglelocal.server.http_errors import CANCELLED, CANCELLED_STATUS, NOT_FOUND
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.schema import Body, ErrorReply, ReplyModel
-from eaglelocal.server.server_state import ServerState, name_state
+from eaglelocal.server.server_state import ServerState
 
 
 class Health(ReplyModel):
@@ -141,7 +141,7 @@ async def take_snapshot(server: ServerState, owner: str, is_operator: bool) -> d
     engine = engines.get(loaded.name) if loaded else None
     states = server.name_active_states()
     active = [(call.model, choice, states[choice.request.id]) for call, choice in server.active.values()]
-    recent = [(model, choice, name_state(choice)) for model, choice in server.recent]
+    recent = [(model, choice, choice.state) for model, choice in server.recent]
     running, waiting = server.count_active()
     model_keys, engine_keys = (None, None) if is_operator else (PUBLIC_MODEL_FIELDS, PUBLIC_ENGINE_FIELDS)
 
