@@ -7,10 +7,9 @@ Tasks of the request share it.
 from __future__ import annotations
 
 import logging
-import math
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import field
 
@@ -18,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.stats import sum_stats
 from eaglelocal.server.access import SAFE_METHODS, is_loopback
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.http_errors import Problem
@@ -36,10 +36,7 @@ class RequestRecord:
     model: str = ""
     client: str = ""  # the sender, if the request names it: a program, or an address
     warnings: list[str] = field(default_factory=list)
-    answers: list[dict[str, float]] = field(default_factory=list)
-    finish_reasons: list[str] = field(default_factory=list)
-    unread_calls: list[str] = field(default_factory=list)  # as in core.events.Finished
-    has_failed: bool = False  # the engine failed to answer, perhaps in the middle of a stream
+    answers: list[AnswerState] = field(default_factory=list)
 
     def warn(self, warning: str) -> None:
         """Add a warning, which the client gets in a header and the log shows; each only once."""
@@ -51,52 +48,42 @@ class RequestRecord:
         self.problem = problem
         return problem if self.is_operator else problem.hide_details()
 
+    @property
+    def has_failed(self) -> bool:
+        """Return whether the engine failed to answer, perhaps in the middle of a stream."""
+        return any(choice.has_failed for choice in self.answers)
+
     def add_answer(self, model: str, choice: AnswerState) -> None:
-        """Add an answer before its state is closed. An answer that never began has a model, but no figures."""
         self.model = model
-        self.has_failed = self.has_failed or choice.has_failed
-        if choice.started is None and choice.finished is None:
-            return
-        stats = choice.finished.speculation if choice.finished is not None else None
-        self.answers.append(
-            {
-                "prompt_tokens": choice.prompt_tokens,
-                "completion_tokens": choice.num_tokens,
-                "seconds": choice.last_token_at - choice.first_token_at,
-                "ttft_s": choice.first_token_at - choice.requested_at if choice.first_token_at else math.inf,
-                "draft_tokens": stats.draft_tokens if stats is not None else 0,
-                "accepted_tokens": stats.accepted_tokens if stats is not None else 0,
-            }
-        )
-        if choice.finished is not None:
-            self.finish_reasons.append(choice.finished.reason)
-            self.unread_calls += choice.finished.unread_calls
+        self.answers.append(choice)
 
     def fields(self) -> dict[str, object]:
         """Return what the log adds: reason, param and code of a refusal, and ANSWER_FIELDS as far as they are known."""
         found: dict[str, object] = {}
         if self.problem is not None:
             found |= {"reason": self.problem.message, "param": self.problem.parameter, "code": self.problem.code}
+        begun = [choice for choice in self.answers if choice.started is not None or choice.finished is not None]
+        unread_calls = [call for choice in begun if choice.finished for call in choice.finished.unread_calls]
         found |= {"model": self.model} if self.model else {}
         found |= {"warnings": self.warnings} if self.warnings else {}
-        found |= {"unread_calls": self.unread_calls} if self.unread_calls else {}
-        return found | (self._answer_fields() if self.answers else {})
+        found |= {"unread_calls": unread_calls} if unread_calls else {}
+        return found | (answer_fields(begun) if begun else {})
 
-    def _answer_fields(self) -> dict[str, object]:
-        sums = {name: sum(answer[name] for answer in self.answers) for name in self.answers[0]}
-        timed = sum(max(answer["completion_tokens"] - 1, 0) for answer in self.answers)
-        longest_s = max(answer["seconds"] for answer in self.answers)
-        first_s = min(answer["ttft_s"] for answer in self.answers)
-        return {
-            "prompt_tokens": sums["prompt_tokens"],
-            "completion_tokens": sums["completion_tokens"],
-            "tok_s": round(timed / longest_s, 2) if longest_s > 0 else None,
-            "acceptance_rate": round(sums["accepted_tokens"] / sums["draft_tokens"], 4)
-            if sums["draft_tokens"]
-            else None,
-            "ttft_s": round(first_s, 3) if math.isfinite(first_s) else None,
-            "finish_reason": ",".join(dict.fromkeys(self.finish_reasons)) or None,
-        }
+
+def answer_fields(answers: Sequence[AnswerState]) -> dict[str, object]:
+    stats = sum_stats([choice.stats for choice in answers])
+    timed = sum(max(choice.num_tokens - 1, 0) for choice in answers)
+    longest_s = max(choice.last_token_at - choice.first_token_at for choice in answers)
+    firsts_s = [choice.first_token_at - choice.requested_at for choice in answers if choice.first_token_at]
+    reasons = dict.fromkeys(choice.finished.reason for choice in answers if choice.finished is not None)
+    return {
+        "prompt_tokens": sum(choice.prompt_tokens for choice in answers),
+        "completion_tokens": sum(choice.num_tokens for choice in answers),
+        "tok_s": round(timed / longest_s, 2) if longest_s > 0 else None,
+        "acceptance_rate": round(stats.accepted_tokens / stats.draft_tokens, 4) if stats.draft_tokens else None,
+        "ttft_s": round(min(firsts_s), 3) if firsts_s else None,
+        "finish_reason": ",".join(reasons) or None,
+    }
 
 
 _current: ContextVar[RequestRecord | None] = ContextVar("request_record", default=None)

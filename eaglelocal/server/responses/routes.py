@@ -69,7 +69,11 @@ async def responses(body: ResponsesBody, server: ServerState, owner: str) -> Res
     if body.background:
         raise unsupported("background", "this server answers at once, not in the background")
     check_left_out(body)
-    earlier, items = find_earlier_items(body.previous_response_id, stored), read_items(body, stored)
+    earlier = find_earlier_items(body.previous_response_id, stored)
+    if isinstance(body.input, str):
+        items: PlacedItems = [("input", Item(role="user", content=body.input))]
+    else:
+        items = [(f"input.{i}", resolve_reference(item, f"input.{i}", stored)) for i, item in enumerate(body.input)]
     messages = translate_items(body.instructions, [*earlier, *items])
     call = read_translated_chat(translate_body(body), messages, FIELDS, server.defaults, owner)
     echoed = body.model_copy(update={"input": ""})  # the input is not part of the reply, and may contain images
@@ -164,12 +168,6 @@ def find_earlier_items(id: str | None, stored: StoredResponses) -> PlacedItems:
         why = f"this response is not stored ({WHAT_IS_STORED}): send the whole conversation as input instead"
         raise Problem(400, why, parameter=place, code="previous_response_not_found")
     return [(place, read_stored_item(values, place)) for values in found]
-
-
-def read_items(body: ResponsesBody, stored: StoredResponses) -> PlacedItems:
-    if isinstance(body.input, str):
-        return [("input", Item(role="user", content=body.input))]
-    return [(f"input.{i}", resolve_reference(item, f"input.{i}", stored)) for i, item in enumerate(body.input)]
 
 
 def resolve_reference(item: Item, place: str, stored: StoredResponses) -> Item:
