@@ -288,11 +288,10 @@ def describe_first(decision: Decision, settings: Settings) -> str:
 def make_server_state(
     settings: Settings, decisions: dict[str, Decision], engines: ServerEngines, access: Access
 ) -> ServerState:
-    from eaglelocal.server.active_call import AdmissionQueue
     from eaglelocal.server.connections import max_connections, raise_descriptor_limit
     from eaglelocal.server.metrics import Metrics
     from eaglelocal.server.model_manager import ModelManager
-    from eaglelocal.server.server_state import ServerLimits, ServerState
+    from eaglelocal.server.server_state import AdmissionQueue, ServerLimits, ServerState
 
     metrics = Metrics()
     limits = ServerLimits(

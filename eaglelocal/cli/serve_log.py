@@ -13,9 +13,9 @@ from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.stats import ACTIVE_STATES
+from eaglelocal.server.access_log import ANSWER_FIELDS, GONE
 from eaglelocal.server.listening_socket import find_lan_address
 from eaglelocal.server.loaded_models import LoadedModel
-from eaglelocal.server.request_record import ANSWER_FIELDS, GONE
 from eaglelocal.server.run_server import notify_service_manager
 from eaglelocal.server.server_state import ServerState
 

@@ -42,6 +42,7 @@ HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_-]+(\.[a-z0-9
 MAX_PORT = 65535
 WORD = re.compile(r"[A-Za-z0-9_-]{1,32}")
 MAX_QUOTED_CHARS = 253
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")  # a page of another site may send them: they change nothing
 MAX_REMEMBERED = 64  # addresses: each request has two, mostly the same ones
 
 

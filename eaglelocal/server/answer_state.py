@@ -6,11 +6,7 @@ Knows the engine's events; nothing of HTTP and the formats of the APIs.
 from __future__ import annotations
 
 import codecs
-import json
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import ClassVar
 
 from eaglelocal.core.events import (
     Embeddings,
@@ -23,14 +19,15 @@ from eaglelocal.core.events import (
     TextPiece,
     Tokens,
 )
-from eaglelocal.core.json_text import read_json
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
+from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.tools import CallPart, ToolCall, join_calls
 from eaglelocal.errors import EagleLocalError, EngineAwayError, RequestError, UsageError
 from eaglelocal.learning.kept_answers import MAX_CHARS
-from eaglelocal.server.http_errors import Problem
+
+WAITING, READING = "waiting", "reading"  # states of an answer; the others occur in `AnswerState.state` only
 
 
 @dataclass(slots=True)
@@ -140,6 +137,19 @@ class AnswerState:
     _is_in_text: bool = True  # the newest part is text, not reasoning or a call
 
     @property
+    def state(self) -> str:
+        """Return the state in words, as monitors show it. A request that has not begun is waiting."""
+        if self.finished is not None:
+            return self.finished.reason
+        if self.error is not None:
+            return "failed" if self.has_failed else "refused"
+        if self.ended_at:
+            return "refused" if self.is_refused else "gone"
+        if self.started is None:
+            return WAITING
+        return "running" if self.num_tokens else READING
+
+    @property
     def is_over(self) -> bool:
         return self.finished is not None or self.error is not None
 
@@ -165,6 +175,18 @@ class AnswerState:
     def params(self) -> SamplingParams:
         assert isinstance(self.request, ChatRequest)
         return self.request.params
+
+    @property
+    def finish_reason(self) -> str:
+        return self.finished.reason if self.finished else "stop"
+
+    @property
+    def timings(self) -> Timings:
+        return self.finished.timings if self.finished else Timings()
+
+    @property
+    def stats(self) -> SpeculationStats:
+        return self.finished.speculation if self.finished else SpeculationStats()
 
     @property
     def prompt_tokens(self) -> int:
@@ -274,70 +296,3 @@ class AnswerState:
         """Return the parts that arrived since the last call."""
         new, self._delta = self._delta, Delta()
         return new
-
-
-# ---- answer encoder: the base class of the encoders, which format answers for one API each
-DONE = "data: [DONE]\n\n"
-
-
-class AnswerEncoder(ABC):
-    """Formats the answers to one call: as a whole, or as a stream of server-sent events.
-
-    What most APIs have in common is defined here. `stream_end`: sent after the last event, also after a failure.
-    """
-
-    stream_end: ClassVar[str] = ""
-
-    @abstractmethod
-    def encode_whole(self, choices: Sequence[AnswerState]) -> object:
-        """Return the JSON of complete answers."""
-
-    def encode_start(self, choices: Sequence[AnswerState]) -> str:
-        """Return the first events of a stream."""
-        return ""
-
-    @abstractmethod
-    def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
-        """Return the events for the new parts of a choice."""
-
-    @abstractmethod
-    def encode_choice_end(self, choice: AnswerState) -> str:
-        """Return the events for the end of a choice, after its last delta."""
-
-    def encode_end(self, choices: Sequence[AnswerState]) -> str:
-        """Return the events for the end of the stream, after all choices."""
-        return self.stream_end
-
-    def encode_ping(self) -> str:
-        """Return an event that keeps an idle stream open."""
-        return ": ping\n\n"
-
-    def encode_failure(self, problem: Problem) -> str:
-        """Return the events for a failure after the first byte."""
-        return encode_event(problem.openai_body()) + self.stream_end
-
-    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
-        """Return the JSON object for a failure before the first byte."""
-        return problem.openai_body()
-
-
-def encode_event(event: Mapping[str, object]) -> str:
-    """Return a server-sent event without a name."""
-    return f"data: {dump_json(event)}\n\n"
-
-
-def encode_named_event(event: Mapping[str, object]) -> str:
-    """Return a server-sent event named by its `type`."""
-    return f"event: {event['type']}\ndata: {dump_json(event)}\n\n"
-
-
-def is_json_object(arguments: str) -> bool:
-    """Return whether a call's arguments are a JSON object; arguments that were cut off are not."""
-    try:
-        return isinstance(read_json(arguments), dict)
-    except ValueError:
-        return False
-
-
-def dump_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

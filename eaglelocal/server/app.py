@@ -1,4 +1,4 @@
-"""The ASGI application: routes behind the middlewares of middleware/, and errors in the format of the API called."""
+"""The ASGI application: routes behind the middlewares of middleware.py, and errors in the format of the API called."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from starlette.responses import Response
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from eaglelocal.server import embedding_routes
+from eaglelocal.server import embedding_routes, monitor_routes
 from eaglelocal.server.access import Access
-from eaglelocal.server.answer_state import dump_json
+from eaglelocal.server.access_log import AccessLogMiddleware
+from eaglelocal.server.answer_encoder import dump_json
 from eaglelocal.server.anthropic import routes as anthropic
 from eaglelocal.server.connections import num_kept
 from eaglelocal.server.llama_server import routes as llama_server
 from eaglelocal.server.metrics import MetricGauges
-from eaglelocal.server.middleware.access_log import AccessLogMiddleware
-from eaglelocal.server.middleware.refusal import ApiKeyMiddleware, CallLimitMiddleware, HostMiddleware, PathMiddleware
-from eaglelocal.server.middleware.request_body import BodyMiddleware
-from eaglelocal.server.monitor import routes as monitor
+from eaglelocal.server.middleware import (
+    ApiKeyMiddleware,
+    BodyMiddleware,
+    CallLimitMiddleware,
+    HostMiddleware,
+    PathMiddleware,
+)
 from eaglelocal.server.ollama import model_routes as ollama_models
 from eaglelocal.server.ollama import routes as ollama
 from eaglelocal.server.openai import routes as openai
@@ -34,7 +38,7 @@ from eaglelocal.server.server_state import ServerState
 own_routes = RouteTable("", ErrorReply)
 TABLES = (
     *(openai.routes, responses.routes, anthropic.routes, embedding_routes.routes, embedding_routes.rank_routes),
-    *(ollama.routes, ollama_models.routes, llama_server.routes, monitor.routes, own_routes),
+    *(ollama.routes, ollama_models.routes, llama_server.routes, monitor_routes.routes, own_routes),
 )
 PATHS = frozenset(route.path for table in TABLES for route in table.routes)
 IDLE_CHECK_S = 5.0

@@ -9,7 +9,6 @@ import base64
 import sys
 from array import array
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -90,13 +89,23 @@ class EmbeddingReply(ReplyModel):
     usage: dict[str, int]
 
 
-@routes.post("/v1/embeddings", EmbeddingBody, reply=EmbeddingReply)
+@routes.add("POST", "/v1/embeddings", reply=EmbeddingReply)
 async def embeddings(body: EmbeddingBody, server: ServerState, owner: str) -> Response:
     """Return an embedding of each text, a vector of length 1."""
     body.refuse_unsupported()
     name = server.models.names.resolve(body.model)
-    make_reply = partial(openai_reply, model=name, as_base64=body.encoding_format == "base64")
+    encode = encode_base64 if body.encoding_format == "base64" else to_floats
+
+    def make_reply(embeddings: Embeddings, _: AnswerState) -> Mapping[str, object]:
+        vectors = enumerate(split_vectors(embeddings))
+        data = [{"object": "embedding", "index": i, "embedding": encode(vector)} for i, vector in vectors]
+        return {"object": "list", "data": data, "model": name, "usage": encode_usage(embeddings)}
+
     return respond_with_embeddings(server, name, read_embedding(body.input, owner), make_reply, body.dimensions)
+
+
+def encode_usage(embeddings: Embeddings) -> dict[str, int]:
+    return {"prompt_tokens": embeddings.prompt_tokens, "total_tokens": embeddings.prompt_tokens}
 
 
 def respond_with_embeddings(
@@ -107,30 +116,18 @@ def respond_with_embeddings(
     dimensions: int | None = None,
     encode_problem: Callable[[Problem], Mapping[str, object]] = Problem.openai_body,
 ) -> Response:
+    """Return the response with the embeddings; an error if the model makes none, or `dimensions` is not their size."""
+
     def reply(choice: AnswerState) -> Mapping[str, object]:
-        return make_reply(find_embeddings(choice, model, dimensions), choice)
+        found = choice.embeddings
+        if found is None:
+            raise Problem(400, f"{model} makes no embeddings", parameter="model")
+        if dimensions not in (None, found.size):
+            what = f"the vectors of {model} have {found.size} dimensions, not {dimensions}"
+            raise Problem(400, what, parameter="dimensions")
+        return make_reply(found, choice)
 
     return respond_once(server, model, request, reply, encode_problem)
-
-
-def openai_reply(embeddings: Embeddings, _: AnswerState, *, model: str, as_base64: bool) -> Mapping[str, object]:
-    data = [
-        {"object": "embedding", "index": i, "embedding": encode_base64(vector) if as_base64 else to_floats(vector)}
-        for i, vector in enumerate(split_vectors(embeddings))
-    ]
-    usage = {"prompt_tokens": embeddings.prompt_tokens, "total_tokens": embeddings.prompt_tokens}
-    return {"object": "list", "data": data, "model": model, "usage": usage}
-
-
-def find_embeddings(choice: AnswerState, model: str, dimensions: int | None) -> Embeddings:
-    """Return the embeddings. Raises Problem if the model makes none, or `dimensions` is not their size."""
-    found = choice.embeddings
-    if found is None:
-        raise Problem(400, f"{model} makes no embeddings", parameter="model")
-    if dimensions not in (None, found.size):
-        what = f"the vectors of {model} have {found.size} dimensions, not {dimensions}"
-        raise Problem(400, what, parameter="dimensions")
-    return found
 
 
 def split_vectors(embeddings: Embeddings) -> list[bytes]:
@@ -199,11 +196,11 @@ class RankedText(ReplyModel):
 Reply = RankingReply | list[RankedText]
 
 
-@rank_routes.post("/v1/rerank", RankingBody, reply=Reply)
-@rank_routes.post("/v2/rerank", RankingBody)  # Cohere's current clients
-@rank_routes.post("/rerank", RankingBody)
-@rank_routes.post("/v1/reranking", RankingBody)
-@rank_routes.post("/reranking", RankingBody)
+@rank_routes.add("POST", "/v1/rerank", reply=Reply)
+@rank_routes.add("POST", "/v2/rerank")  # Cohere's current clients
+@rank_routes.add("POST", "/rerank")
+@rank_routes.add("POST", "/v1/reranking")
+@rank_routes.add("POST", "/reranking")
 async def rerank(body: RankingBody, server: ServerState, owner: str) -> Response:
     """Score how well each document answers the query, best first."""
     body.refuse_unsupported()
@@ -227,5 +224,4 @@ def rank_documents(choice: AnswerState, body: RankingBody, model: str, documents
         {"index": i, "relevance_score": score, **({"document": {"text": shown[i]}} if shown else {})}
         for i, score in ranked
     ]
-    usage = {"prompt_tokens": found.prompt_tokens, "total_tokens": found.prompt_tokens}
-    return {"object": "list", "model": model, "results": results, "usage": usage}
+    return {"object": "list", "model": model, "results": results, "usage": encode_usage(found)}

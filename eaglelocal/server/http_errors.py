@@ -45,15 +45,16 @@ class Problem(Exception):
         public: str = "",
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.type, self._public = status, message, type, public
+        self.status, self.message, self.type, self.public = status, message, type, public
         self.parameter, self.code, self.headers = parameter, code, headers
 
     def hide_details(self) -> Problem:
-        if not self._public:
-            return self
-        return Problem(
-            self.status, self._public, self.type, parameter=self.parameter, code=self.code, headers=self.headers
-        )
+        return self.change(self.public, self.parameter) if self.public else self
+
+    def change(self, message: str, parameter: str | None) -> Problem:
+        """Return the same problem with another message and parameter."""
+        code, headers, public = self.code, self.headers, self.public
+        return Problem(self.status, message, self.type, parameter=parameter, code=code, headers=headers, public=public)
 
     def openai_body(self) -> dict[str, object]:
         error = {"message": self.message, "type": self.type, "param": self.parameter, "code": self.code}

@@ -10,15 +10,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Callable
 from typing import Any, cast
 
 import h11
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from eaglelocal.server.connections import ConnectionPlaces, LingeringTransport
+from eaglelocal.server.connections import ConnectionPlaces
 from eaglelocal.server.http_errors import Problem, unavailable
-from eaglelocal.server.middleware.refusal import OPEN_PATHS, refuse
+from eaglelocal.server.middleware import OPEN_PATHS, refusal
 
 HEAD_TIMEOUT_S = 15.0
 MAX_PIPELINED_BYTES = 64 * 1024  # bytes of pipelined requests that may arrive before the current one is answered
@@ -40,7 +41,7 @@ class Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # uvicorn narrows it too
         self._lingering = LingeringTransport(transport, lambda: self._has_unread)
-        super().connection_made(self._lingering)
+        super().connection_made(cast(asyncio.Transport, self._lingering))
         if self._places.enter(self, self.client[0] if self.client else ""):
             self._start_head_timer()
         else:
@@ -95,7 +96,7 @@ class Protocol(H11Protocol):
             await self._serve(scope, receive, send)
         else:
             _log.warning("a request was refused: all connections are in use")
-            await refuse(scope, send, all_in_use(), close=True)
+            await refusal(scope, all_in_use(), close=True)(scope, receive, send)
 
     def _send_error(self, problem: Problem) -> None:
         """Send an error without the application, for a request that cannot reach it; then close."""
@@ -143,3 +144,82 @@ class Protocol(H11Protocol):
 
 def all_in_use() -> Problem:
     return unavailable("all connections of this server are in use", retry_after_s=2)
+
+
+# ---- lingering close: a transport that lets the client read the answer before it closes, and sends an answer's head
+# together with its first part
+#
+# Closing a socket with unread data sends a reset, and then the client's system discards the answer. So after an answer
+# that comes before the end of its request (413, 401, 408, 400) only our side is closed; further input is read and
+# dropped, up to a number of bytes and seconds.
+#
+# uvicorn writes head and body one after the other: sent at once, they take one system call, and wake the client once.
+LINGER_S = 10.0
+MAX_DROPPED_BYTES = 256 * 2**20
+MAX_JOINED_BYTES = 64 * 1024  # largest part that is copied to be sent with the head
+HEAD = b"HTTP/1."  # beginning of a head; such a part may wait for the next one
+
+
+class LingeringTransport:
+    """The transport that uvicorn writes to. `has_unread`: returns whether the client may still be sending."""
+
+    def __init__(self, transport: asyncio.Transport, has_unread: Callable[[], bool]) -> None:
+        self._transport, self._has_unread = transport, has_unread
+        self._timer: asyncio.TimerHandle | None = None
+        self._num_dropped = 0
+        self._head = b""  # not sent yet
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    @property
+    def is_lingering(self) -> bool:
+        return self._timer is not None
+
+    def close(self) -> None:
+        if self._transport.is_closing() or self.is_lingering:
+            return
+        self._send_head()
+        if not (self._has_unread() and self._transport.can_write_eof()):
+            self._transport.close()
+            return
+        self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
+        self._transport.write_eof()  # after all pending writes
+        self._transport.resume_reading()
+
+    def drop(self, num_bytes: int) -> None:
+        """Count received bytes that are dropped; abort above MAX_DROPPED_BYTES."""
+        self._num_dropped += num_bytes
+        if self._num_dropped > MAX_DROPPED_BYTES:
+            self._transport.abort()
+
+    def end(self) -> None:
+        """Stop the timer, and forget the protocol, because the connection is lost."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._has_unread = bool
+
+    def is_closing(self) -> bool:
+        return self.is_lingering or self._transport.is_closing()
+
+    def write(self, data: Any) -> None:
+        """Write bytes. A head waits for the next bytes, or until the event loop has nothing else to do."""
+        if self.is_lingering:
+            return
+        if len(data) > MAX_JOINED_BYTES or data.startswith(HEAD):
+            self._send_head()
+        if data.startswith(HEAD):
+            self._head = data
+            asyncio.get_running_loop().call_soon(self._send_head)
+        else:
+            head, self._head = self._head, b""
+            self._transport.write(head + data)
+
+    def _send_head(self) -> None:
+        head, self._head = self._head, b""
+        if head and not self._transport.is_closing():
+            self._transport.write(head)
+
+    def pause_reading(self) -> None:
+        if not self.is_lingering:
+            self._transport.pause_reading()

@@ -1,35 +1,78 @@
-"""The loaded models of a server: load one, unload one, and count who uses each.
-
-Knows nothing of evictions and of waiting requests (model_manager.py). How to load a model is a function passed in.
-"""
+"""A loaded model with its client and the count of its users, and the names of a server's models."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import posixpath
 import shlex
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
-from functools import partial
 from pathlib import PurePosixPath
+from typing import Protocol
 
+from eaglelocal.client.client import Client, OnEvent
 from eaglelocal.core.adapters import AdapterFile, AdapterMix, apply_mix
-from eaglelocal.core.events import EngineInfo
-from eaglelocal.core.model_task import ModelTask
+from eaglelocal.core.events import EngineInfo, Failed
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import Spec
+from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.errors import EagleLocalError, EngineError, UsageError
-from eaglelocal.server.event_stream import ClientThread, RestartingClient
-from eaglelocal.server.http_errors import NOT_FOUND, Problem, describe_error
+from eaglelocal.server.http_errors import NOT_FOUND, Problem
 
 RETRY_FAILED_S = 30.0
 
 _log = logging.getLogger("eaglelocal.server")
+
+
+class RestartingClient(Client, Protocol):
+    """A Client for all kinds of requests, whose engine restarts after a crash."""
+
+    @property
+    def restarts(self) -> int: ...
+
+    @property
+    def trouble(self) -> str:
+        """Return why the engine is down; empty while it runs."""
+
+    def submit(self, request: AnyRequest, on_event: OnEvent) -> None: ...
+
+    def set_spec(self, spec: Spec) -> None: ...
+
+    def set_adapters(self, mix: AdapterMix) -> None: ...
+
+
+class ClientThread:
+    """A client for use in asyncio: calls that may block run in order on one thread per client.
+
+    So a cancel never overtakes its request, and a hanging engine does not block requests to other models.
+    """
+
+    def __init__(self, client: RestartingClient) -> None:
+        self.client = client
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="client")
+
+    def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
+        self._thread.submit(self._submit, request, on_event)
+
+    def cancel(self, request_id: str) -> None:
+        with contextlib.suppress(RuntimeError):  # closed meanwhile: nothing runs any more
+            self._thread.submit(self.client.cancel, request_id)
+
+    def close(self) -> None:
+        """Close the client; blocks until it is closed."""
+        self.client.close()
+        self._thread.shutdown(wait=False)
+
+    def _submit(self, request: AnyRequest, on_event: OnEvent) -> None:
+        try:
+            self.client.submit(request, on_event)
+        except Exception as error:  # any error: the caller waits for an answer
+            failure = error if isinstance(error, EagleLocalError) else EngineError(f"cannot send the request: {error}")
+            on_event(Failed(request.id, failure))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,125 +137,20 @@ class LoadedModel:
 
     @property
     def is_available(self) -> bool:
-        """Return whether requests may use it: it is not being evicted, and its engine will not be reloaded."""
-        return not (self.is_unloading or self.is_due_for_retry)
-
-    @property
-    def is_due_for_retry(self) -> bool:
-        """Return whether the next request reloads it: its engine failed for good at least RETRY_FAILED_S ago."""
+        """Return whether requests may use it: it is not being evicted, and its engine did not fail for good so long ago
+        that the next request reloads it.
+        """
         self.record_failure()
-        return self.failed_at is not None and time.monotonic() - self.failed_at >= RETRY_FAILED_S
+        is_due_for_retry = self.failed_at is not None and time.monotonic() - self.failed_at >= RETRY_FAILED_S
+        return not (self.is_unloading or is_due_for_retry)
 
     def is_idle(self, idle_s: float) -> bool:
-        """Return whether no request has used it for `idle_s` seconds."""
         return not (self.num_users or self.is_unloading) and time.monotonic() - self.used_at >= idle_s
 
     @property
     def eviction_key(self) -> tuple[bool, bool, float]:
         """Return a sort key, least needed first: models that cannot answer, then unused ones, by time of last use."""
         return self.client.state != "failed", self.num_users > 0, self.used_at
-
-
-class LoadedModels:
-    """The loaded models, in the order of loading, and information about earlier ones."""
-
-    def __init__(self, load: LoadModel, before_unload: Callable[[], None]) -> None:
-        """`before_unload` is called before an engine is closed, to read its totals; it may block."""
-        self._open, self._before_unload = load, before_unload
-        self._by_name: dict[str, LoadedModel] = {}
-        self._spec: Spec | None = None  # default spec, also for models loaded later; None: as planned
-        self._is_closed = False
-        self.loading = ""  # name of the model that is being loaded
-        self.failure = ""  # why the last load failed
-        self._infos: dict[str, EngineInfo] = {}  # of models loaded now or earlier
-
-    @property
-    def loaded(self) -> tuple[LoadedModel, ...]:
-        """Return the loaded models, in the order of loading. Safe from any thread."""
-        return tuple(self._by_name.values())
-
-    def loaded_model(self, name: str) -> LoadedModel | None:
-        return self._by_name.get(name)
-
-    def loaded_info(self, name: str) -> EngineInfo | None:
-        model = self.loaded_model(name)
-        return None if model is None else model.info
-
-    def latest_info(self, name: str) -> EngineInfo | None:
-        """Return the info of a model as loaded now or last; None if it was never loaded."""
-        return self._infos.get(name)
-
-    @property
-    def least_needed_first(self) -> list[LoadedModel]:
-        return sorted(self.loaded, key=lambda model: model.eviction_key)
-
-    @property
-    def current(self) -> LoadedModel | None:
-        """Return the model that a monitor shows: preferably a text model with a working engine, used most recently."""
-        return max(
-            self.loaded, key=lambda model: (model.info.task is ModelTask.TEXT, *model.eviction_key), default=None
-        )
-
-    async def load(self, name: str, reference: str) -> LoadedModel:
-        """Load a model. Raises EagleLocalError."""
-        if self._is_closed:
-            raise EngineError("the server is being stopped")
-        self.loading = name
-        try:
-            result = await run_on_daemon_thread(partial(self._open, reference))
-        except EagleLocalError as error:
-            self.failure = describe_error(error)
-            raise
-        except Exception as error:  # any error: it must be reported, and the evicted models reloaded
-            _log.error("a load failed", exc_info=error)
-            unexpected = EngineError(
-                f"{type(error).__name__}: {error}", hint="this is a bug: please report it with the log"
-            )
-            self.failure = describe_error(unexpected)
-            raise unexpected from error
-        finally:
-            self.loading = ""
-        self.failure = ""
-        if self._spec is not None:
-            result.client.set_spec(self._spec)
-        model = self._by_name[name] = LoadedModel(name, ClientThread(result.client), result.info)
-        self._infos[name] = result.info
-        if self._is_closed:  # closed during the load
-            await self.unload(model)
-        return model
-
-    async def unload(self, model: LoadedModel) -> None:
-        """Close the engine of a model; unfinished answers fail."""
-        model.is_unloading = True
-        await asyncio.to_thread(self._before_unload)
-        self._by_name.pop(model.name, None)  # close() may have removed it by now
-        await asyncio.to_thread(model.client_thread.close)
-
-    async def set_spec(self, spec: Spec) -> None:
-        """Set the spec of requests that set none, for all models, also those loaded later."""
-        self._spec = spec
-        for model in self.loaded:
-            await asyncio.to_thread(model.client.set_spec, spec)
-
-    async def close(self) -> None:
-        """Unload all models, and stop a load in progress; unfinished answers fail."""
-        self._is_closed = True
-        await asyncio.gather(*map(self.unload, self.loaded))
-
-
-async def run_on_daemon_thread(load: Callable[[], LoadResult]) -> LoadResult:
-    """Run a blocking load on a daemon thread: at exit Python would wait for asyncio's own threads."""
-    outcome: Future[LoadResult] = Future()
-
-    def run() -> None:
-        outcome.set_running_or_notify_cancel()
-        try:
-            outcome.set_result(load())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, name="loading", daemon=True).start()
-    return await asyncio.wrap_future(outcome)
 
 
 # ---- model names: the names of a server's models. Pure

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -147,36 +147,28 @@ class MetricTotals(Collector):
         snapshots = gauges.snapshots or (NOTHING_YET,)  # a missing counter has no rate
         cells = sum(snapshot.cache_cells for snapshot in snapshots)
         usage = sum(snapshot.cached_tokens for snapshot in snapshots) / cells if cells else 0.0
-        swapped = sum(snapshot.swapped_bytes for snapshot in snapshots)
-        stored = sum(snapshot.stored_bytes for snapshot in snapshots)
         drafts = sum(snapshot.speculation.drafts for snapshot in snapshots)
         drafted = sum(snapshot.speculation.draft_tokens for snapshot in snapshots)
         states = {snapshot.speculation.state for snapshot in snapshots}
-        for name, what, value in (
-            ("kv_cache_usage_perc", "Share of the KV cache that holds tokens, 0 to 1.", usage),
-            ("swapped_bytes", "Bytes of conversations swapped out to RAM.", float(swapped)),
-            ("stored_bytes", "Bytes of conversations kept on disk.", float(stored)),
-            ("num_requests_running", "Requests that have a slot.", float(gauges.running)),
-            ("num_requests_waiting", "Requests that wait for a slot or a model.", float(gauges.waiting)),
-            ("draft_length", "Tokens of a draft, on average.", drafted / drafts if drafts else 0.0),
-            (
-                "predicted_speedup",
-                "Estimated speedup of recent answers over plain decoding; 0: unknown.",
-                gauges.speedup or 0.0,
-            ),
-        ):
-            yield GaugeMetricFamily(PREFIX + name, what, value=value)
+        swapped = sum(snapshot.swapped_bytes for snapshot in snapshots)
+        stored = sum(snapshot.stored_bytes for snapshot in snapshots)
+        speedup_help = "Estimated speedup of recent answers over plain decoding; 0: unknown."
+        yield make_gauge("kv_cache_usage_perc", "Share of the KV cache that holds tokens, 0 to 1.", usage)
+        yield make_gauge("swapped_bytes", "Bytes of conversations swapped out to RAM.", swapped)
+        yield make_gauge("stored_bytes", "Bytes of conversations kept on disk.", stored)
+        yield make_gauge("num_requests_running", "Requests that have a slot.", gauges.running)
+        yield make_gauge("num_requests_waiting", "Requests that wait for a slot or a model.", gauges.waiting)
+        yield make_gauge("draft_length", "Tokens of a draft, on average.", drafted / drafts if drafts else 0.0)
+        yield make_gauge("predicted_speedup", speedup_help, gauges.speedup or 0.0)
         for name, what, count in (
             ("calls_refused", "Calls that could not be answered as they were sent, or not then.", gauges.refused),
             ("calls_failed", "Calls that failed here.", gauges.failed),
         ):
             yield CounterMetricFamily(PREFIX + name, what, value=float(count))
-        state = GaugeMetricFamily(PREFIX + "speculation_state", "1 for the present state.", labels=["state"])
         present = next((name for name in STATES if name in states), "")  # of several models the most active
-        for name in STATES:
-            state.add_metric([name], float(name == present))
-        yield state
-        yield from make_learning_metrics(gauges.learning)
+        yield make_state("speculation_state", STATES, present)
+        if gauges.learning.on:
+            yield from make_learning_metrics(gauges.learning)
         what = "Recent acceptance of first drafted tokens, divided by its history."
         drift = GaugeMetricFamily(PREFIX + "acceptance_of_history", what, labels=["target", "kind"])
         for target, kind, share in gauges.drift:
@@ -184,20 +176,24 @@ class MetricTotals(Collector):
         yield drift
 
 
+def make_gauge(name: str, what: str, value: float) -> Metric:
+    return GaugeMetricFamily(PREFIX + name, what, value=float(value))
+
+
+def make_state(name: str, states: Sequence[str], present: str) -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, "1 for the present state.", labels=["state"])
+    for state in states:
+        family.add_metric([state], float(state == present))
+    return family
+
+
 def make_learning_metrics(status: LearningStatus) -> Iterator[Metric]:
-    """Yield the amount of kept answers, and the state of learning; nothing if learning is off."""
-    if not status.on:
-        return
-    for name, what, value in (
-        ("learning_kept_answers", "Answers that are kept to learn from.", status.kept_answers),
-        ("learning_kept_bytes", "Bytes of answers that are kept to learn from.", status.kept_bytes),
-        ("learning_head_version", "Learned version of the head that drafts; 0: the base head.", status.version),
-    ):
-        yield GaugeMetricFamily(PREFIX + name, what, value=float(value))
-    state = GaugeMetricFamily(PREFIX + "learning_state", "1 for the present state.", labels=["state"])
-    for name in LEARNING_STATES:
-        state.add_metric([name], float(name == status.state))
-    yield state
+    """Yield the amount of kept answers, and the state of learning."""
+    yield make_gauge("learning_kept_answers", "Answers that are kept to learn from.", status.kept_answers)
+    yield make_gauge("learning_kept_bytes", "Bytes of answers that are kept to learn from.", status.kept_bytes)
+    what = "Learned version of the head that drafts; 0: the base head."
+    yield make_gauge("learning_head_version", what, status.version)
+    yield make_state("learning_state", LEARNING_STATES, status.state)
 
 
 def count_totals(snapshot: EngineSnapshot) -> dict[str, float]:

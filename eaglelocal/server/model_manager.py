@@ -10,16 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
 
+from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
-from eaglelocal.errors import EagleLocalError, ResourceError
+from eaglelocal.core.request import Spec
+from eaglelocal.errors import EagleLocalError, EngineError, ResourceError
 from eaglelocal.server.http_errors import SEE_LOG, Problem, describe_error, unavailable
-from eaglelocal.server.loaded_models import RETRY_FAILED_S, LoadedModel, LoadedModels, LoadModel, ModelNames
+from eaglelocal.server.loaded_models import RETRY_FAILED_S, ClientThread, LoadedModel, LoadModel, LoadResult, ModelNames
 from eaglelocal.text.reasoning.model_families import TemplateFeatures, read_template_features
 
 _log = logging.getLogger("eaglelocal.server")
@@ -34,8 +38,8 @@ def evict_all(reference: str, others: Sequence[str]) -> Sequence[str]:
     return others
 
 
-class ModelManager(LoadedModels):
-    """The models of a server; the first one is loaded at the start."""
+class ModelManager:
+    """The models of a server; the first one is loaded at the start. `loaded`: in the order of loading."""
 
     def __init__(
         self,
@@ -57,14 +61,46 @@ class ModelManager(LoadedModels):
         Raises UsageError for an alias that is the name of another model.
         """
         self.names = ModelNames(references, aliases)
-        super().__init__(load, before_unload)
+        self._open, self._before_unload = load, before_unload
         self._idle_s, self._find_plan, self._choose_victims = idle_s, find_plan, choose_victims
+        self._by_name: dict[str, LoadedModel] = {}
+        self._infos: dict[str, EngineInfo] = {}  # of models loaded now or earlier
+        self._spec: Spec | None = None  # default spec, also for models loaded later; None: as planned
+        self.loading = ""  # name of the model that is being loaded
+        self.failure = ""  # why the last load failed
         self._load_lock = asyncio.Lock()  # held while a model is loaded or unloaded
-        self._is_starting = False
+        self._is_starting = self._is_closed = False
         self._pending: dict[str, PendingLoad] = {}  # the models that requests wait for
         self._failures: dict[str, tuple[float, str]] = {}  # failed loads by name: when and why
 
     # ---- what is known of the models
+    @property
+    def loaded(self) -> tuple[LoadedModel, ...]:
+        """Return the loaded models, in the order of loading. Safe from any thread."""
+        return tuple(self._by_name.values())
+
+    def loaded_model(self, name: str) -> LoadedModel | None:
+        return self._by_name.get(name)
+
+    def loaded_info(self, name: str) -> EngineInfo | None:
+        model = self.loaded_model(name)
+        return None if model is None else model.info
+
+    def latest_info(self, name: str) -> EngineInfo | None:
+        """Return the info of a model as loaded now or last; None if it was never loaded."""
+        return self._infos.get(name)
+
+    @property
+    def least_needed_first(self) -> list[LoadedModel]:
+        return sorted(self.loaded, key=lambda model: model.eviction_key)
+
+    @property
+    def current(self) -> LoadedModel | None:
+        """Return the model that a monitor shows: preferably a text model with a working engine, used most recently."""
+        return max(
+            self.loaded, key=lambda model: (model.info.task is ModelTask.TEXT, *model.eviction_key), default=None
+        )
+
     @property
     def num_users(self) -> int:
         return sum(model.num_users for model in self.loaded)
@@ -88,7 +124,7 @@ class ModelManager(LoadedModels):
     def have_all_failed(self) -> bool:
         """Return whether every model of this server is loaded and its engine has failed for good."""
         states = [model.client.state for model in self.loaded]
-        return len(states) == len(self.names.shown) and set(states) == {"failed"}
+        return states == ["failed"] * len(self.names.shown)
 
     def model_state(self, name: str) -> str:
         """Return unloaded, loading, ready, restarting or failed."""
@@ -171,7 +207,6 @@ class ModelManager(LoadedModels):
         return model if model is not None and model.is_available else None
 
     async def _load_for_waiting(self, name: str, pending: PendingLoad) -> None:
-        """Load a model if it is not loaded yet, and give it to all waiting requests."""
         try:
             async with self._load_lock:
                 pending.resolve(self._find_available(name) or await self._evict_and_load(name, pending))
@@ -182,24 +217,20 @@ class ModelManager(LoadedModels):
 
     def _forget(self, name: str, pending: PendingLoad) -> bool:
         """Let later requests start a new load. Return False if that was done before."""
-        is_known = self._pending.get(name) is pending
-        if is_known:
-            del self._pending[name]
-        return is_known
+        if self._pending.get(name) is not pending:
+            return False
+        del self._pending[name]
+        return True
 
     async def _evict_and_load(self, name: str, pending: PendingLoad) -> LoadedModel:
-        self._check_recent_failure(name)
+        failed_at, why = self._failures.get(name, (-RETRY_FAILED_S, ""))
+        if time.monotonic() - failed_at < RETRY_FAILED_S and self.loaded_model(name) is None:
+            raise load_problem(name, why)  # each attempt would evict models that others use
         with self._reserve_victims(name) as victims:
             for victim in victims:
                 await victim.is_free.wait()
             with pending.begin():
                 return await self._replace(victims, name)
-
-    def _check_recent_failure(self, name: str) -> None:
-        """Raise Problem if the model failed to load a moment ago: each attempt would evict models that others use."""
-        failed_at, why = self._failures.get(name, (-RETRY_FAILED_S, ""))
-        if time.monotonic() - failed_at < RETRY_FAILED_S and self.loaded_model(name) is None:
-            raise load_problem(name, why)
 
     @contextlib.contextmanager
     def _reserve_victims(self, name: str) -> Iterator[list[LoadedModel]]:
@@ -230,7 +261,11 @@ class ModelManager(LoadedModels):
                 except ResourceError:
                     if not self.loaded:
                         raise
-                    evicted.append(await self._evict_one_more(name))
+                    victim = self.least_needed_first[0]
+                    victim.is_unloading = True
+                    await victim.is_free.wait()
+                    await self._evict(victim, name)
+                    evicted.append(victim.name)
         except EagleLocalError as error:
             why = describe_error(error)
             self._failures[name] = (time.monotonic(), why)
@@ -240,20 +275,71 @@ class ModelManager(LoadedModels):
                     await self._load(other)
             raise load_problem(name, why) from error
 
-    async def _evict_one_more(self, name: str) -> str:
-        victim = self.least_needed_first[0]
-        victim.is_unloading = True
-        await victim.is_free.wait()
-        await self._evict(victim, name)
-        return victim.name
-
     async def _evict(self, victim: LoadedModel, name: str) -> None:
         if victim.name != name:
             _log.info("%s is unloaded: %s takes its place", victim.name, name)
         await self.unload(victim)
 
     async def _load(self, name: str) -> LoadedModel:
-        return await self.load(name, self.names.reference(name))
+        """Load a model. Raises EagleLocalError."""
+        if self._is_closed:
+            raise EngineError("the server is being stopped")
+        self.loading = name
+        try:
+            result = await run_on_daemon_thread(partial(self._open, self.names.reference(name)))
+        except EagleLocalError as error:
+            self.failure = describe_error(error)
+            raise
+        except Exception as error:  # any error: it must be reported, and the evicted models reloaded
+            _log.error("a load failed", exc_info=error)
+            unexpected = EngineError(
+                f"{type(error).__name__}: {error}", hint="this is a bug: please report it with the log"
+            )
+            self.failure = describe_error(unexpected)
+            raise unexpected from error
+        finally:
+            self.loading = ""
+        self.failure = ""
+        if self._spec is not None:
+            result.client.set_spec(self._spec)
+        model = self._by_name[name] = LoadedModel(name, ClientThread(result.client), result.info)
+        self._infos[name] = result.info
+        if self._is_closed:  # closed during the load
+            await self.unload(model)
+        return model
+
+    async def unload(self, model: LoadedModel) -> None:
+        """Close the engine of a model; unfinished answers fail."""
+        model.is_unloading = True
+        await asyncio.to_thread(self._before_unload)
+        self._by_name.pop(model.name, None)  # close() may have removed it by now
+        await asyncio.to_thread(model.client_thread.close)
+
+    async def set_spec(self, spec: Spec) -> None:
+        """Set the spec of requests that set none, for all models, also those loaded later."""
+        self._spec = spec
+        for model in self.loaded:
+            await asyncio.to_thread(model.client.set_spec, spec)
+
+    async def close(self) -> None:
+        """Unload all models, and stop a load in progress; unfinished answers fail."""
+        self._is_closed = True
+        await asyncio.gather(*map(self.unload, self.loaded))
+
+
+async def run_on_daemon_thread(load: Callable[[], LoadResult]) -> LoadResult:
+    """Run a blocking load on a daemon thread: at exit Python would wait for asyncio's own threads."""
+    outcome: Future[LoadResult] = Future()
+
+    def run() -> None:
+        outcome.set_running_or_notify_cancel()
+        try:
+            outcome.set_result(load())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="loading", daemon=True).start()
+    return await asyncio.wrap_future(outcome)
 
 
 def load_problem(name: str, why: str) -> Problem:

@@ -6,20 +6,22 @@ The parts of a message are joined to one text; unsupported content (audio, files
 from __future__ import annotations
 
 import dataclasses
+import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import ChatRequest, Message, Spec, parse_spec
+from eaglelocal.core.request import ChatRequest, Message, parse_spec
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.core.tools import ToolCall
+from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
+from eaglelocal.server.access_log import current_record
+from eaglelocal.server.answer_encoder import INPUT
 from eaglelocal.server.content import Content, check_images, decode_data_url, join_pieces
 from eaglelocal.server.http_errors import Problem, unsupported
-from eaglelocal.server.json_body import to_json
-from eaglelocal.server.request_tools import read_tool, read_tool_choice, select_allowed_tools, warn_of_unbound
+from eaglelocal.server.json_body import NOT_TRANSLATED, FieldTranslation, to_json, validate_chat
 from eaglelocal.server.schema import (
     MAX_STOPS_CHARS,
     MAX_TEXT_CHARS,
@@ -29,11 +31,13 @@ from eaglelocal.server.schema import (
     ChatBody,
     CompletionBody,
     ContentPart,
+    CustomGiven,
     ImageUrl,
     MessageGiven,
+    NamedTool,
     ResponseFormat,
+    ToolGiven,
 )
-from eaglelocal.server.translation import NOT_TRANSLATED, FieldTranslation, validate_chat
 
 TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
 IMAGES = ("image_url", "input_image")
@@ -61,12 +65,20 @@ class EngineCall:
     fields: FieldTranslation = NOT_TRANSLATED
 
 
+PlacedMessages = list[tuple[str, dict[str, Any]]]  # messages of a translated chat, with their places in the body
+
+
 def read_translated_chat(
-    chat: dict[str, Any], fields: FieldTranslation, defaults: SamplingParams, owner: str
+    chat: dict[str, Any], messages: PlacedMessages, names: Mapping[str, str], defaults: SamplingParams, owner: str
 ) -> EngineCall:
-    """Return the call of a body that was translated to a chat; errors name the original fields. Raises Problem."""
+    """Return the call of a body that was translated to a chat. Raises Problem, with the original names of fields.
+
+    names  see FieldTranslation.fields
+    """
+    fields = FieldTranslation(names, tuple(place for place, _ in messages))
     with fields.translate_errors():
-        return dataclasses.replace(read_chat(validate_chat(chat), defaults, owner), fields=fields)
+        body = validate_chat(chat | {"messages": [message for _, message in messages]})
+        return dataclasses.replace(read_chat(body, defaults, owner), fields=fields)
 
 
 def read_chat(body: ChatBody, defaults: SamplingParams, owner: str) -> EngineCall:
@@ -115,12 +127,12 @@ def read_answer_fields(body: AnswerFields, params: SamplingParams, owner: str) -
     return ChatRequest(
         id="",
         params=params,
-        spec=read_spec(body),
+        spec=None if body.spec is None else parse_spec(body.spec, name="spec", hint=""),
         owner=owner,
         constraint=read_constraint(body.response_format),
         is_private=body.store is False,
         reuses_cache=body.cache_prompt is not False,
-        adapters=read_adapters(body),
+        adapters=tuple((each.id, each.scale) for each in body.lora or ()) or None,  # an empty list is the default too
     )
 
 
@@ -222,25 +234,13 @@ def continues_last_message(body: ChatBody) -> bool:
     return body.continue_final_message is not False
 
 
-def read_spec(body: AnswerFields) -> Spec | None:
-    return None if body.spec is None else parse_spec(body.spec, name="spec", hint="")
-
-
-def read_adapters(body: AnswerFields) -> tuple[tuple[int, float], ...] | None:
-    """Return the adapters of the answer; None, also for an empty list as in llama-server, for the default adapters."""
-    return tuple((each.id, each.scale) for each in body.lora or ()) or None
-
-
 def read_message(given: MessageGiven, index: int) -> Message:
-    calls = given.tool_calls or ()
-    if calls and given.role != "assistant":
-        raise Problem(
-            400, f"only the assistant can call tools, not {given.role!r}", parameter=f"messages.{index}.tool_calls"
-        )
-    if given.content is None and not calls and given.role != "assistant":
-        raise Problem(400, "the message has no content", parameter=f"messages.{index}.content")
-    place = f"messages.{index}.content"
-    is_own = given.role == "assistant"
+    calls, place, is_own = given.tool_calls or (), f"messages.{index}.content", given.role == "assistant"
+    if calls and not is_own:
+        what = f"only the assistant can call tools, not {given.role!r}"
+        raise Problem(400, what, parameter=f"messages.{index}.tool_calls")
+    if given.content is None and not is_own:
+        raise Problem(400, "the message has no content", parameter=place)
     content = Content(read_text(given.content, place)) if is_own else read_content(given.content, place)
     role = {"developer": "system", "function": "tool"}.get(given.role, given.role)
     return Message(
@@ -300,6 +300,103 @@ def template_values(body: ChatBody) -> tuple[tuple[str, str], ...]:
         if body.reasoning_effort == "none":
             values.setdefault("enable_thinking", False)
     return tuple((name, to_json(value, f"chat_template_kwargs.{name}")) for name, value in values.items())
+
+
+# ---- tools: those that may be called, and which must be
+#
+# A custom tool takes a text. The model sees it as a function with one argument; the answer has the custom form again. A
+# regular expression binds the text as a string's `pattern` does (see STRICT in schema.py). A grammar in Lark cannot be
+# bound inside a JSON string, character by character: the model is shown it, and the request gets a warning.
+ONLY_FUNCTIONS = "this server calls only functions of the client"
+USES = {**{use.value: use for use in ToolUse}, "any": ToolUse.REQUIRED}
+ALLOWED = "allowed_tools"
+KINDS = ("function", "custom")
+MAX_NAMED = 8  # tools in a warning
+HOW_TO_CALL = f"Call this tool with one argument, `{INPUT}`: the whole text, as a string."
+
+
+def read_tool(given: ToolGiven, index: int) -> Tool:
+    if given.type not in KINDS:
+        raise unsupported(f"tools.{index}.type", f"{ONLY_FUNCTIONS}, not tools of type {given.type!r}")
+    function, custom = (given.function, None) if given.type == "function" else (None, given.custom)
+    if custom is not None:
+        return read_custom_tool(custom)
+    if function is None:
+        what = f"a tool of type {given.type} needs a {given.type}"
+        raise Problem(400, what, parameter=f"tools.{index}.{given.type}")
+    schema = to_json(function.parameters or {"type": "object", "properties": {}}, f"tools.{index}.function.parameters")
+    return Tool(function.name, function.description or "", schema, is_strict=bool(function.strict))
+
+
+def select_allowed_tools(body: ChatBody, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    """Return the tools that `tool_choice` allows; allowed tools that are not functions are ignored."""
+    given = body.tool_choice
+    if not isinstance(given, NamedTool) or given.type != ALLOWED:
+        return tools
+    if given.allowed_tools is None:
+        raise Problem(400, f"a tool_choice of type {ALLOWED} needs {ALLOWED}", parameter=f"tool_choice.{ALLOWED}")
+    allowed = given.allowed_tools.tools
+    names = {named.name for one in allowed if (named := one.function or one.custom)}
+    known = {kind: list_names(body, kind) for kind in KINDS}
+    for one in allowed:
+        if (named := one.function or one.custom) and named.name not in known.get(one.type, ()):
+            what = f"tool_choice allows {named.name!r}, which is not among the tools of type {one.type}"
+            raise Problem(400, what, parameter=f"tool_choice.{ALLOWED}.tools")
+    return tuple(tool for tool in tools if tool.name in names)
+
+
+def list_names(body: ChatBody, kind: str) -> set[str]:
+    return {named.name for tool in body.tools or () if tool.type == kind and (named := tool.function or tool.custom)}
+
+
+def read_tool_choice(body: ChatBody, tools: tuple[Tool, ...]) -> ToolChoice:
+    given = body.tool_choice
+    if isinstance(given, NamedTool) and given.type == ALLOWED and given.allowed_tools is not None:
+        given = given.allowed_tools.mode
+    elif isinstance(given, NamedTool) and given.type not in USES:
+        return read_named_tool(body, given)
+    use = USES[given.type if isinstance(given, NamedTool) else given or "auto"]
+    if use is ToolUse.REQUIRED and not tools:
+        raise Problem(400, "tool_choice is required, but there are no tools", parameter="tool_choice")
+    return ToolChoice(use=use, parallel=body.parallel_tool_calls is not False)
+
+
+def read_named_tool(body: ChatBody, given: NamedTool) -> ToolChoice:
+    kind = given.type
+    if kind not in KINDS:
+        what = f"a tool_choice must name a function or a custom tool, not a tool of type {kind!r}"
+        raise unsupported("tool_choice", what)
+    named = given.function if kind == "function" else given.custom
+    if named is None:
+        raise Problem(400, f"a tool_choice of type {kind} needs a {kind}", parameter=f"tool_choice.{kind}")
+    if named.name not in list_names(body, kind):
+        what = f"tool_choice names {named.name!r}, which is not among the tools of type {kind}"
+        raise Problem(400, what, parameter="tool_choice")
+    return ToolChoice(use=ToolUse.REQUIRED, name=named.name, parallel=False)  # OpenAI: exactly one call
+
+
+def read_custom_tool(given: CustomGiven) -> Tool:
+    """Return the tool as a function with one argument."""
+    syntax, definition = given.format.rules if given.format else ("", "")
+    pattern = {"pattern": f"^(?:{definition})$"} if syntax == "regex" else {}
+    schema = {
+        "type": "object",
+        "properties": {INPUT: {"type": "string", **pattern}},
+        "required": [INPUT],
+        "additionalProperties": False,
+    }
+    shown = f"The text must match this grammar in Lark:\n{definition}" if syntax == "lark" else ""
+    description = "\n\n".join(filter(None, (given.description, HOW_TO_CALL, shown)))
+    return Tool(given.name, description, json.dumps(schema), is_strict=bool(pattern))
+
+
+def warn_of_unbound(tools: Iterable[CustomGiven]) -> None:
+    """Warn in the request's record if grammars do not bind the text."""
+    names = [tool.name for tool in tools if tool.format and tool.format.rules[0] == "lark"]
+    if names:
+        shown = f"{', '.join(names[:MAX_NAMED])}{', ...' if len(names) > MAX_NAMED else ''}"
+        warning = f"grammars in lark do not bind what the model writes, it is only shown them (custom tools: {shown})"
+        current_record().warnings.append(warning)
 
 
 # ---- response format: turn a `response_format` into a Constraint. Pure; raises Problem if any part of it would have

@@ -2,11 +2,12 @@
 
     routes = RouteTable("OpenAI", ErrorReply)
 
-    @routes.post("/v1/embeddings", EmbeddingBody, reply=EmbeddingReply)
+    @routes.add("POST", "/v1/embeddings", reply=EmbeddingReply)
     async def embeddings(body: EmbeddingBody, server: ServerState, owner: str) -> Response: ...
 
-A function takes the body first, and its other arguments by name: `server`, `owner` (the name of the request's API key),
-`is_operator` (see Access.operators), `request`, parameters of the path, and those of the query, which have a default.
+A function takes its arguments by name: `body`, whose type is the body's model, `server`, `owner` (the name of the
+request's API key), `is_operator` (see Access.operators), `request`, parameters of the path, and those of the query,
+which have a default.
 
 Any body is parsed as JSON, as llama-server and Ollama do: `curl -d` sends another Content-Type. So the type of a body
 protects nothing: HostMiddleware keeps out the forms of foreign pages. A body is released before its answer starts,
@@ -21,7 +22,7 @@ from dataclasses import field
 from functools import cached_property
 from inspect import Parameter, signature
 from types import MappingProxyType
-from typing import Concatenate, TypeVar
+from typing import TypeVar, get_type_hints
 
 from pydantic import BaseModel
 from pydantic_core import to_json
@@ -33,10 +34,10 @@ from starlette.types import Receive, Scope, Send
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.server.access_log import current_record
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, to_problem
-from eaglelocal.server.json_body import BodyT, validate_body
-from eaglelocal.server.middleware.refusal import error_body
-from eaglelocal.server.request_record import current_record
+from eaglelocal.server.json_body import validate_body
+from eaglelocal.server.middleware import error_body
 from eaglelocal.server.server_state import ServerState
 
 _log = logging.getLogger("eaglelocal.server")
@@ -45,7 +46,6 @@ _log = logging.getLogger("eaglelocal.server")
 Reply = Response | BaseModel | Mapping[str, object]
 Handler = Callable[..., Awaitable[Reply]]
 HandlerT = TypeVar("HandlerT", bound=Handler)
-BodyHandler = Callable[Concatenate[BodyT, ...], Awaitable[Reply]]
 Others = Mapping[int, type[BaseModel]]
 NO_OTHERS: Others = MappingProxyType({})
 
@@ -63,7 +63,6 @@ class ApiRoute:
     method: str
     path: str
     handle: Handler
-    body: type[BaseModel] | None = None
     reply: object = None
     stream: str = ""
     others: Others = field(default_factory=dict)
@@ -74,9 +73,12 @@ class ApiRoute:
         return self.reply is not None or bool(self.stream)
 
     @cached_property
+    def body(self) -> type[BaseModel] | None:
+        return get_type_hints(self.handle).get("body")
+
+    @cached_property
     def parameters(self) -> Mapping[str, Parameter]:
-        found = list(signature(self.handle).parameters.items())
-        return dict(found if self.body is None else found[1:])
+        return signature(self.handle).parameters
 
     @cached_property
     def query(self) -> Mapping[str, str]:
@@ -97,21 +99,10 @@ class RouteTable:
     def add(
         self, method: str, path: str, *, reply: object = None, stream: str = "", others: Others = NO_OTHERS
     ) -> Callable[[HandlerT], HandlerT]:
-        """Declare a route without a body."""
+        """Declare a route."""
 
         def declare(handle: HandlerT) -> HandlerT:
             self.routes.append(ApiRoute(method, path, handle, reply=reply, stream=stream, others=others))
-            return handle
-
-        return declare
-
-    def post(
-        self, path: str, body: type[BodyT], *, reply: object = None, stream: str = "", others: Others = NO_OTHERS
-    ) -> Callable[[BodyHandler[BodyT]], BodyHandler[BodyT]]:
-        """Declare a POST route with a body."""
-
-        def declare(handle: BodyHandler[BodyT]) -> BodyHandler[BodyT]:
-            self.routes.append(ApiRoute("POST", path, handle, body, reply=reply, stream=stream, others=others))
             return handle
 
         return declare
@@ -149,14 +140,12 @@ class ApiRouter:
         if route is None:
             raise Problem(405, "Method Not Allowed", headers={"Allow": ", ".join(methods)})
         request = Request(scope)
-        in_query = {name: request.query_params.get(name, default) for name, default in route.query.items()}
-        given = {"request": request, "server": self._server, **scope["state"], **in_path, **in_query}
-        named = {name: given[name] for name in route.parameters}
-        if route.body is None:
-            return to_response(await route.handle(**named))
-        content_type = request.headers.get("content-type", "")
-        sent = (await receive())["body"]  # whole
-        return to_response(await route.handle(validate_body(route.body, sent, content_type), **named))
+        given = {"request": request, "server": self._server, **scope["state"], **in_path}
+        given |= {name: request.query_params.get(name, default) for name, default in route.query.items()}
+        if route.body is not None:
+            sent = (await receive())["body"]  # whole
+            given["body"] = validate_body(route.body, sent, request.headers.get("content-type", ""))
+        return to_response(await route.handle(**{name: given[name] for name in route.parameters}))
 
     def _find(self, path: str) -> tuple[Methods, dict[str, str]]:
         """Return the routes of a path, none if it is unknown, and the parameters in it."""

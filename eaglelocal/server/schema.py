@@ -17,9 +17,9 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import SkipJsonSchema
 
 from eaglelocal.core.adapters import MAX_ADAPTERS
+from eaglelocal.server.access_log import current_record
 from eaglelocal.server.content import Content
 from eaglelocal.server.http_errors import Problem, unsupported
-from eaglelocal.server.request_record import current_record
 from eaglelocal.server.unsupported_fields import CHAT, COMPLETION, RefusedFields, is_off
 
 MAX_MESSAGES = 2048
@@ -377,6 +377,10 @@ class SamplingGiven(Body):
         if isinstance(given, dict):
             note_misspelled(given, (field.alias or name for name, field in cls.model_fields.items()))
         return given
+
+    def sampling_fields(self) -> dict[str, Any]:
+        """Return these fields with their values, for a body of another class."""
+        return {name: getattr(self, name) for name in SamplingGiven.model_fields}
 
 
 class AnswerFields(SamplingGiven):

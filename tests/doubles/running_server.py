@@ -23,14 +23,13 @@ from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.server.access import Access
-from eaglelocal.server.active_call import AdmissionQueue
 from eaglelocal.server.app import create_app
 from eaglelocal.server.listening_socket import bind_socket
 from eaglelocal.server.loaded_models import LoadResult
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import ChooseVictims, ModelManager, evict_all
 from eaglelocal.server.run_server import HttpServer
-from eaglelocal.server.server_state import ServerLimits, ServerState
+from eaglelocal.server.server_state import AdmissionQueue, ServerLimits, ServerState
 from eaglelocal.worker.supervisor import DEFAULT_POLICY, RestartPolicy
 
 from . import directed_server_engine, server_engine
@@ -100,7 +99,7 @@ class Server:
 
     def _is_idle(self) -> bool:
         server, engine = self.snapshot(), self.clients[-1].snapshot()
-        held = (self.serving.admission.num_inside, self.serving.models.num_users, len(self.serving.active))
+        held = (self.serving.admission.num_held, self.serving.models.num_users, len(self.serving.active))
         return (server["running"], server["waiting"], engine.running, engine.waiting, *held) == (0,) * 7
 
     def num_tasks(self) -> int:

@@ -34,7 +34,7 @@ from eaglelocal.server.access import (
     parse_origins,
     read_keys,
 )
-from eaglelocal.server.monitor.routes import MAX_EVENT_STREAMS
+from eaglelocal.server.monitor_routes import MAX_EVENT_STREAMS
 from eaglelocal.server.server_state import ServerLimits
 
 KEY, OTHER = "k" * 20, "o" * 20

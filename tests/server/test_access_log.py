@@ -22,8 +22,8 @@ from eaglelocal.core.events import Finished, LoadProgress, Started
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.server.access_log import RequestRecord
 from eaglelocal.server.answer_state import AnswerState
-from eaglelocal.server.request_record import RequestRecord
 
 CHAT = "/v1/chat/completions"
 SAID = [{"role": "user", "content": "x"}]

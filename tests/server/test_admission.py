@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.server.active_call import MAX_RETRY_AFTER_S, AdmissionQueue
 from eaglelocal.server.http_errors import Problem
+from eaglelocal.server.server_state import MAX_RETRY_AFTER_S, AdmissionQueue
 
 
 @given(
@@ -34,8 +34,8 @@ def test_places_are_bounded_and_given_back(
                 assert held[owner] + count > (max(left * 3 // 4, min(num_slots, left)) if is_shared else left)
             else:
                 held[owner] += count
-            assert admission.num_inside == sum(held.values()) <= admission.capacity
-    assert admission.num_inside == 0
+            assert admission.num_held == sum(held.values()) <= admission.capacity
+    assert admission.num_held == 0
 
 
 def test_one_of_several_leaves_a_quarter_to_the_others() -> None:
@@ -86,7 +86,7 @@ def test_a_failure_inside_gives_the_place_back() -> None:
     admission = AdmissionQueue(num_slots=1, max_waiting=0, is_shared=False)
     with pytest.raises(ValueError, match="inside"), admission.admit("a"):
         raise ValueError("inside")
-    assert admission.num_inside == 0
+    assert admission.num_held == 0
 
 
 def test_two_who_take_all_they_get_lock_no_third_out() -> None:

@@ -10,7 +10,8 @@ from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import Failed, RequestEvent, Started
 from eaglelocal.core.request import AnyRequest, ChatRequest, Spec
 from eaglelocal.errors import EngineError
-from eaglelocal.server.event_stream import ClientThread, EventStream
+from eaglelocal.server.active_call import EventStream
+from eaglelocal.server.loaded_models import ClientThread
 
 LONG_WAIT_S = 60.0
 
@@ -77,7 +78,7 @@ def test_each_event_is_returned_once_in_order_with_its_time() -> None:
 def test_a_wait_for_the_end_is_not_woken_by_other_events() -> None:
     async def check() -> None:
         stream = await open_stream("a", "b")
-        ends = asyncio.create_task(stream.next_end(LONG_WAIT_S))
+        ends = asyncio.create_task(stream.next(LONG_WAIT_S, until_end=True))
         await asyncio.sleep(0)
         send(stream, [started("a"), started("b"), started("a")])
         for _ in range(10):
@@ -87,7 +88,7 @@ def test_a_wait_for_the_end_is_not_woken_by_other_events() -> None:
         assert len(await ends) == 4 and not stream.is_over
         send(stream, [failed("a")])  # no reader waits just now
         while not stream.is_over:
-            await stream.next_end(LONG_WAIT_S)
+            await stream.next(LONG_WAIT_S, until_end=True)
 
     asyncio.run(check())
 
@@ -95,8 +96,8 @@ def test_a_wait_for_the_end_is_not_woken_by_other_events() -> None:
 def test_a_wait_for_the_end_returns_what_came_when_its_time_is_over() -> None:
     async def check() -> None:
         stream = await open_stream("a")
-        assert await stream.next_end(0.0) == []
+        assert await stream.next(0.0, until_end=True) == []
         send(stream, [started("a")])
-        assert [type(event) for event, _ in await stream.next_end(0.0)] == [Started]
+        assert [type(event) for event, _ in await stream.next(0.0, until_end=True)] == [Started]
 
     asyncio.run(check())

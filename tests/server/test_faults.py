@@ -247,8 +247,8 @@ def test_a_reader_that_does_not_read_does_not_hold_its_place_for_ever() -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         body = json.dumps({"messages": run_script("say " + "x" * 1_000_000), "n": 16, "stream": True}).encode()
         sock.sendall(request("/v1/chat/completions", body))
-        wait_until(lambda: server.serving.admission.num_inside == 16, "it runs")
-        wait_until(lambda: server.serving.admission.num_inside == 0, "its place is free")
+        wait_until(lambda: server.serving.admission.num_held == 16, "it runs")
+        wait_until(lambda: server.serving.admission.num_held == 0, "its place is free")
         assert server.ask("say x").status_code == 200
 
 

@@ -97,7 +97,7 @@ def resident_bytes(server: Server) -> int:
 
 def is_idle(server: Server) -> bool:
     engine = server.clients[-1].snapshot()
-    return (engine.running, engine.waiting, server.serving.admission.num_inside) == (0, 0, 0)
+    return (engine.running, engine.waiting, server.serving.admission.num_held) == (0, 0, 0)
 
 
 def put_questions(server: Server, questions: Sequence[dict[str, Any]]) -> tuple[list[str], list[float]]:

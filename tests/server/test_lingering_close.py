@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from eaglelocal.server.connections import MAX_JOINED_BYTES, LingeringTransport
+from eaglelocal.server.http_protocol import MAX_JOINED_BYTES, LingeringTransport
 
 HEAD = b"HTTP/1.1 200 \r\n\r\n"
 

@@ -12,10 +12,10 @@ from doubles.raw_server_client import connected, exchange, read_answer, request
 from doubles.running_server import Server, directed, served
 from doubles.timeouts import wait_until
 
-from eaglelocal.server import connections, http_protocol
+from eaglelocal.server import http_protocol
 from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.middleware.request_body import BodyMiddleware
+from eaglelocal.server.middleware import BodyMiddleware
 from eaglelocal.server.server_state import ServerLimits
 
 BODY = json.dumps({"messages": [{"role": "user", "content": "say x"}]}).encode()
@@ -143,7 +143,7 @@ def test_a_client_of_httpx_sees_413(actor: Server) -> None:
 
 
 def test_what_is_dropped_after_an_answer_is_bounded(actor: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MAX_DROPPED_BYTES", 2**20)
+    monkeypatch.setattr(http_protocol, "MAX_DROPPED_BYTES", 2**20)
     with connected(actor.port) as sock:
         sock.sendall(request("/v1/completions", b"", "Content-Length: 99999999"))
         with pytest.raises(OSError):
@@ -153,7 +153,7 @@ def test_what_is_dropped_after_an_answer_is_bounded(actor: Server, monkeypatch: 
 
 
 def test_who_never_ends_after_an_answer_is_hung_up_on(actor: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "LINGER_S", 0.3)
+    monkeypatch.setattr(http_protocol, "LINGER_S", 0.3)
     with connected(actor.port) as sock:
         sock.sendall(request("/v1/completions", b"", "Content-Length: 99999999"))
         assert read_answer(sock).status == 413

@@ -23,11 +23,10 @@ from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.request import AnyRequest, ChatRequest, EmbedRequest, Ranking
 from eaglelocal.errors import EagleLocalError, EngineError
 from eaglelocal.server import loaded_models
-from eaglelocal.server.active_call import AdmissionQueue
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import ModelManager
-from eaglelocal.server.server_state import ServerState
+from eaglelocal.server.server_state import AdmissionQueue, ServerState
 
 EMBEDS = dataclasses.replace(plan(), task=ModelTask.EMBEDDING)
 SEES = plan("seer")
@@ -310,7 +309,7 @@ def test_who_hangs_up_during_a_load_leaks_nothing(pool: tuple[Server, Path]) -> 
     with connected(server.port) as sock:
         sock.sendall(request("/v1/completions", b'{"prompt": "say x", "model": "slow"}'))
         wait_until(lambda: server.http.get("/health").json()["status"] == "loading", "it is loaded")
-    wait_until(lambda: server.serving.admission.num_inside == 0, "its place is free")
+    wait_until(lambda: server.serving.admission.num_held == 0, "its place is free")
     assert server.http.get("/health").json()["status"] == "loading"
     waiting = asked(server, "one")
     gate.unlink()

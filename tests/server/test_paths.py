@@ -11,7 +11,7 @@ from doubles.raw_server_client import RawAnswer, exchange, request
 from doubles.running_server import Server, directed, served
 
 from eaglelocal.server.access import Access, ApiKeys
-from eaglelocal.server.middleware.refusal import normalize_path
+from eaglelocal.server.middleware import normalize_path
 
 KEY = "k" * 20
 MESSAGES = [{"role": "user", "content": "say x"}]

@@ -314,7 +314,7 @@ def test_a_full_queue_is_429_with_a_time_to_wait() -> None:
         )
         assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
         streams[0].close()
-        wait_until(lambda: server.serving.admission.num_inside == 1, "one has left")
+        wait_until(lambda: server.serving.admission.num_held == 1, "one has left")
         assert server.ask("say x").status_code == 200
         streams[1].close()
         assert server.ask("say x", n=3).status_code == 400  # more than there can ever be

@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.server.app import PATHS, TABLES
 from eaglelocal.server.content import MAX_IMAGES_BYTES
-from eaglelocal.server.middleware.request_body import (
+from eaglelocal.server.middleware import (
     CONVERSATION_PATHS,
     LARGE_BYTES,
     MAX_BODY_BYTES,

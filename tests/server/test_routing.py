@@ -16,8 +16,7 @@ from starlette.types import ASGIApp
 from eaglelocal.core.request import LOCAL
 from eaglelocal.errors import ResourceError
 from eaglelocal.server.access import Access
-from eaglelocal.server.middleware.refusal import ApiKeyMiddleware
-from eaglelocal.server.middleware.request_body import BodyMiddleware
+from eaglelocal.server.middleware import ApiKeyMiddleware, BodyMiddleware
 from eaglelocal.server.routing import ApiRouter, RouteTable
 from eaglelocal.server.schema import Body, ErrorReply
 from eaglelocal.server.server_state import ServerState
@@ -39,7 +38,7 @@ async def echo(name: str, owner: str, is_operator: bool, server: ServerState, co
     return {"given": [name, owner, is_operator, color], "state": server.state, "infinite": -math.inf}
 
 
-@table.post("/sum", Sum)
+@table.add("POST", "/sum")
 async def add_up(body: Sum, owner: str) -> Total:
     return Total(total=sum(body.numbers), owner=owner)
 

@@ -20,7 +20,7 @@ from eaglelocal.settings import Settings
 LOADING = """
 import threading
 from eaglelocal.server.access import Access
-from eaglelocal.server.active_call import AdmissionQueue
+from eaglelocal.server.server_state import AdmissionQueue
 from eaglelocal.server.app import create_app
 from eaglelocal.server.metrics import Metrics
 from eaglelocal.server.model_manager import ModelManager

@@ -6,7 +6,7 @@ import pytest
 
 from eaglelocal.errors import EngineAwayError, RequestError
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.translation import FieldTranslation
+from eaglelocal.server.json_body import FieldTranslation
 
 NAMES = FieldTranslation(
     {"messages": "input", "response_format": "text.format", "stop": "stop_sequences"}, ("system", "input.0")

@@ -7,8 +7,8 @@ import pytest
 from eaglelocal.core.events import Finished
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.stats import SpeculationStats, Timings
+from eaglelocal.server.answer_encoder import add_stats
 from eaglelocal.server.answer_state import AnswerState
-from eaglelocal.server.usage import add_stats
 
 OFF = SpeculationStats(reason="as asked")
 ASLEEP = SpeculationStats("asleep", "plain is faster", 1, 4, 0, (), 0.9, 1)

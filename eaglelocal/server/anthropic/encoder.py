@@ -7,18 +7,15 @@ from typing import Any
 
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.tools import ToolCall
-from eaglelocal.server.answer_state import (
+from eaglelocal.server.answer_encoder import (
     AnswerEncoder,
-    AnswerState,
-    Delta,
-    DeltaPart,
-    ReasoningRun,
-    TextRun,
     dump_json,
     encode_named_event,
+    encode_statistics,
+    encode_timings,
 )
+from eaglelocal.server.answer_state import AnswerState, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.usage import encode_statistics, encode_timings
 
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 FIELDS = {"thinking": ("thinking", "thinking_delta"), "text": ("text", "text_delta")}
@@ -50,10 +47,7 @@ class AnthropicEncoder(AnswerEncoder):
         message = {**self._encode_message(choices[0], []), "stop_reason": None, "stop_sequence": None}
         return encode_named_event({"type": "message_start", "message": message})
 
-    def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
-        return "".join(map(self._encode_part, delta.parts))
-
-    def _encode_part(self, part: DeltaPart) -> str:
+    def encode_part(self, choice: AnswerState, part: DeltaPart) -> str:
         match part:
             case ReasoningRun():
                 return self._add("thinking", part.text if self._has_thinking else "")
@@ -126,8 +120,7 @@ def stop_fields(choice: AnswerState) -> dict[str, Any]:
     finished = choice.finished
     if finished is not None and finished.reason == "stop" and finished.stop in choice.params.stop:
         return {"stop_reason": "stop_sequence", "stop_sequence": finished.stop}
-    reason = finished.reason if finished else "stop"
-    return {"stop_reason": REASONS.get(reason, "end_turn"), "stop_sequence": None}
+    return {"stop_reason": REASONS.get(choice.finish_reason, "end_turn"), "stop_sequence": None}
 
 
 def encode_usage(choice: AnswerState) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -13,8 +14,8 @@ from eaglelocal.server.anthropic.encoder import AnthropicEncoder
 from eaglelocal.server.content import NOT_FETCHED, UNSEEN_IMAGE, check_media_type, decode_base64, join_pieces, no_image
 from eaglelocal.server.foreign_items import is_server_tool_block, translate_block
 from eaglelocal.server.http_errors import Problem, unsupported
-from eaglelocal.server.json_body import to_json
-from eaglelocal.server.request_reader import EngineCall, read_translated_chat
+from eaglelocal.server.json_body import name_chat_fields, to_json
+from eaglelocal.server.request_reader import EngineCall, PlacedMessages, read_translated_chat
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.schema import (
     CONTINUED,
@@ -39,7 +40,6 @@ from eaglelocal.server.schema import (
     refuse_misplaced_format,
 )
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.translation import FieldTranslation, name_chat_fields
 from eaglelocal.server.unsupported_fields import (
     NO_LOGPROBS,
     ONE_ANSWER,
@@ -182,11 +182,11 @@ class CountReply(ReplyModel):
     input_tokens: int
 
 
-@routes.post("/v1/messages", MessagesBody, reply=MessagesReply, stream=EVENT_STREAM)
+@routes.add("POST", "/v1/messages", reply=MessagesReply, stream=EVENT_STREAM)
 async def messages(body: MessagesBody, server: ServerState, owner: str) -> Response:
     """Answer a conversation in the format of Anthropic's messages."""
     sampled = {
-        **{name: getattr(body, name) for name in SamplingGiven.model_fields},
+        **body.sampling_fields(),
         "stream": body.stream,
         "max_tokens": body.max_tokens,
         "stop": body.stop_sequences or None,
@@ -194,11 +194,12 @@ async def messages(body: MessagesBody, server: ServerState, owner: str) -> Respo
     }
     call = read_body(body, sampled, server, owner)
     name = server.models.names.resolve(call.model)
-    encoder = AnthropicEncoder(call.requests[0].id, name, has_thinking=has_thinking(body))
+    is_shown = body.thinking is not None and body.thinking.display != "omitted"
+    encoder = AnthropicEncoder(call.requests[0].id, name, has_thinking=is_thinking_on(body) and is_shown)
     return respond(server, call, encoder)
 
 
-@routes.post("/v1/messages/count_tokens", CountBody, reply=CountReply)
+@routes.add("POST", "/v1/messages/count_tokens", reply=CountReply)
 async def count_tokens(body: CountBody, server: ServerState, owner: str) -> Response:
     """Count the tokens of a conversation, with the model's template and the tools; nothing is generated."""
     call = read_body(body, {}, server, owner)
@@ -214,27 +215,17 @@ async def count_tokens(body: CountBody, server: ServerState, owner: str) -> Resp
 
 def read_body(body: CountBody, sampled: dict[str, Any], server: ServerState, owner: str) -> EngineCall:
     body.refuse_unsupported()
-    placed = translate_messages(body)
-    fields = FieldTranslation(FIELDS, tuple(place for place, _ in placed))
-    chat = translate_body(body, [message for _, message in placed]) | sampled
-    return read_translated_chat(chat, fields, server.defaults, owner)
+    messages = translate_messages(body)
+    return read_translated_chat(translate_body(body) | sampled, messages, FIELDS, server.defaults, owner)
 
 
 def is_thinking_on(body: CountBody) -> bool:
     return body.thinking is not None and body.thinking.type != "disabled"
 
 
-def has_thinking(body: CountBody) -> bool:
-    return is_thinking_on(body) and (body.thinking is None or body.thinking.display != "omitted")
-
-
-def translate_body(body: CountBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the body as one of /v1/chat/completions, without sampling parameters. Raises Problem."""
-    chat: dict[str, Any] = {
-        "model": body.model,
-        "messages": messages,
-        "chat_template_kwargs": {"enable_thinking": is_thinking_on(body)},
-    }
+def translate_body(body: CountBody) -> dict[str, Any]:
+    """Return the body as one of /v1/chat/completions, without messages and sampling parameters. Raises Problem."""
+    chat: dict[str, Any] = {"model": body.model, "chat_template_kwargs": {"enable_thinking": is_thinking_on(body)}}
     if body.tools is not None:
         chat["tools"] = [translate_tool(tool, i) for i, tool in enumerate(body.tools)]
     config = body.output_config or OutputConfig()
@@ -250,30 +241,22 @@ def translate_tool(tool: AnthropicTool, index: int) -> dict[str, Any]:
         raise unsupported(f"tools.{index}.type", f"{SERVER_TOOLS}, not tools of type {tool.type!r}")
     if tool.input_schema is None:
         raise Problem(400, "a tool needs an input_schema", parameter=f"tools.{index}.input_schema")
-    function = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.input_schema,
-        "strict": tool.strict,
-    }
+    function = tool.model_dump(include={"name", "description", "strict"}) | {"parameters": tool.input_schema}
     return {"type": "function", "function": function}
 
 
-def translate_messages(body: CountBody) -> list[tuple[str, dict[str, Any]]]:
+def translate_messages(body: CountBody) -> PlacedMessages:
     """Return the system message and the turns as chat messages, each with its place in the body."""
-    placed: list[tuple[str, dict[str, Any]]] = []
-    if system := drop_billing_header(body.system or ""):
+    placed: PlacedMessages = []
+    system = body.system or ""
+    if not isinstance(system, str):
+        system = [block for block in system if not (block.text or "").startswith(BILLING)]
+    if system:
         placed.append(("system", {"role": "system", "content": join_pieces(read_pieces(system, "system"))}))
     for i, turn in enumerate(body.messages):
         place = f"messages.{i}"
         placed += [(place, message) for message in translate_turn(turn, place)]
     return placed
-
-
-def drop_billing_header(given: str | list[AnthropicBlock]) -> str | list[AnthropicBlock]:
-    if isinstance(given, str):
-        return given
-    return [block for block in given if not (block.text or "").startswith(BILLING)]
 
 
 def translate_tool_choice(given: AnthropicToolChoice | None) -> dict[str, Any]:
@@ -297,7 +280,7 @@ def translate_turn(turn: AnthropicTurn, place: str) -> list[dict[str, Any]]:
         match block.type:
             case "tool_result":
                 failure = "Error: " if block.is_error else ""  # templates have no other way to mark an error
-                content = join_pieces([failure, *read_pieces(replace_unreadable(block.content or ""), f"{at}.content")])
+                content = join_pieces([failure, *read_pieces(block.content or "", f"{at}.content", read_result_piece)])
                 results.append({"role": "tool", "tool_call_id": block.tool_use_id or "", "content": content})
             case "tool_use":
                 function = {"name": block.name or "", "arguments": to_json(block.input or {}, at)}
@@ -314,18 +297,36 @@ def translate_turn(turn: AnthropicTurn, place: str) -> list[dict[str, Any]]:
     return [*results, message] if pieces or calls or not results else results
 
 
-def read_pieces(content: str | list[AnthropicBlock], place: str) -> list[str | bytes]:
-    if isinstance(content, str):
-        return [content]
-    return [read_piece(block, f"{place}.{i}") for i, block in enumerate(content)]
-
-
 def read_piece(block: AnthropicBlock, place: str) -> str | bytes:
     if block.type == "image":
         return read_image(block.source, f"{place}.source")
     if block.type != "text" or block.text is None:
         raise unsupported(place, f"only texts and images are supported, not blocks of type {block.type!r}")
     return block.text
+
+
+def read_result_piece(block: AnthropicBlock, place: str) -> str | bytes:
+    """Return a piece of a tool result. Unreadable ones become texts: they stay in the conversation, so a refusal would
+    end the session.
+    """
+    match block.type:
+        case "image" if block.source is None or block.source.type != "base64":
+            return UNSEEN_IMAGE
+        case "document":
+            return "[a document, which this model cannot read]"
+        case "tool_reference":
+            return f"[the tool {block.tool_name or ''}]"
+    return read_piece(block, place)
+
+
+def read_pieces(
+    content: str | list[AnthropicBlock],
+    place: str,
+    read: Callable[[AnthropicBlock, str], str | bytes] = read_piece,
+) -> list[str | bytes]:
+    if isinstance(content, str):
+        return [content]
+    return [read(block, f"{place}.{i}") for i, block in enumerate(content)]
 
 
 def read_image(source: AnthropicSource | None, place: str) -> bytes:
@@ -335,23 +336,3 @@ def read_image(source: AnthropicSource | None, place: str) -> bytes:
         raise unsupported(place, NOT_FETCHED)
     check_media_type(source.media_type or "image/", place)
     return decode_base64(source.data or "", f"{place}.data")
-
-
-def replace_unreadable(content: str | list[AnthropicBlock]) -> str | list[AnthropicBlock]:
-    """Replace unreadable blocks of a tool result by a text: they stay in the conversation, so a refusal would end the
-    session.
-    """
-    return content if isinstance(content, str) else list(map(replace_unreadable_block, content))
-
-
-def replace_unreadable_block(block: AnthropicBlock) -> AnthropicBlock:
-    match block.type:
-        case "image" if block.source is None or block.source.type != "base64":
-            text = UNSEEN_IMAGE
-        case "document":
-            text = "[a document, which this model cannot read]"
-        case "tool_reference":
-            text = f"[the tool {block.tool_name or ''}]"
-        case _:
-            return block
-    return AnthropicBlock(type="text", text=text)

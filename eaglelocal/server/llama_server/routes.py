@@ -20,9 +20,9 @@ from eaglelocal.core.adapters import MAX_ADAPTERS, AdapterFile, adapter_objects,
 from eaglelocal.core.events import EngineInfo, Prompted
 from eaglelocal.core.request import ChatRequest, Mixed
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob, fill_recommended
-from eaglelocal.server.active_call import WAITING
+from eaglelocal.server.answer_encoder import AnswerEncoder, encode_event, encode_statistics
 from eaglelocal.server.answer_response import EVENT_STREAM, respond, respond_once
-from eaglelocal.server.answer_state import AnswerEncoder, AnswerState, Delta, encode_event
+from eaglelocal.server.answer_state import WAITING, AnswerState, Delta
 from eaglelocal.server.http_errors import PERMISSION, Problem, unavailable
 from eaglelocal.server.llama_server.request_reader import (
     NEUTRAL,
@@ -35,6 +35,7 @@ from eaglelocal.server.llama_server.request_reader import (
     read_llama_completion,
     read_parts,
 )
+from eaglelocal.server.model_manager import ModelManager
 from eaglelocal.server.request_reader import EngineCall, check_size, new_id, read_chat
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.schema import (
@@ -48,7 +49,6 @@ from eaglelocal.server.schema import (
     Tokens,
 )
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.usage import encode_statistics
 
 
 class TokenizeBody(Body):
@@ -137,20 +137,20 @@ class LlamaServerSlot(ReplyModel):
 routes = RouteTable("llama-server", ErrorReply)
 
 
-@routes.post("/completions", LlamaCompletionBody, reply=LlamaReply | list[LlamaReply], stream=EVENT_STREAM)
-@routes.post("/completion", LlamaCompletionBody, reply=LlamaReply | list[LlamaReply], stream=EVENT_STREAM)
+@routes.add("POST", "/completions", reply=LlamaReply | list[LlamaReply], stream=EVENT_STREAM)
+@routes.add("POST", "/completion", reply=LlamaReply | list[LlamaReply], stream=EVENT_STREAM)
 async def completion(body: LlamaCompletionBody, server: ServerState, owner: str) -> Response:
     """Continue a text, in llama-server's own format. Several prompts get a list of answers."""
     return respond_to(body, read_llama_completion(body, server.defaults, owner), server)
 
 
-@routes.post("/infill", InfillBody, reply=LlamaReply | list[LlamaReply], stream=EVENT_STREAM, others={501: ErrorReply})
+@routes.add("POST", "/infill", reply=LlamaReply | list[LlamaReply], stream=EVENT_STREAM, others={501: ErrorReply})
 async def infill(body: InfillBody, server: ServerState, owner: str) -> Response:
     """Fill a gap in code, for editors. 501: the model has no tokens for that."""
     return respond_to(body, read_infill(body, server.defaults, owner), server)
 
 
-@routes.post("/tokenize", TokenizeBody, reply=TokensReply)
+@routes.add("POST", "/tokenize", reply=TokensReply)
 async def tokenize(body: TokenizeBody, server: ServerState, owner: str) -> Response:
     """Return the tokens of a text."""
     for name in ("prompt", "messages"):
@@ -162,15 +162,14 @@ async def tokenize(body: TokenizeBody, server: ServerState, owner: str) -> Respo
     check_size(list_texts(parts), "content")
     mixed = Mixed(parts, add_special=bool(body.add_special), parse_special=body.parse_special is not False)
     request = ChatRequest(id=new_id(), mixed=mixed, owner=owner)
-    return respond_with_prompt(
-        server,
-        body.model,
-        request,
-        lambda prompt: {"tokens": list_pieces(prompt) if body.with_pieces else prompt.tokens},
-    )
+
+    def make_reply(prompt: Prompted) -> dict[str, object]:
+        return {"tokens": list_pieces(prompt) if body.with_pieces else prompt.tokens}
+
+    return respond_with_prompt(server, body.model, request, make_reply)
 
 
-@routes.post("/detokenize", DetokenizeBody, reply=ContentReply)
+@routes.add("POST", "/detokenize", reply=ContentReply)
 async def detokenize(body: DetokenizeBody, server: ServerState, owner: str) -> Response:
     """Return the text of tokens."""
     if not body.tokens:
@@ -179,27 +178,18 @@ async def detokenize(body: DetokenizeBody, server: ServerState, owner: str) -> R
     return respond_with_prompt(server, body.model, request, lambda prompt: {"content": prompt.text})
 
 
-@routes.post("/apply-template", TemplateBody, reply=PromptReply)
+@routes.add("POST", "/apply-template", reply=PromptReply)
 async def apply_template(body: TemplateBody, server: ServerState, owner: str) -> Response:
     """Return a conversation rendered by the model's chat template, for /completion."""
     (request, *_) = read_chat(body, server.defaults, owner).requests
     return respond_with_prompt(server, body.model, request, lambda prompt: {"prompt": prompt.text})
 
 
-def loaded_info(server: ServerState, name: str) -> EngineInfo:
-    info = server.models.latest_info(name)
-    assert info is not None  # its answer has begun
-    return info
-
-
 def respond_to(body: LlamaAnswerFields, call: EngineCall, server: ServerState) -> Response:
     name = server.models.names.resolve(call.model)
+    is_streamed, has_tokens = call.is_streamed, bool(body.return_tokens)
     encoder = LlamaServerEncoder(
-        name,
-        lambda: loaded_info(server, name),
-        fields=body.response_fields,
-        is_streamed=call.is_streamed,
-        has_tokens=bool(body.return_tokens),
+        name, server.models, fields=body.response_fields, is_streamed=is_streamed, has_tokens=has_tokens
     )
     return respond(server, call, encoder)
 
@@ -258,14 +248,11 @@ async def props(server: ServerState, model: str = "") -> PropsReply:
 async def list_adapters(server: ServerState, model: str = "") -> Response:
     """List the LoRA adapters of a model, with the scales of requests that do not send `lora`."""
     name, info = find_model(server, model)
-    adapters = [
-        LlamaServerAdapter(id=number, path=file.path.name, scale=file.scale)
-        for number, file in enumerate(find_adapters(server, name, info))
-    ]
-    return JSONResponse([adapter.model_dump() for adapter in adapters])
+    files = enumerate(find_adapters(server, name, info))
+    return JSONResponse([{"id": number, "path": file.path.name, "scale": file.scale} for number, file in files])
 
 
-@routes.post("/lora-adapters", AdaptersBody, reply=AdaptersReply)
+@routes.add("POST", "/lora-adapters", reply=AdaptersReply)
 async def set_adapters(body: AdaptersBody, server: ServerState, is_operator: bool, model: str = "") -> AdaptersReply:
     """Set the scales of requests that do not send `lora`; adapters that are not named get 0."""
     if not is_operator:
@@ -287,17 +274,12 @@ async def slots(server: ServerState, model: str = "", fail_on_no_slot: str = "")
     """List the slots. The first ones are shown as busy, as many as are in use."""
     name, info = find_model(server, model)
     states = server.name_active_states()
-    num_busy = sum(
-        states[choice.request.id] != WAITING for call, choice in server.active.values() if call.model == name
-    )
+    own = [choice.request.id for call, choice in server.active.values() if call.model == name]
+    num_busy = sum(states[request_id] != WAITING for request_id in own)
     if fail_on_no_slot and num_busy >= info.num_slots:
         raise unavailable("no slot is free")
-    has_draft = info.draft != "none"
-    slots = [
-        LlamaServerSlot(id=i, n_ctx=info.n_ctx, speculative=has_draft, is_processing=i < num_busy)
-        for i in range(info.num_slots)
-    ]
-    return JSONResponse([slot.model_dump() for slot in slots])
+    shared = {"n_ctx": info.n_ctx, "speculative": info.draft != "none"}
+    return JSONResponse([{"id": i, **shared, "is_processing": i < num_busy} for i in range(info.num_slots)])
 
 
 def find_adapters(server: ServerState, name: str, info: EngineInfo) -> tuple[AdapterFile, ...]:
@@ -324,6 +306,10 @@ def find_model(server: ServerState, requested: str) -> tuple[str, EngineInfo]:
 # Fields without a counterpart here get a neutral value: `id_slot` is -1 (any).
 ANY_SLOT = -1
 RANDOM_SEED = 2**32 - 1
+SETTINGS = (
+    *("temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_last_n", "repeat_penalty", "presence_penalty"),
+    "frequency_penalty",
+)
 
 
 class LlamaServerEncoder(AnswerEncoder):
@@ -332,14 +318,14 @@ class LlamaServerEncoder(AnswerEncoder):
     def __init__(
         self,
         model: str,
-        get_info: Callable[[], EngineInfo],
+        models: ModelManager,
         *,
         fields: Sequence[str] | None = None,
         is_streamed: bool = False,
         has_tokens: bool = False,
     ) -> None:
-        """`get_info` returns the model's info, once it is loaded; of a complete answer only `fields` are sent."""
-        self._model, self._get_info, self._fields = model, get_info, fields
+        """`models` have the model's info, once it is loaded; of a complete answer only `fields` are sent."""
+        self._model, self._models, self._fields = model, models, fields
         self._is_streamed, self._has_tokens = is_streamed, has_tokens or is_streamed
         self._num_sent: Counter[int] = Counter()  # tokens sent, by choice
         self._has_new_line: set[int] = set()  # choices
@@ -376,7 +362,8 @@ class LlamaServerEncoder(AnswerEncoder):
         return {"index": choice.index, "content": content, "tokens": tokens, "id_slot": ANY_SLOT}
 
     def _last_fields(self, choice: AnswerState, content: str) -> dict[str, object]:
-        info, stopping_word = self._get_info(), choice.finished.stop if choice.finished else ""
+        info, stopping_word = self._models.latest_info(self._model), choice.finished.stop if choice.finished else ""
+        assert info is not None  # its answer has begun
         num_tokens = choice.prompt_tokens + choice.num_tokens
         return {
             **self._first_fields(choice, content),
@@ -418,15 +405,7 @@ def sampling_settings(params: SamplingParams, info: EngineInfo) -> dict[str, obj
     return {
         "n_ctx": info.n_ctx,
         "seed": RANDOM_SEED if params.seed is None else params.seed,
-        "temperature": params.temperature,
-        "top_k": params.top_k,
-        "top_p": params.top_p,
-        "min_p": params.min_p,
-        "typical_p": params.typical_p,
-        "repeat_last_n": params.repeat_last_n,
-        "repeat_penalty": params.repeat_penalty,
-        "presence_penalty": params.presence_penalty,
-        "frequency_penalty": params.frequency_penalty,
+        **{name: getattr(params, name) for name in SETTINGS},
         "stop": list(params.stop),
         "max_tokens": limit,
         "n_predict": limit,

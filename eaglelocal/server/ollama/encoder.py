@@ -10,19 +10,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from eaglelocal.core.tools import CallPart, ToolCall, join_calls
-from eaglelocal.server.answer_state import (
+from eaglelocal.server.answer_encoder import (
     AnswerEncoder,
-    AnswerState,
-    Delta,
-    DeltaPart,
-    ReasoningRun,
-    TextRun,
     dump_json,
+    encode_logprobs,
+    encode_statistics,
     is_json_object,
 )
+from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.anthropic.encoder import parse_arguments
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.usage import answer_timings, encode_logprobs, encode_statistics
 
 NDJSON = "application/x-ndjson"
 ReplyFields = Callable[[str, str, Sequence[ToolCall]], dict[str, Any]]  # text, reasoning and calls as fields of a reply
@@ -58,10 +55,7 @@ class OllamaEncoder(AnswerEncoder):
         reply = self._reply_fields(delta.text, thinking, whole_calls(choice, delta.calls))
         return head(self._model) | reply | logprob_fields(choice, delta) | end_fields(choice)
 
-    def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
-        return "".join(self._encode_part(choice, part) for part in delta.parts)
-
-    def _encode_part(self, choice: AnswerState, part: DeltaPart) -> str:
+    def encode_part(self, choice: AnswerState, part: DeltaPart) -> str:
         match part:
             case ReasoningRun():
                 return self._line(self._reply_fields("", part.text, ())) if self._has_thinking else ""
@@ -122,11 +116,10 @@ def logprob_fields(choice: AnswerState, text: TextRun | Delta) -> dict[str, obje
 
 def end_fields(choice: AnswerState) -> dict[str, object]:
     """Return the fields of the last message. `load_duration` is the time until the engine got the request."""
-    reason = choice.finished.reason if choice.finished else "stop"
-    timing, total_s = answer_timings(choice), choice.ended_at - choice.requested_at
+    timing, total_s = choice.timings, choice.ended_at - choice.requested_at
     return {
         "done": True,
-        "done_reason": "length" if reason == "length" else "stop",
+        "done_reason": "length" if choice.is_cut_off else "stop",
         "total_duration": nanoseconds(total_s),
         "load_duration": nanoseconds(total_s - timing.ttft_s - timing.decode_s),
         "prompt_eval_count": choice.prompt_tokens,

@@ -17,7 +17,6 @@ from eaglelocal import __version__
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.gguf.ggml_types import parse_quant
 from eaglelocal.server.http_errors import PERMISSION, Problem
-from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.model_manager import ModelManager
 from eaglelocal.server.ollama.encoder import timestamp
 from eaglelocal.server.openai.routes import list_capabilities
@@ -137,7 +136,7 @@ async def tags(server: ServerState) -> TagsReply:
     return TagsReply(models=[model_card(server, name) for name in server.models.names.listed])
 
 
-@routes.post("/api/show", ShowBody, reply=ShowReply)
+@routes.add("POST", "/api/show", reply=ShowReply)
 async def show(body: ShowBody, server: ServerState) -> ShowReply:
     """Describe one model."""
     name = resolve_name(body.model or body.name, server)
@@ -155,7 +154,9 @@ async def show(body: ShowBody, server: ServerState) -> ShowReply:
 async def ps(server: ServerState) -> PsReply:
     """List the models that are loaded and ready."""
     ready = [model for model in server.models.loaded if model.client.state == "ready"]
-    return PsReply(models=[running_card(model) for model in ready])
+    cards = [(model.info, card_fields(model.name, model.name, model.info)) for model in ready]
+    running = [Running(**card, size=info.total_bytes, context_length=info.n_ctx) for info, card in cards]
+    return PsReply(models=running)
 
 
 @routes.add("POST", "/api/pull")
@@ -180,35 +181,23 @@ def resolve_name(requested: str, server: ServerState) -> str:
     return server.models.names.resolve(find_listed_name(requested, server.models))
 
 
-def add_tag(name: str) -> str:
-    """Return the name with a tag, because Open WebUI looks for tagged names in the list."""
-    return name if ":" in name else name + LATEST
-
-
 def model_card(server: ServerState, listed: str) -> OllamaCard:
-    name, tag = server.models.names.resolve(listed), add_tag(listed)
+    name = server.models.names.resolve(listed)
     info = server.models.loaded_info(name)
     return OllamaCard(
-        name=tag,
-        model=tag,
+        **card_fields(listed, name, info),
         modified_at=format_start_time(server),
         size=info.model_bytes if info else 0,
-        digest=name_digest(name),
-        details=model_details(name, info),
         capabilities=model_capabilities(server.models, name),
     )
 
 
-def running_card(loaded: LoadedModel) -> Running:
-    info, name = loaded.info, add_tag(loaded.name)
-    return Running(
-        name=name,
-        model=name,
-        size=info.total_bytes,
-        digest=name_digest(loaded.name),
-        details=model_details(loaded.name, info),
-        context_length=info.n_ctx,
-    )
+def card_fields(listed: str, name: str, info: EngineInfo | None) -> dict[str, Any]:
+    """Return the fields of both cards. The name has a tag, because Open WebUI looks for tagged names in the list.
+    Programs identify models by the digest, or show its first characters: it is the SHA-256 of the name.
+    """
+    tag, digest = listed if ":" in listed else listed + LATEST, hashlib.sha256(name.encode()).hexdigest()
+    return {"name": tag, "model": tag, "digest": digest, "details": model_details(name, info)}
 
 
 def model_details(name: str, info: EngineInfo | None) -> Details:
@@ -231,11 +220,6 @@ def model_info(name: str, info: EngineInfo | None) -> dict[str, Any]:
     if info is not None and info.embedding_size:
         fields[f"{architecture}.embedding_length"] = info.embedding_size
     return fields
-
-
-def name_digest(name: str) -> str:
-    """Return the SHA-256 of the name: programs identify models by the digest, or show its first characters."""
-    return hashlib.sha256(name.encode()).hexdigest()
 
 
 def format_start_time(server: ServerState) -> str:

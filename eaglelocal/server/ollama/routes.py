@@ -15,11 +15,13 @@ from starlette.responses import JSONResponse, Response
 
 from eaglelocal.core.events import Embeddings
 from eaglelocal.core.request import ChatRequest
-from eaglelocal.server.answer_response import AnswerResponse, JsonBody, respond
+from eaglelocal.server.answer_encoder import ReplyEncoder
+from eaglelocal.server.answer_response import AnswerResponse, ResponseWriter, respond
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.content import Content, decode_base64, decode_data_url, is_data_url, join_pieces
 from eaglelocal.server.embedding_routes import read_embedding, respond_with_embeddings, split_vectors, to_floats
 from eaglelocal.server.http_errors import Problem, unsupported
+from eaglelocal.server.json_body import FieldTranslation, name_chat_fields
 from eaglelocal.server.ollama.encoder import (
     NDJSON,
     OllamaEncoder,
@@ -30,7 +32,7 @@ from eaglelocal.server.ollama.encoder import (
     response_fields,
 )
 from eaglelocal.server.ollama.model_routes import OllamaError, find_listed_name, resolve_name
-from eaglelocal.server.request_reader import EngineCall, new_id, read_completion, read_translated_chat
+from eaglelocal.server.request_reader import EngineCall, PlacedMessages, new_id, read_completion, read_translated_chat
 from eaglelocal.server.routing import RouteTable
 from eaglelocal.server.schema import (
     MAX_INPUTS,
@@ -51,7 +53,6 @@ from eaglelocal.server.schema import (
     clip_to,
 )
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.translation import FieldTranslation, name_chat_fields
 from eaglelocal.server.unsupported_fields import ONE_ANSWER, name_refused, redirect, redirect_format
 
 Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
@@ -199,10 +200,9 @@ NO_TEMPLATE = "this server uses the model's own chat template; raw: true continu
 NO_CONTEXT = "this server returns no context: send the whole conversation to /api/chat"
 NO_SYSTEM = "system cannot be combined with raw or suffix"
 Values = dict[str, Any]
-PlacedMessages = list[tuple[str, Values]]  # messages of a chat, with their places in the body
 
 
-@routes.post("/api/chat", OllamaChatBody, reply=OllamaChatReply, stream=NDJSON)
+@routes.add("POST", "/api/chat", reply=OllamaChatReply, stream=NDJSON)
 async def chat(body: OllamaChatBody, server: ServerState, owner: str) -> Response:
     """Answer a conversation in the format of Ollama's chat."""
     if not body.messages:
@@ -212,7 +212,7 @@ async def chat(body: OllamaChatBody, server: ServerState, owner: str) -> Respons
     return respond_to(body, server, call, message_fields)
 
 
-@routes.post("/api/generate", GenerateBody, reply=GenerateReply, stream=NDJSON)
+@routes.add("POST", "/api/generate", reply=GenerateReply, stream=NDJSON)
 async def generate(body: GenerateBody, server: ServerState, owner: str) -> Response:
     """Answer one question, or continue a text (`raw`, `suffix`)."""
     is_continuation = bool(body.raw or body.suffix)
@@ -228,7 +228,7 @@ async def generate(body: GenerateBody, server: ServerState, owner: str) -> Respo
     return respond_to(body, server, call, response_fields)
 
 
-@routes.post("/api/embed", EmbedBody, reply=EmbedReply)
+@routes.add("POST", "/api/embed", reply=EmbedReply)
 async def embed(body: EmbedBody, server: ServerState, owner: str) -> Response:
     """Return an embedding of each text, a vector of length 1."""
 
@@ -247,7 +247,7 @@ async def embed(body: EmbedBody, server: ServerState, owner: str) -> Response:
     return respond_with_embeddings(server, model, request, make_reply, body.dimensions, Problem.ollama_body)
 
 
-@routes.post("/api/embeddings", OldEmbedBody, reply=OldEmbedReply)
+@routes.add("POST", "/api/embeddings", reply=OldEmbedReply)
 async def embed_one(body: OldEmbedBody, server: ServerState, owner: str) -> Response:
     """Return the embedding of one text, in the format for older programs."""
 
@@ -267,12 +267,17 @@ def load_only(body: OllamaAnswerFields, server: ServerState, owner: str, reply_f
     reply = head(body.model or model) | reply_fields("", "", ()) | {"done": True}
     if body.keep_alive in ZERO_DURATIONS:  # the client no longer needs the model
         return JSONResponse(reply | {"done_reason": "unload"})
+    request = ChatRequest(id=new_id(), owner=owner, is_counted=True)
+    encoder = ReplyEncoder(lambda _: reply | {"done_reason": "load"}, Problem.ollama_body)
+    return LoadResponse(server, model, [request], encoder)
 
-    async def load() -> Values:
-        async with server.reserve(model, [ChatRequest(id=new_id(), owner=owner, is_counted=True)]):
-            return reply | {"done_reason": "load"}
 
-    return AnswerResponse(JsonBody(load, Problem.ollama_body), server.limits)
+class LoadResponse(AnswerResponse):
+    """The response to a request without a prompt: its model is loaded, and nothing is submitted."""
+
+    async def answer(self, writer: ResponseWriter) -> None:
+        async with self.server.reserve(self.model, self.requests) as (call, _):
+            await self.send_whole(call.choices, writer)
 
 
 def respond_to(body: OllamaAnswerFields, server: ServerState, call: EngineCall, reply_fields: ReplyFields) -> Response:
@@ -285,15 +290,13 @@ def read_chat_body(
     body: OllamaAnswerFields, placed: PlacedMessages, tools: list[Values] | None, server: ServerState, owner: str
 ) -> EngineCall:
     names = PROMPT_FIELDS if isinstance(body, GenerateBody) else FIELDS
-    fields = FieldTranslation(names, tuple(place for place, _ in placed))
     chat = read_common_fields(body, find_listed_name(body.model, server.models)) | {
-        "messages": [message for _, message in placed],
         "tools": tools,
         "logprobs": body.logprobs,
         "top_logprobs": body.top_logprobs if body.logprobs else None,
         **translate_thinking(body.think),
     }
-    return read_translated_chat(chat, fields, server.defaults, owner)
+    return read_translated_chat(chat, placed, names, server.defaults, owner)
 
 
 def read_completion_body(body: GenerateBody, server: ServerState, owner: str) -> EngineCall:
@@ -315,7 +318,7 @@ def read_common_fields(body: OllamaAnswerFields, model: str) -> Values:
     options.refuse_unsupported(path="options.")
     limit = body.max_tokens if options.num_predict is None else options.num_predict
     return {
-        **{name: getattr(options, name) for name in SamplingGiven.model_fields},
+        **options.sampling_fields(),
         "model": model,
         "stream": body.stream is not False,
         "max_tokens": -1 if limit is not None and limit <= 0 else limit,

@@ -7,18 +7,18 @@ from collections.abc import Collection, Mapping, Sequence
 
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.core.tools import CallPart, ToolCall
-from eaglelocal.server.answer_state import (
+from eaglelocal.server.answer_encoder import (
     DONE,
     AnswerEncoder,
-    AnswerState,
-    Delta,
-    DeltaPart,
-    ReasoningRun,
-    TextRun,
+    CustomInput,
+    decode_piece,
     encode_event,
+    encode_logprobs,
+    encode_statistics,
+    encode_usage,
+    read_input,
 )
-from eaglelocal.server.request_tools import CustomInput, read_input
-from eaglelocal.server.usage import decode_piece, encode_logprobs, encode_statistics, encode_usage, finish_reason
+from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart, ReasoningRun, TextRun
 
 
 class ChatEncoder(AnswerEncoder):
@@ -55,11 +55,8 @@ class ChatEncoder(AnswerEncoder):
     def encode_start(self, choices: Sequence[AnswerState]) -> str:
         return "".join(self._chunk(choice.index, {"role": "assistant", "content": ""}) for choice in choices)
 
-    def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
+    def encode_part(self, choice: AnswerState, part: DeltaPart) -> str:
         """Return a chunk for each reasoning, text and call: some clients read only one of them from a chunk."""
-        return "".join(self._encode_part(choice, part) for part in delta.parts)
-
-    def _encode_part(self, choice: AnswerState, part: DeltaPart) -> str:
         match part:
             case ReasoningRun():
                 return self._chunk(choice.index, {"reasoning_content": part.text})
@@ -94,7 +91,7 @@ class ChatEncoder(AnswerEncoder):
         return "".join(chunks) + (self._chunk(choice.index, {"content": rest}) if rest else "")
 
     def encode_choice_end(self, choice: AnswerState) -> str:
-        end = self._chunk(choice.index, {}, finish_reason=finish_reason(choice), extra=encode_statistics(choice))
+        end = self._chunk(choice.index, {}, finish_reason=choice.finish_reason, extra=encode_statistics(choice))
         return self._end_inputs(choice) + end
 
     def encode_end(self, choices: Sequence[AnswerState]) -> str:
@@ -118,7 +115,7 @@ class ChatEncoder(AnswerEncoder):
             "index": choice.index,
             "message": message,
             "logprobs": encode_logprobs(choice, delta.sampled),
-            "finish_reason": finish_reason(choice),
+            "finish_reason": choice.finish_reason,
         }
 
     def _chunk(
@@ -163,7 +160,7 @@ class CompletionEncoder(AnswerEncoder):
     def encode_whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
         return {
             **self._head,
-            "choices": [self._choice(choice, choice.take_delta(), finish_reason(choice)) for choice in choices],
+            "choices": [self._choice(choice, choice.take_delta(), choice.finish_reason) for choice in choices],
             "usage": encode_usage(choices, num_prompts=self._num_prompts),
             **encode_statistics(*choices),
         }
@@ -172,7 +169,7 @@ class CompletionEncoder(AnswerEncoder):
         return encode_event({**self._head, "choices": [self._choice(choice, delta, None)]})
 
     def encode_choice_end(self, choice: AnswerState) -> str:
-        chunk = {**self._head, "choices": [self._choice(choice, Delta(), finish_reason(choice))]}
+        chunk = {**self._head, "choices": [self._choice(choice, Delta(), choice.finish_reason)]}
         return encode_event({**chunk, **encode_statistics(choice)})
 
     def encode_end(self, choices: Sequence[AnswerState]) -> str:

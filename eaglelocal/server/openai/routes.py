@@ -60,7 +60,7 @@ class ModelList(ReplyModel):
 routes = RouteTable("OpenAI", ErrorReply)
 
 
-@routes.post("/v1/chat/completions", ChatBody, reply=ChatReply, stream=EVENT_STREAM)
+@routes.add("POST", "/v1/chat/completions", reply=ChatReply, stream=EVENT_STREAM)
 async def chat_completions(body: ChatBody, server: ServerState, owner: str) -> Response:
     """Answer a conversation, whole or as a stream of server-sent events."""
     call = read_chat(body, server.defaults, owner)
@@ -75,7 +75,7 @@ async def chat_completions(body: ChatBody, server: ServerState, owner: str) -> R
     return respond(server, call, encoder)
 
 
-@routes.post("/v1/completions", CompletionBody, reply=CompletionReply, stream=EVENT_STREAM)
+@routes.add("POST", "/v1/completions", reply=CompletionReply, stream=EVENT_STREAM)
 async def completions(body: CompletionBody, server: ServerState, owner: str) -> Response:
     """Continue a text, without a chat template."""
     call = read_completion(body, server.defaults, owner)

@@ -8,21 +8,17 @@ from dataclasses import field
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import CallPart
-from eaglelocal.server.answer_state import (
+from eaglelocal.server.answer_encoder import (
     DONE,
     AnswerEncoder,
-    AnswerState,
-    Delta,
-    DeltaPart,
-    ReasoningRun,
-    TextRun,
+    CustomInput,
     encode_named_event,
+    encode_statistics,
     is_json_object,
 )
+from eaglelocal.server.answer_state import AnswerState, DeltaPart, ReasoningRun, TextRun
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.request_tools import CustomInput
 from eaglelocal.server.responses.schema import CustomTool, ResponsesBody, select_supported_tools
-from eaglelocal.server.usage import encode_statistics
 
 Event = dict[str, object]
 CONTENT = {"reasoning": "reasoning_text", "message": "output_text"}
@@ -50,12 +46,13 @@ class OpenItem:
 
 @dataclass(slots=True)
 class OpenCall:
-    """The function call item that is being filled."""
+    """The call item that is being filled, of a function or a custom tool."""
 
     id: str
     call_id: str
     name: str
     namespace: str
+    custom: CustomInput | None = None  # the text in a custom tool's call
     arguments: list[str] = field(default_factory=list)
 
     @property
@@ -63,46 +60,30 @@ class OpenCall:
         """Return whether the arguments are complete: the answer may have been cut off."""
         return is_json_object("".join(self.arguments))
 
-    def encode(self, status: str) -> Event:
-        arguments = "" if status == "in_progress" else "".join(self.arguments)
-        return {
-            "id": self.id,
-            "type": "function_call",
-            "call_id": self.call_id,
-            "name": self.name,
-            **({"namespace": self.namespace} if self.namespace else {}),
-            "arguments": arguments,
-            "status": status,
-        }
-
-
-@dataclass(slots=True)
-class OpenCustomCall:
-    """The call of a custom tool that is being filled."""
-
-    id: str
-    call_id: str
-    name: str
-    namespace: str
-    given: CustomInput = field(default_factory=CustomInput)
-
     @property
-    def is_whole(self) -> bool:
-        return is_json_object("".join(self.given.arguments))
+    def event(self) -> str:
+        """Return the first words of the names of its events."""
+        return "response.custom_tool_call_input" if self.custom else "response.function_call_arguments"
+
+    def add(self, arguments: str) -> str:
+        """Append a piece of the arguments. Return what it adds to the item."""
+        self.arguments.append(arguments)
+        return self.custom.add(arguments) if self.custom else arguments
+
+    def content(self) -> Event:
+        return {"input": self.custom.text} if self.custom else {"arguments": "".join(self.arguments)}
 
     def encode(self, status: str) -> Event:
+        content = self.content()
         return {
             "id": self.id,
-            "type": "custom_tool_call",
+            "type": "custom_tool_call" if self.custom else "function_call",
             "call_id": self.call_id,
             "name": self.name,
             **({"namespace": self.namespace} if self.namespace else {}),
-            "input": "" if status == "in_progress" else self.given.text,
+            **(dict.fromkeys(content, "") if status == "in_progress" else content),
             "status": status,
         }
-
-
-Open = OpenItem | OpenCall | OpenCustomCall
 
 
 class ResponsesEncoder(AnswerEncoder):
@@ -113,7 +94,7 @@ class ResponsesEncoder(AnswerEncoder):
         self._functions = body.functions_by_name
         self._created_at = int(time.time())  # some clients accept integers only
         self._done: list[Event] = []  # completed items
-        self._open: Open | None = None
+        self._open: OpenItem | OpenCall | None = None
         self._number = 0  # of the next event
         self._sent: Event = {}  # the response as last sent: at the start of a stream, or whole
 
@@ -142,16 +123,15 @@ class ResponsesEncoder(AnswerEncoder):
         names = ("response.created", "response.in_progress")
         return "".join(self._event(name, response=response) for name in names)
 
-    def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
-        return "".join(map(self._encode_part, delta.parts))
-
-    def _encode_part(self, part: DeltaPart) -> str:
+    def encode_part(self, choice: AnswerState, part: DeltaPart) -> str:
         match part:
             case ReasoningRun():
                 return self._add("reasoning", part.text) if part.text else ""
             case TextRun():
                 return self._add("message", part.text) if part.text else ""
-        return (self._close() + self._begin_call(part) if part.name else "") + self._add_arguments(part.arguments)
+        begun = self._close() + self._begin_call(part) if part.name else ""
+        call = self._open
+        return begun + self._extend_call(call, call.add(part.arguments)) if isinstance(call, OpenCall) else begun
 
     def encode_choice_end(self, choice: AnswerState) -> str:
         return self._close(is_cut=choice.is_cut_off)
@@ -184,41 +164,23 @@ class ResponsesEncoder(AnswerEncoder):
 
     def _begin_call(self, part: CallPart) -> str:
         namespace, tool = self._functions.get(part.name, ("", None))
-        name = tool.name if tool else part.name
-        kind, prefix = (OpenCustomCall, "ctc") if isinstance(tool, CustomTool) else (OpenCall, "fc")
-        call = self._open = kind(f"{prefix}_{self._id}_{len(self._done)}", part.id, name, namespace)
+        name, custom = tool.name if tool else part.name, CustomInput() if isinstance(tool, CustomTool) else None
+        id = f"{'ctc' if custom else 'fc'}_{self._id}_{len(self._done)}"
+        call = self._open = OpenCall(id, part.id, name, namespace, custom)
         return self._event("response.output_item.added", output_index=len(self._done), item=call.encode("in_progress"))
 
-    def _add_arguments(self, arguments: str) -> str:
-        call = self._open
-        if isinstance(call, OpenCustomCall):
-            return self._add_input(call, call.given.add(arguments))
-        if not arguments or not isinstance(call, OpenCall):
-            return ""
-        call.arguments.append(arguments)
-        return self._item_event("response.function_call_arguments.delta", call, delta=arguments)
-
-    def _add_input(self, call: OpenCustomCall, text: str) -> str:
-        return self._item_event("response.custom_tool_call_input.delta", call, delta=text) if text else ""
+    def _extend_call(self, call: OpenCall, text: str) -> str:
+        return self._item_event(f"{call.event}.delta", call, delta=text) if text else ""
 
     def _close(self, *, is_cut: bool = False) -> str:
         item, self._open = self._open, None
         if item is None:
             return ""
-        events = self._complete(item)
+        events = self._complete_text(item) if isinstance(item, OpenItem) else self._complete_call(item)
         done = item.encode("incomplete" if is_cut and not item.is_whole else "completed")
         events += self._event("response.output_item.done", output_index=len(self._done), item=done)
         self._done.append(done)
         return events
-
-    def _complete(self, item: Open) -> str:
-        match item:
-            case OpenItem():
-                return self._complete_text(item)
-            case OpenCall():
-                return self._complete_call(item)
-        rest = self._add_input(item, item.given.end())
-        return rest + self._item_event("response.custom_tool_call_input.done", item, input=item.given.text)
 
     def _complete_text(self, item: OpenItem) -> str:
         text = "".join(item.text)
@@ -226,13 +188,14 @@ class ResponsesEncoder(AnswerEncoder):
         return events + self._part_event("response.content_part.done", item, part=item.part(text))
 
     def _complete_call(self, call: OpenCall) -> str:
-        arguments = "".join(call.arguments)
-        return self._item_event("response.function_call_arguments.done", call, name=call.name, arguments=arguments)
+        rest = self._extend_call(call, call.custom.end()) if call.custom else ""
+        name = {} if call.custom else {"name": call.name}
+        return rest + self._item_event(f"{call.event}.done", call, **name, **call.content())
 
     def _part_event(self, name: str, item: OpenItem, /, **values: object) -> str:
         return self._item_event(name, item, content_index=0, **values)
 
-    def _item_event(self, name: str, item: Open, /, **values: object) -> str:
+    def _item_event(self, name: str, item: OpenItem | OpenCall, /, **values: object) -> str:
         return self._event(name, item_id=item.id, output_index=len(self._done), **values)
 
     def _event(self, name: str, /, **values: object) -> str:

@@ -11,11 +11,12 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.responses import Response
 
+from eaglelocal.server.access_log import current_record
 from eaglelocal.server.answer_response import EVENT_STREAM, respond
 from eaglelocal.server.content import UNSEEN_IMAGE, is_data_url
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, unsupported
-from eaglelocal.server.request_reader import image_url, read_content, read_text, read_translated_chat
-from eaglelocal.server.request_record import current_record
+from eaglelocal.server.json_body import name_chat_fields
+from eaglelocal.server.request_reader import PlacedMessages, image_url, read_content, read_text, read_translated_chat
 from eaglelocal.server.responses.encoder import ResponsesEncoder
 from eaglelocal.server.responses.schema import (
     CallableTool,
@@ -29,9 +30,8 @@ from eaglelocal.server.responses.schema import (
 )
 from eaglelocal.server.responses.stored_responses import MAX_BYTES, StoredResponses
 from eaglelocal.server.routing import RouteTable
-from eaglelocal.server.schema import ContentPart, ErrorReply, ReplyModel, SamplingGiven, refuse_misplaced_format
+from eaglelocal.server.schema import ContentPart, ErrorReply, ReplyModel, refuse_misplaced_format
 from eaglelocal.server.server_state import ServerState
-from eaglelocal.server.translation import FieldTranslation, name_chat_fields
 
 routes = RouteTable("OpenAI", ErrorReply)
 
@@ -58,7 +58,7 @@ class ResponsesReply(ReplyModel):
     output: list[dict[str, Any]]
 
 
-@routes.post("/v1/responses", ResponsesBody, reply=ResponsesReply, stream=EVENT_STREAM)
+@routes.add("POST", "/v1/responses", reply=ResponsesReply, stream=EVENT_STREAM)
 async def responses(body: ResponsesBody, server: ServerState, owner: str) -> Response:
     """Answer a conversation in the format of OpenAI's responses."""
     stored = server.stored[owner]
@@ -69,11 +69,13 @@ async def responses(body: ResponsesBody, server: ServerState, owner: str) -> Res
     if body.background:
         raise unsupported("background", "this server answers at once, not in the background")
     check_left_out(body)
-    earlier, items = find_earlier_items(body.previous_response_id, stored), read_items(body, stored)
-    placed = translate_items(body.instructions, [*earlier, *items])
-    fields = FieldTranslation(FIELDS, tuple(place for place, _ in placed))
-    chat = translate_body(body, [message for _, message in placed])
-    call = read_translated_chat(chat, fields, server.defaults, owner)
+    earlier = find_earlier_items(body.previous_response_id, stored)
+    if isinstance(body.input, str):
+        items: PlacedItems = [("input", Item(role="user", content=body.input))]
+    else:
+        items = [(f"input.{i}", resolve_reference(item, f"input.{i}", stored)) for i, item in enumerate(body.input)]
+    messages = translate_items(body.instructions, [*earlier, *items])
+    call = read_translated_chat(translate_body(body), messages, FIELDS, server.defaults, owner)
     echoed = body.model_copy(update={"input": ""})  # the input is not part of the reply, and may contain images
     encoder = ResponsesEncoder(call.requests[0].id, server.models.names.resolve(call.model), echoed)
     image_bytes = sum(len(image.data) for message in call.requests[0].messages for image in message.images)
@@ -107,14 +109,13 @@ def store_response(
         stored.store(encoder.id, previous, items, encoder.items())
 
 
-def translate_body(body: ResponsesBody, messages: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the body as one of /v1/chat/completions. Raises Problem."""
-    chat: dict[str, Any] = {name: getattr(body, name) for name in SamplingGiven.model_fields}
-    chat |= {
+def translate_body(body: ResponsesBody) -> dict[str, Any]:
+    """Return the body as one of /v1/chat/completions, without messages. Raises Problem."""
+    chat: dict[str, Any] = {
+        **body.sampling_fields(),
         "model": body.model,
         "stream": body.stream,
         "store": body.store,
-        "messages": messages,
         "max_completion_tokens": body.max_output_tokens,
         "parallel_tool_calls": body.parallel_tool_calls,
         "tool_choice": body.tool_choice,
@@ -169,12 +170,6 @@ def find_earlier_items(id: str | None, stored: StoredResponses) -> PlacedItems:
     return [(place, read_stored_item(values, place)) for values in found]
 
 
-def read_items(body: ResponsesBody, stored: StoredResponses) -> PlacedItems:
-    if isinstance(body.input, str):
-        return [("input", Item(role="user", content=body.input))]
-    return [(f"input.{i}", resolve_reference(item, f"input.{i}", stored)) for i, item in enumerate(body.input)]
-
-
 def resolve_reference(item: Item, place: str, stored: StoredResponses) -> Item:
     """Return the item, looked up if it is a reference. Raises Problem (404) if it is not stored."""
     if item.type != "item_reference":
@@ -194,11 +189,11 @@ def read_stored_item(values: dict[str, Any], place: str) -> Item:
         raise Problem(400, "what the model wrote there is not valid as input: leave it out", parameter=place) from None
 
 
-def translate_items(instructions: str | None, items: PlacedItems) -> list[tuple[str, dict[str, Any]]]:
+def translate_items(instructions: str | None, items: PlacedItems) -> PlacedMessages:
     """Translate instructions and items to chat messages with their places. Consecutive calls form one message, and
     reasoning joins the assistant's next text or call. Instructions alone get an empty user message. Raises Problem.
     """
-    messages: list[tuple[str, dict[str, Any]]] = []
+    messages: PlacedMessages = []
     if instructions:
         messages.append(("instructions", {"role": "system", "content": instructions}))
     reasoning = ""

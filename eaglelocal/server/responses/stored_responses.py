@@ -13,7 +13,7 @@ from typing import Any
 
 from eaglelocal.core.json_text import MAX_DEPTH, is_nested_deeper, read_json
 from eaglelocal.core.records import dataclass
-from eaglelocal.server.answer_state import dump_json
+from eaglelocal.server.answer_encoder import dump_json
 
 MAX_ENTRIES = 4096
 MAX_BYTES = 8 * 2**20

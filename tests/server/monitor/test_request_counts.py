@@ -13,10 +13,10 @@ from eaglelocal.client.servers.eaglelocal_server import parse_snapshot
 from eaglelocal.core.events import Started
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.server.access import Access, ApiKeys
-from eaglelocal.server.active_call import ActiveCall, name_active_states
+from eaglelocal.server.access_log import RequestRecord
+from eaglelocal.server.active_call import ActiveCall
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.request_record import RequestRecord
-from eaglelocal.server.server_state import ServerState
+from eaglelocal.server.server_state import ServerState, name_active_states
 from eaglelocal.tui.glyphs import UNICODE
 from eaglelocal.tui.monitor.monitor_text import format_requests_title, format_table
 from eaglelocal.tui.monitor.table_text import TableView

@@ -23,7 +23,7 @@ from eaglelocal.server.content import (
     join_pieces,
 )
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.middleware.request_body import LARGE_BYTES, MAX_CONVERSATION_BYTES
+from eaglelocal.server.middleware import LARGE_BYTES, MAX_CONVERSATION_BYTES
 from eaglelocal.server.request_reader import read_chat, read_content
 from eaglelocal.server.schema import ChatBody, ContentPart
 

@@ -11,7 +11,8 @@ from doubles.running_server import Server
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.server.request_tools import CustomInput, read_custom_tool, read_input
+from eaglelocal.server.answer_encoder import CustomInput, read_input
+from eaglelocal.server.request_reader import read_custom_tool
 from eaglelocal.server.schema import CustomGiven
 
 GRAMMAR: Any = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[a-z]+"}}

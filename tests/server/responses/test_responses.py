@@ -11,7 +11,7 @@ import pytest
 from doubles.running_server import Server, directed, served
 from openai.types.responses import ResponseErrorEvent, ResponseFailedEvent
 
-from eaglelocal.server.request_tools import HOW_TO_CALL
+from eaglelocal.server.request_reader import HOW_TO_CALL
 from eaglelocal.server.responses.routes import translate_items
 
 TOOLS: list[Any] = [

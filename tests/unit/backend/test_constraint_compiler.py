@@ -26,7 +26,7 @@ from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse, join_calls
 from eaglelocal.engine.answer_constraint import AnswerConstraint
 from eaglelocal.errors import RequestError
-from eaglelocal.server.request_tools import read_custom_tool
+from eaglelocal.server.request_reader import read_custom_tool
 from eaglelocal.server.schema import CustomFormat, CustomGiven
 from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.reasoning.split_answer import SplitText

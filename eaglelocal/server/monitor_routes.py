@@ -25,9 +25,9 @@ from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.core.request import LOCAL, parse_spec
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, fill_recommended
 from eaglelocal.core.stats import encode_stats
-from eaglelocal.server.active_call import name_state
+from eaglelocal.server.answer_encoder import encode_event
 from eaglelocal.server.answer_response import EVENT_STREAM
-from eaglelocal.server.answer_state import AnswerState, encode_event
+from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.http_errors import CANCELLED, CANCELLED_STATUS, NOT_FOUND, PERMISSION, RATE_LIMIT, Problem
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.routing import RouteTable
@@ -141,7 +141,7 @@ async def take_snapshot(server: ServerState, owner: str, is_operator: bool) -> d
     engine = engines.get(loaded.name) if loaded else None
     states = server.name_active_states()
     active = [(call.model, choice, states[choice.request.id]) for call, choice in server.active.values()]
-    recent = [(model, choice, name_state(choice)) for model, choice in server.recent]
+    recent = [(model, choice, choice.state) for model, choice in server.recent]
     running, waiting = server.count_active()
     model_keys, engine_keys = (None, None) if is_operator else (PUBLIC_MODEL_FIELDS, PUBLIC_ENGINE_FIELDS)
 
@@ -249,7 +249,7 @@ async def cancel(request_id: str, server: ServerState, owner: str, is_operator: 
     return CancelReply(id=request_id)
 
 
-@routes.post("/v1/speculation", SwitchBody, reply=SwitchReply)
+@routes.add("POST", "/v1/speculation", reply=SwitchReply)
 async def switch_drafting(body: SwitchBody, server: ServerState, is_operator: bool) -> SwitchReply:
     """Set the spec of requests that set none, running ones included."""
     if not is_operator:
