@@ -25,11 +25,10 @@ from eaglelocal.tui.monitor.monitor_text import (
     format_log,
     format_requests_title,
     format_snapshot,
-    format_table,
     name_setting,
 )
 from eaglelocal.tui.monitor.server_rows import ServerFrame, format_servers
-from eaglelocal.tui.monitor.table_text import COLUMNS, TableView
+from eaglelocal.tui.monitor.table_text import COLUMNS, TableView, format_table
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.panel.panel_text import format_panel
 from eaglelocal.tui.styled_lines import plain_text
