@@ -20,7 +20,7 @@ from textual.geometry import Size
 from tui.monitor_app import monitor
 
 from eaglelocal.tui.glyphs import ASCII, UNICODE
-from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
+from eaglelocal.tui.monitor.machine_text import MonitorSnapshot
 from eaglelocal.tui.monitor.monitor_text import format_header, format_snapshot
 from eaglelocal.tui.monitor.table_text import TableView, format_table
 from eaglelocal.tui.panel.feed import Feed

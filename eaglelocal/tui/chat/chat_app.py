@@ -35,7 +35,7 @@ from eaglelocal.tui.chat.chat_view import ChatView
 from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelSource
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.help_screen import HelpRow
+from eaglelocal.tui.modal_screens import HelpRow
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.prompt.prompt_input import PromptInput
 from eaglelocal.tui.terminal import clipboard

@@ -27,9 +27,9 @@ from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import ModelChanged
-from eaglelocal.tui.help_screen import HelpRow
 from eaglelocal.tui.key_bindings import CHAT_PURPOSES
 from eaglelocal.tui.mapped_keys import make_key_rows, map_keys, name_action, name_key
+from eaglelocal.tui.modal_screens import HelpRow
 from eaglelocal.tui.transcript.transcript import Transcript
 
 

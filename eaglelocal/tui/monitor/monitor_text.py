@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.tui.glyphs import Glyphs, format_duration
 from eaglelocal.tui.monitor.log_tail import explain_missing
-from eaglelocal.tui.monitor.machine_text import format_bytes, format_machine, join_pairs, list_caches
-from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
+from eaglelocal.tui.monitor.machine_text import MonitorSnapshot, format_bytes, format_machine, join_pairs, list_caches
 from eaglelocal.tui.monitor.table_text import TableView, format_table
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_panel

@@ -17,8 +17,7 @@ from eaglelocal.client.servers.server_watch import parse_ollama
 from eaglelocal.client.servers.vllm_server import Samples, parse_vllm
 from eaglelocal.tui.glyphs import UNICODE
 from eaglelocal.tui.monitor.log_tail import ChangeLog, LogTail
-from eaglelocal.tui.monitor.machine_text import format_machine_rows
-from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
+from eaglelocal.tui.monitor.machine_text import MonitorSnapshot, format_machine_rows
 from eaglelocal.tui.monitor.monitor_text import (
     format_drafting_title,
     format_load,

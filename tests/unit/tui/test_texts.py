@@ -16,8 +16,7 @@ from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.base_app import CPU_SHARE, FASTEST_S, IDLE_S, LONGEST_S, SLOWEST_S, FrameRate
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 from eaglelocal.tui.monitor.log_tail import KEPT_LINES, ChangeLog, LogTail, describe_changes, describe_drafting_change
-from eaglelocal.tui.monitor.machine_text import compute_prefix_share, format_machine_rows
-from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot, RecentLoads
+from eaglelocal.tui.monitor.machine_text import MonitorSnapshot, RecentLoads, compute_prefix_share, format_machine_rows
 from eaglelocal.tui.monitor.monitor_text import (
     format_header,
     format_load,
