@@ -21,7 +21,7 @@ from eaglelocal.settings import Settings
 if TYPE_CHECKING:
     from eaglelocal.client.server_reading import ServerReading
     from eaglelocal.client.servers.server_watch import ServerWatch
-    from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
+    from eaglelocal.tui.monitor.machine_text import MonitorSnapshot
     from eaglelocal.tui.panel.feed import Feed
 
 BETWEEN_S = 1.0  # between the two readings of --once and --json, which give the rates
@@ -115,7 +115,7 @@ def print_several(urls: Sequence[str], find_key: Callable[[str], str], output: O
     Raises EngineError, after printing, if none of them answers.
     """
     from eaglelocal.client.servers.server_watch import ServerWatch
-    from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
+    from eaglelocal.tui.monitor.machine_text import MonitorSnapshot
     from eaglelocal.tui.monitor.server_rows import WatchedServers, format_servers, is_reachable
 
     servers = WatchedServers(urls, lambda url, on_reading: ServerWatch(url, on_reading, api_key=find_key(url)))
@@ -151,7 +151,7 @@ def read_scene(watch: ServerWatch) -> MonitorSnapshot:
     Raises EngineError if it does not answer.
     """
     from eaglelocal.probe.load_gauges import GaugeWatch
-    from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
+    from eaglelocal.tui.monitor.machine_text import MonitorSnapshot
     from eaglelocal.tui.monitor.run_monitor import is_local
     from eaglelocal.tui.panel.feed import Feed
 

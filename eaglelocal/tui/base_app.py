@@ -33,8 +33,8 @@ from eaglelocal.core.terminal_text import clean_cells
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.help_screen import HelpRow, HelpScreen
 from eaglelocal.tui.mapped_keys import name_key
+from eaglelocal.tui.modal_screens import HelpRow, HelpScreen
 from eaglelocal.tui.terminal.screen_size import enlarge_to_minimum, format_too_small, is_large_enough
 from eaglelocal.tui.terminal.terminal_driver import TerminalDriver
 
@@ -105,6 +105,8 @@ class EagleApp(App[ReturnType]):
         OptionList { scrollbar-size: 0 0; }
         CommandPalette #--input, CommandPalette LoadingIndicator { border: none; }
         CommandPalette SearchIcon { display: none; }
+        HelpScreen > Vertical, QuestionDialog > Vertical { border: ascii $primary; }
+        HelpScreen VerticalScroll { scrollbar-size: 0 0; }
     }
     """
 
@@ -133,7 +135,7 @@ class EagleApp(App[ReturnType]):
             self.push_screen(Palette(placeholder="Search for commands", id="--command-palette"))
 
     def action_help(self) -> None:
-        self.push_screen(HelpScreen(self.help_rows(), is_ascii=self.display_options.glyphs is ASCII))
+        self.push_screen(HelpScreen(self.help_rows()))
 
     def help_rows(self) -> list[HelpRow]:
         """Return a row for each active binding that has an id and a description."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from textual.binding import Binding, BindingType
 from textual.keys import REPLACED_KEYS, key_to_character
 
-from eaglelocal.tui.help_screen import HelpRow
+from eaglelocal.tui.modal_screens import HelpRow
 
 NO_KEY = "(no key)"
 KEY_NAMES: Mapping[str, str] = {"pageup": "page up", "pagedown": "page down"}

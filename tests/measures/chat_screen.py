@@ -148,7 +148,7 @@ async def frames(folder: Path, num_tokens: int) -> tuple[float, list[float]]:
         await pilot.pause(1.0)  # what is left to do after the start
         began = time.perf_counter()
         stage.app.controller.run_command("/load long")
-        await until(pilot, lambda: len(stage.app.transcript) > num_turns)
+        await until(pilot, lambda: len(stage.app.view.transcript) > num_turns)
         opened_s, took = time.perf_counter() - began, []
         for key in ["pageup"] * 60 + ["ctrl+home"] + ["pagedown"] * 60 + ["ctrl+end"]:
             before = time.thread_time()

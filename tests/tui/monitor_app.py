@@ -11,8 +11,8 @@ from textual.pilot import Pilot
 from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.monitor.log_tail import LogTail
+from eaglelocal.tui.monitor.machine_text import RecentLoads
 from eaglelocal.tui.monitor.monitor_app import Monitor
-from eaglelocal.tui.monitor.monitor_snapshot import RecentLoads
 
 BUSY = [busy(200 + 9 * i + (i * i) % 7) for i in range(40)]  # a reading a second
 NOW = 5000.0

@@ -317,7 +317,7 @@ def test_drafted_text_is_marked_on_request(tmp_path: Path) -> None:
 
 
 def marked(person: ChatObserver) -> str:
-    transcript = person.app.transcript
+    transcript = person.app.view.transcript
     strips = [transcript.render_line(y) for y in range(transcript.size.height)]
     return "".join(s.text for strip in strips for s in strip if s.style and s.style.underline)
 

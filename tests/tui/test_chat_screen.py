@@ -374,7 +374,7 @@ def test_what_is_in_view_stays_however_much_was_looked_at(tmp_path: Path) -> Non
     async def scenario(person: ChatObserver) -> None:
         await person.ask("/load long")
         await person.sees("paragraph 199")
-        transcript = person.app.transcript
+        transcript = person.app.view.transcript
         await person.pilot.press(*["pageup"] * 35)
         for _ in range(100):
             transcript.scroll_relative(y=3, animate=False, immediate=True)
@@ -426,7 +426,7 @@ def test_the_panel_stands_next_to_or_below_and_can_be_sent_away(tmp_path: Path) 
     stage = ChatHarness(tmp_path, size=(120, 40))
 
     async def scenario(person: ChatObserver) -> None:
-        panel, transcript = person.app.panel, person.app.transcript
+        panel, transcript = person.app.view.panel, person.app.view.transcript
         assert not panel.display
         await person.pilot.press("f2")
         await person.sees("no answer yet")
@@ -451,13 +451,13 @@ def test_the_panel_is_off_until_there_is_much_room(tmp_path: Path) -> None:
     stage = ChatHarness(tmp_path, size=(139, 50))
 
     async def scenario(person: ChatObserver) -> None:
-        assert not person.app.panel.display
+        assert not person.app.view.panel.display
         await person.ask("what is that?")
         await person.sees("the first answer")
         await person.idle()
         await person.sees("tok/s", "acceptance ")  # the quiet line below tells the figures
         await person.pilot.resize_terminal(140, 50)
-        await person.until(lambda: person.app.panel.display, "a panel beside the transcript")
+        await person.until(lambda: person.app.view.panel.display, "a panel beside the transcript")
 
     play(stage, scenario)
 
@@ -467,14 +467,14 @@ def test_a_resize_under_a_dialog_is_not_lost(tmp_path: Path) -> None:
 
     async def scenario(person: ChatObserver) -> None:
         body = person.app.screen_stack[0].query_one("#body")
-        assert body.has_class("stacked") and not person.app.panel.display
+        assert body.has_class("stacked") and not person.app.view.panel.display
         await person.pilot.press("f4")
         await person.sees("temperature")
         await person.pilot.resize_terminal(140, 40)
         await person.until(lambda: not body.has_class("stacked"), "the wide layout, under the dialog")
         await person.pilot.press("escape")
         await person.sees("no answer yet")
-        assert person.app.panel.region.y == person.app.transcript.region.y
+        assert person.app.view.panel.region.y == person.app.view.transcript.region.y
 
     play(stage, scenario)
 

@@ -23,12 +23,11 @@ from eaglelocal.errors import RequestError, UsageError
 from eaglelocal.tui.base_app import THEMES
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.help_screen import HelpScreen
 from eaglelocal.tui.key_bindings import check_display_options
 from eaglelocal.tui.lines_widget import LinesWidget
+from eaglelocal.tui.modal_screens import HelpScreen, QuestionDialog
 from eaglelocal.tui.monitor.log_tail import LogTail
 from eaglelocal.tui.monitor.monitor_app import Monitor
-from eaglelocal.tui.monitor.question_dialog import QuestionDialog
 from eaglelocal.tui.monitor.request_table import RequestTable
 from eaglelocal.tui.terminal.screen_size import MIN_SIZE
 

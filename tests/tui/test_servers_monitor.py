@@ -15,8 +15,8 @@ from tui.test_monitor import until
 from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.client.servers.server_watch import ServerWatch
 from eaglelocal.tui.display_options import DisplayOptions
-from eaglelocal.tui.help_screen import HelpScreen
 from eaglelocal.tui.lines_widget import LinesWidget
+from eaglelocal.tui.modal_screens import HelpScreen
 from eaglelocal.tui.monitor.server_rows import WatchedServers
 from eaglelocal.tui.monitor.servers_app import ServersMonitor
 

@@ -20,9 +20,9 @@ from textual.geometry import Size
 from tui.monitor_app import monitor
 
 from eaglelocal.tui.glyphs import ASCII, UNICODE
-from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
-from eaglelocal.tui.monitor.monitor_text import format_header, format_snapshot, format_table
-from eaglelocal.tui.monitor.table_text import TableView
+from eaglelocal.tui.monitor.machine_text import MonitorSnapshot
+from eaglelocal.tui.monitor.monitor_text import format_header, format_snapshot
+from eaglelocal.tui.monitor.table_text import TableView, format_table
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.panel.panel_text import format_panel
 from eaglelocal.tui.styled_lines import cell_width

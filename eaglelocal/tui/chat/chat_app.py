@@ -16,7 +16,6 @@ from rich.console import RenderableType
 from textual import events
 from textual.app import ComposeResult, SuspendNotSupported, SystemCommand
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.screen import Screen
 from textual.signal import Signal
 from textual.widgets import Footer
@@ -32,19 +31,16 @@ from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_dialogs import FULL_ACCESS, ChatAccess, ChatKeys
 from eaglelocal.tui.chat.chat_events import AttachmentsChanged, ChatEvent, ExitRequested, ModelChanged, TextCopied
 from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
-from eaglelocal.tui.chat.chat_view import ChatPanes, ChatView, ChatWidgets
+from eaglelocal.tui.chat.chat_view import ChatView
 from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelSource
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.help_screen import HelpRow
-from eaglelocal.tui.lines_widget import LinesWidget
+from eaglelocal.tui.modal_screens import HelpRow
 from eaglelocal.tui.panel.feed import Feed
-from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
 from eaglelocal.tui.prompt.prompt_input import PromptInput
 from eaglelocal.tui.terminal import clipboard
 from eaglelocal.tui.terminal.external_editor import edit_text
 from eaglelocal.tui.transcript.text_rows import Appearance
-from eaglelocal.tui.transcript.transcript import Transcript
 
 INTERRUPTED = 130
 DOUBLE_PRESS_S = 2.0  # a second ctrl-c within this time leaves
@@ -84,14 +80,6 @@ class ChatPaths:
     history: Path
 
 
-class ChatEventMessage(Message):
-    """A Textual message that carries a chat event to the screen's thread."""
-
-    def __init__(self, event: ChatEvent) -> None:
-        super().__init__()
-        self.event = event
-
-
 class ChatApp(EagleApp[int]):
     """The app of `eaglelocal chat` on a terminal; its result is the exit code."""
 
@@ -114,8 +102,6 @@ class ChatApp(EagleApp[int]):
         feed, glyphs = Feed(by_events=True), display_options.glyphs
         self.controller = ChatController(open_session, self._emit, feed, paths.conversations, saves=access.saves)
         self._access = access
-        self.transcript = Transcript(is_ascii=glyphs is ASCII, id="transcript")
-        self.panel = SpeculationPanel(glyphs, id="panel")
         self.prompt = PromptInput(
             QuestionHistory(paths.history),
             dict(display_options.keys),
@@ -125,13 +111,8 @@ class ChatApp(EagleApp[int]):
         )
         self.prompt.reads_files = not access.is_remote
         self._keys = ChatKeys(self.prompt.mapped_keys, CHAT_BINDINGS, dict(display_options.keys))
-        self._title, self._status = LinesWidget(id="title"), LinesWidget(id="status")
-        self._panes = ChatPanes(self.transcript, self.panel, id="body")
-        widgets = ChatWidgets(
-            title=self._title, transcript=self.transcript, panel=self.panel, status=self._status, prompt=self.prompt
-        )
-        self.view = ChatView(widgets, self.controller, feed, glyphs, stop_key=self._keys.hint("stop"))
-        self.view.show_figures(display_options.has_figures)
+        self.view = ChatView(self.controller, feed, self.prompt, glyphs, stop_key=self._keys.hint("stop"))
+        self.view.transcript.has_figures = display_options.has_figures
         self._conversations, self._models = paths.conversations, models
         self._interrupted_at = float("-inf")
         self.model_changed: Signal[ModelChanged] = Signal(self, "model-changed")
@@ -140,16 +121,16 @@ class ChatApp(EagleApp[int]):
         self._marks_drafted = marks_drafted
 
     def compose(self) -> ComposeResult:
-        yield self._title
-        yield self._panes
-        yield self._status
+        yield self.view.title
+        yield self.view.panes
+        yield self.view.status
         yield self.prompt
         yield Footer()
 
     def on_mount(self) -> None:
         self.theme_changed_signal.subscribe(self, lambda _: self._restyle())
         self._restyle()
-        self._panes.adapt_to(self.size)
+        self.view.panes.adapt_to(self.size)
         self.prompt.focus()
         RedrawTimer(self, self.view.draw).start()
         self.controller.start()
@@ -158,23 +139,20 @@ class ChatApp(EagleApp[int]):
     # ---- layout
     def _restyle(self) -> None:
         appearance = Appearance(is_dark=self.current_theme.dark, is_ascii=self.display_options.glyphs is ASCII)
-        self.transcript.restyle(appearance, marks_drafted=self._marks_drafted)
+        self.view.transcript.restyle(appearance, marks_drafted=self._marks_drafted)
 
     def on_resize(self, event: events.Resize) -> None:
         """Rearrange for the new size, also under a dialog."""
-        if self._panes.is_mounted:
-            self._panes.adapt_to(event.size)
+        if self.view.panes.is_mounted:
+            self.view.panes.adapt_to(event.size)
 
     # ---- events of the controller
     def _emit(self, event: ChatEvent) -> None:
         """Pass an event to the screen's thread, from any thread."""
-        self.post_message(ChatEventMessage(event))
+        self.call_later(self._receive, event)
 
-    def show_notice(self, text: str) -> None:
-        self.view.show_notice(text)
-
-    def on_chat_event_message(self, message: ChatEventMessage) -> None:
-        match message.event:
+    def _receive(self, event: ChatEvent) -> None:
+        match event:
             case TextCopied(text):
                 self._copy(text)
             case AttachmentsChanged(labels):
@@ -182,11 +160,14 @@ class ChatApp(EagleApp[int]):
                 self._show_prompt_title()
             case ExitRequested():
                 self.exit(0)
-            case event:
+            case _:
                 self.view.show(event)
                 if isinstance(event, ModelChanged):
                     self.model_changed.publish(event)
         self.view.draw(time.monotonic())
+
+    def show_notice(self, text: str) -> None:
+        self.view.show_notice(text)
 
     # ---- user input
     def on_prompt_input_submitted(self, message: PromptInput.Submitted) -> None:
@@ -257,7 +238,7 @@ class ChatApp(EagleApp[int]):
         try:
             self._access.check_command(line)
         except UsageError as error:
-            self.view.show_error(error)
+            self.view.transcript.show_error(error)
         else:
             self.controller.run_command(line)
 
@@ -282,7 +263,7 @@ class ChatApp(EagleApp[int]):
         self.prompt.show_title("  ".join([*([title] if self._edited is not None else []), *self._attachments]))
 
     def action_toggle_panel(self) -> None:
-        self._panes.toggle_panel()
+        self.view.panes.toggle_panel()
 
     def action_toggle_marks(self) -> None:
         self._marks_drafted = not self._marks_drafted
@@ -290,7 +271,7 @@ class ChatApp(EagleApp[int]):
         self.notify("drafted and accepted text is marked" if self._marks_drafted else "drafted text is not marked")
 
     def action_toggle_thoughts(self) -> None:
-        self.transcript.toggle_thoughts()
+        self.view.transcript.toggle_thoughts()
 
     def action_copy_answer(self) -> None:
         if answer := self.controller.last_answer:
@@ -307,14 +288,23 @@ class ChatApp(EagleApp[int]):
         try:
             text = edit_text(self.prompt.whole_text, self.suspend)
         except EagleLocalError as error:
-            self.view.show_error(error)
+            self.view.transcript.show_error(error)
         except SuspendNotSupported:
             self.notify("an editor cannot run in this terminal")
         else:
             self.prompt.replace_text(self.prompt.text if text is None else text.rstrip("\n"))
 
     def action_scroll_chat(self, place: str) -> None:
-        scroll_transcript(self.transcript, place)
+        """Scroll by a page (`page_up`, `page_down`), to the `top`, or to the `end`, which is followed from then on."""
+        match place:
+            case "page_up":
+                self.view.transcript.scroll_page_up(animate=False)
+            case "page_down":
+                self.view.transcript.scroll_page_down(animate=False)
+            case "top":
+                self.view.transcript.scroll_to(y=0, animate=False)
+            case "end":
+                self.view.transcript.follow()
 
     # ---- help and palette
     def help_rows(self) -> list[HelpRow]:
@@ -348,25 +338,12 @@ class ChatApp(EagleApp[int]):
         if self.view.model is None:
             self.notify("no model is loaded yet")
         else:
-            self.push_screen(SettingsDialog(self.view.model, self.controller, self.view))
+            self.push_screen(SettingsDialog(self.view.model, self.controller, self.view.transcript))
 
     def action_model(self) -> None:
         from eaglelocal.tui.chat.model_picker import ModelDialog
 
         self.push_screen(ModelDialog(self.view.model, self.controller, self._models, self.model_changed))
-
-
-def scroll_transcript(transcript: Transcript, place: str) -> None:
-    """Scroll by a page (`page_up`, `page_down`), to the `top`, or to the `end`, which is followed from then on."""
-    match place:
-        case "page_up":
-            transcript.scroll_page_up(animate=False)
-        case "page_down":
-            transcript.scroll_page_down(animate=False)
-        case "top":
-            transcript.scroll_to(y=0, animate=False)
-        case "end":
-            transcript.follow()
 
 
 def _warm_up() -> None:

@@ -27,10 +27,10 @@ from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import ModelChanged
-from eaglelocal.tui.chat.chat_view import ChatView
-from eaglelocal.tui.help_screen import HelpRow
 from eaglelocal.tui.key_bindings import CHAT_PURPOSES
 from eaglelocal.tui.mapped_keys import make_key_rows, map_keys, name_action, name_key
+from eaglelocal.tui.modal_screens import HelpRow
+from eaglelocal.tui.transcript.transcript import Transcript
 
 
 class Dialog(ModalScreen[None]):
@@ -237,9 +237,9 @@ class SettingsDialog(Dialog):
     TITLE_TEXT = "System message and sampling"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+s", "save", "Save", id="save", priority=True)]
 
-    def __init__(self, model: ModelChanged, controller: ChatController, view: ChatView) -> None:
+    def __init__(self, model: ModelChanged, controller: ChatController, transcript: Transcript) -> None:
         super().__init__()
-        self._view = view
+        self._transcript = transcript
         self._params, self._system, self._controller = model.params, model.system, controller
         self._shown = fill_recommended(model.params, model.model.info.sampling)
 
@@ -249,7 +249,7 @@ class SettingsDialog(Dialog):
         yield system
         for field in FIELDS:
             yield from self.compose_row(field.label, format_field(self._shown, field), field.unset, field.name)
-        yield from self.compose_row("figures", "on" if self._view.has_figures else "off", "on, or off", "figures")
+        yield from self.compose_row("figures", "on" if self._transcript.has_figures else "off", "on, or off", "figures")
 
     def apply(self) -> None:
         values = {field.name: self.query_one(f"#{field.name}", Input).value for field in FIELDS}
@@ -257,7 +257,7 @@ class SettingsDialog(Dialog):
         figures = self.query_one("#figures", Input).value.strip()
         if figures not in ("on", "off"):
             raise UsageError(f"figures must be on or off, not {figures!r}")
-        self._view.show_figures(figures == "on")
+        self._transcript.has_figures = figures == "on"
         self._controller.change_settings(params, self.query_one("#system", TextArea).text.strip())
 
 

@@ -15,9 +15,7 @@ from eaglelocal.core.adapters import describe_adapters
 from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.draft import describe_drafting
 from eaglelocal.core.events import LoadProgress
-from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import clean_line
-from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import (
     Activity,
@@ -36,35 +34,25 @@ from eaglelocal.tui.chat.chat_events import (
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.panel.feed import Feed, PanelFrame
-from eaglelocal.tui.panel.panel_text import format_bar, format_percent, format_tok_s
-from eaglelocal.tui.panel.speculation_panel import SpeculationPanel
+from eaglelocal.tui.panel.panel_text import format_bar, format_panel, format_percent, format_tok_s
 from eaglelocal.tui.prompt.prompt_input import PromptInput
 from eaglelocal.tui.styled_lines import ELLIPSIS, Line, cell_width, fit_line, make_line
-from eaglelocal.tui.transcript.transcript import Transcript, TranscriptWriter
+from eaglelocal.tui.transcript.transcript import Transcript
 
 FIGURES_S = 0.5  # between updates of figures: faster ones cannot be read, and cost as much as text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatWidgets:
-    """The widgets of the chat screen."""
-
-    title: LinesWidget
-    transcript: Transcript
-    panel: SpeculationPanel
-    status: LinesWidget
-    prompt: PromptInput
-
-
 class ChatView:
-    """The contents of the chat screen. For the screen's thread only."""
+    """The widgets above the prompt, and what they and the prompt's borders show. For the screen's thread only."""
 
     def __init__(
-        self, widgets: ChatWidgets, controller: ChatController, feed: Feed, glyphs: Glyphs, *, stop_key: str
+        self, controller: ChatController, feed: Feed, prompt: PromptInput, glyphs: Glyphs, *, stop_key: str
     ) -> None:
-        self.feed, self._stop_key = feed, stop_key
-        self._widgets, self._controller, self._glyphs = widgets, controller, glyphs
-        self._writer = TranscriptWriter(widgets.transcript)
+        self.title, self.status = LinesWidget(id="title"), LinesWidget(id="status")
+        self.transcript, self.panel = Transcript(id="transcript"), SpeculationPanel(glyphs, id="panel")
+        self.panes = ChatPanes(self.transcript, self.panel, id="body")
+        self.feed, self._controller, self._prompt = feed, controller, prompt
+        self._glyphs, self._stop_key = glyphs, stop_key
         self.model: ModelChanged | None = None  # with its settings; None until one is loaded
         self._progress: LoadProgress | None = None
         self._engine_state = "loading"
@@ -75,30 +63,22 @@ class ChatView:
     # ---- figures
     def draw(self, now: float) -> bool:
         """Draw what has changed since the last call. Return True while an answer or a task is running."""
-        widgets, activity = self._widgets, self._controller.activity
-        self._writer.draw_answer()
+        activity = self._controller.activity
+        self.transcript.draw_answer()
         if not 0.0 <= now - self._framed_at < FIGURES_S:
             self._frame, self._framed_at = self.feed.make_frame(now, seconds=60), now
-            if widgets.panel.display:
-                widgets.panel.show(self._frame)
-            width = widgets.title.content_size.width
-            widgets.title.show_lines([format_title(self.model, self._conversation_name, width)])
-        hides_figures = widgets.panel.display or not self.has_figures  # the panel shows the same
+            if self.panel.display:
+                self.panel.show(self._frame)
+            width = self.title.content_size.width
+            self.title.show_lines([format_title(self.model, self._conversation_name, width)])
+        hides_figures = self.panel.display or not self.transcript.has_figures  # the panel shows the same
         frame = None if hides_figures else self._frame
-        width = widgets.status.content_size.width
+        width = self.status.content_size.width
         work = format_current_work(self._progress, self._engine_state, activity, self._glyphs, stop_key=self._stop_key)
         left = make_line((self._notice, "accent")) if self._notice else work
-        widgets.status.show_lines([format_status(left, frame, width, self._glyphs)])
-        widgets.prompt.show_waiting(activity.waiting)
+        self.status.show_lines([format_status(left, frame, width, self._glyphs)])
+        self._prompt.show_waiting(activity.waiting)
         return self._frame.is_moving or activity.is_busy
-
-    @property
-    def has_figures(self) -> bool:
-        return self._writer.has_figures
-
-    def show_figures(self, shown: bool) -> None:
-        """Show or hide the line of figures below the next answers, and the figures of the status line."""
-        self._writer.has_figures = shown
 
     def show_notice(self, text: str) -> None:
         """Show a notice in the status line, in place of the work in progress; "" removes it."""
@@ -111,18 +91,18 @@ class ChatView:
         """Apply an event; `draw` shows what it changes."""
         match event:
             case QuestionSent(question, live):
-                self._writer.add_question(question, live)
+                self.transcript.add_question(question, live)
             case FirstTokensReceived():
-                self._writer.draw_answer()
+                self.transcript.draw_answer()
             case AnswerEnded(result, n_ctx, name):
                 self._conversation_name = name
-                self._writer.end_answer(result, n_ctx)
+                self.transcript.end_answer(result, n_ctx)
             case QuestionRemoved():
-                self._writer.remove_question()
+                self.transcript.remove_question()
             case NoteWritten(text):
-                self._writer.note(text)
+                self.transcript.note(text)
             case TaskFailed(error):
-                self.show_error(error)
+                self.transcript.show_error(error)
             case ConversationReplaced():
                 self._replace_conversation(event)
             case _:
@@ -137,9 +117,6 @@ class ChatView:
             case EngineStateChanged(state, restarts):
                 self._change_state(state, restarts)
 
-    def show_error(self, error: EagleLocalError) -> None:
-        self._writer.show_error(error)
-
     def _change_model(self, model: ModelChanged) -> None:
         is_first = self.model is None  # the command that loads a later one reports it
         self.model, self._engine_state = model, "ready"
@@ -150,27 +127,27 @@ class ChatView:
         if self.model is not None:
             model = self.model.model
             for text in model_lines(model.info, model.plan):
-                self._writer.note(text)
+                self.transcript.note(text)
             if self.model.system:
-                self._writer.note(system_line(self.model.system))
+                self.transcript.note(system_line(self.model.system))
 
     def _replace_conversation(self, event: ConversationReplaced) -> None:
         """Replace the conversation on the screen; if the new one is empty, name the model."""
         self._conversation_name = event.name
-        self._writer.replace_conversation(event.turns)
+        self.transcript.replace_conversation(event.turns)
         if not event.turns:
             self._note_model()
 
     def _change_state(self, state: str, restarts: int) -> None:
         before, self._engine_state = self._engine_state, state
         if state == "restarting":
-            self._writer.note("the engine has ended and is being restarted; new questions wait for it")
+            self.transcript.note("the engine has ended and is being restarted; new questions wait for it")
         elif state == "ready" and before == "restarting":
-            self._writer.note(f"the engine is running again ({count_noun(restarts, 'restart')})")
+            self.transcript.note(f"the engine is running again ({count_noun(restarts, 'restart')})")
         elif state == DISCONNECTED:
-            self._writer.note("the server no longer answers; /model REF loads a model here")
+            self.transcript.note("the server no longer answers; /model REF loads a model here")
         elif state == "ready" and before == DISCONNECTED:
-            self._writer.note("the server answers again")
+            self.transcript.note("the server answers again")
 
 
 # ---- chat lines: format the title line and the status line of the chat screen. Pure: state in, spans out
@@ -266,9 +243,28 @@ def justify(left: Line, right: Line, width: int) -> Line:
     return (*fit_line(left, max(width - cell_width(right), 0)), *right)
 
 
-# ---- chat panes: the middle of the chat screen: the transcript, and the speculation panel beside or below it
+# ---- the middle of the chat screen: the transcript, and the speculation panel beside or below it
 MIN_SIDE_PANEL_COLUMNS = 100  # from this width on the panel is right of the transcript, else below it
 MIN_SHOWN_COLUMNS = 140  # from this width on the panel is shown unless the user hides it; below it, only on request
+
+
+class SpeculationPanel(LinesWidget):
+    """A panel with the state of drafting and what it gains, formatted for its own width and height."""
+
+    DEFAULT_CSS = "SpeculationPanel { height: 100%; width: 100%; }"
+
+    def __init__(self, glyphs: Glyphs, *, id: str) -> None:
+        super().__init__(id=id)
+        self._glyphs = glyphs
+        self._frame = PanelFrame()
+
+    def show(self, frame: PanelFrame) -> None:
+        self._frame = frame
+        width, height = self.content_size
+        self.show_lines(format_panel(frame, width, height, self._glyphs))
+
+    def on_resize(self) -> None:
+        self.show(self._frame)
 
 
 class ChatPanes(Container):

@@ -1,18 +1,20 @@
-"""Format the load of the machine and of the engine: bars, or as many figures of a line as fit. Pure.
+"""The state that the monitor shows, and the load of the machine and of the engine as text. Pure.
 
-Only known values are drawn.
+Loads are bars, or as many figures of a line as fit; only known values are drawn.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import field
 
 from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.core.byte_sizes import GIB, format_memory
 from eaglelocal.core.records import dataclass
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.glyphs import Glyphs
-from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
+from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_bar, format_count, format_percent, format_timed_graph
 from eaglelocal.tui.styled_lines import EMPTY_LINE, Line, Role, StyledSpan, fit_line, make_line
 
@@ -22,6 +24,58 @@ MAX_BAR_CELLS = 40
 MIN_BAR_ROWS = 4  # with fewer, the figures stand in two lines
 FULL_SHARE = 0.95  # of a memory, from which on its bar warns
 REMOTE = "load of the server's machine: unknown"
+KEPT_S = 180  # seconds of the load's graph
+HELD_S = 3  # seconds without a frame for which the last value is repeated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentLoads:
+    """The load of the device that answers, in each of the last seconds, the newest last. None: not known."""
+
+    label: str = ""
+    shares: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorSnapshot:
+    """A frame of the monitor, the machine's load, and the server that they belong to."""
+
+    url: str
+    frame: PanelFrame
+    machine: MachineGauge | None  # None: not known yet
+    loads: RecentLoads = field(default_factory=RecentLoads)
+    is_local: bool = True  # else the server is on another machine, whose load is unknown
+    is_paused: bool = False
+
+
+class LoadHistory:
+    """The load of the busiest GPU, or of the processor where there is no GPU, in each of the last KEPT_S seconds."""
+
+    def __init__(self) -> None:
+        self._label = ""
+        self._loads: deque[tuple[int, float]] = deque(maxlen=KEPT_S)  # (second, share)
+
+    def add(self, machine: MachineGauge | None, now: float) -> None:
+        """Add a reading; of several in one second the newest counts."""
+        if machine is None:
+            return
+        of_gpus = [gpu.load for gpu in machine.gpus if gpu.load is not None]
+        load = max(of_gpus) if of_gpus else machine.cpu_load
+        if load is not None:
+            self._label = "CPU" if not of_gpus else "GPU" if len(of_gpus) == 1 else "busiest GPU"
+            if self._loads and self._loads[-1][0] == int(now):
+                self._loads.pop()
+            self._loads.append((int(now), load))
+
+    def read(self, now: float) -> RecentLoads:
+        """Return the loads of the last KEPT_S full seconds."""
+        known = dict(self._loads)
+        shares = list[float | None]()
+        value, age = None, 0
+        for second in range(int(now) - KEPT_S, int(now)):
+            value, age = (known[second], 0) if second in known else (value, age + 1)
+            shares.append(value if age < HELD_S else None)
+        return RecentLoads(label=self._label, shares=tuple(shares))
 
 
 def compute_prefix_share(reading: ServerReading) -> float | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -29,11 +28,10 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.probe.load_gauges import MachineGauge
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.display_options import DisplayOptions
-from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.lines_widget import LinesWidget
+from eaglelocal.tui.modal_screens import QuestionDialog
 from eaglelocal.tui.monitor.log_tail import ChangeLog, LogTail
-from eaglelocal.tui.monitor.machine_text import format_machine_rows
-from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot, RecentLoads
+from eaglelocal.tui.monitor.machine_text import LoadHistory, MonitorSnapshot, format_machine_rows
 from eaglelocal.tui.monitor.monitor_text import (
     format_drafting_title,
     format_log,
@@ -41,7 +39,6 @@ from eaglelocal.tui.monitor.monitor_text import (
     format_server,
     name_setting,
 )
-from eaglelocal.tui.monitor.question_dialog import DialogChoice, QuestionDialog
 from eaglelocal.tui.monitor.request_table import RequestTable
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.panel.panel_text import format_drafting, format_speed, format_window
@@ -67,12 +64,12 @@ class Monitored(Protocol):
 
 OpenWatch = Callable[[Callable[[ServerReading], None]], Monitored]
 ReadMachine = Callable[[], MachineGauge | None]  # returns the newest known figures at once
-SPEC_CHOICES = (
-    DialogChoice("auto", "automatic"),
-    DialogChoice("off", "off"),
-    DialogChoice("1", "1 token, always"),
-    *(DialogChoice(str(length), f"{length} tokens, always") for length in (2, 3, 4, 6, 8)),
-)
+SPEC_CHOICES = {
+    "auto": "automatic",
+    "off": "off",
+    "1": "1 token, always",
+    **{str(length): f"{length} tokens, always" for length in (2, 3, 4, 6, 8)},
+}
 
 
 def classify_size(size: Size) -> dict[str, bool]:
@@ -299,9 +296,9 @@ class Monitor(EagleApp[Outcome]):
             self.notify("select a running or waiting request first")
         elif self._can_control():
             what = f"{row.state}, {row.generated_tokens or 0} tokens"
-            text = f"Cancel the request of {row.owner or 'nobody'} ({what})?"
-            choices = (DialogChoice("yes", "yes, cancel it"), DialogChoice("no", "no"))
-            self.push_screen(self._make_question(text, choices), partial(self._cancel_if, row.id))
+            text = f"Cancel {f'the request of {row.owner}' if row.owner else 'this request'} ({what})?"
+            question = QuestionDialog(text, {"yes": "yes, cancel it", "no": "no"})
+            self.push_screen(question, partial(self._cancel_if, row.id))
 
     def _cancel_if(self, request_id: str, answer: str | None) -> None:
         if answer == "yes":
@@ -314,8 +311,7 @@ class Monitor(EagleApp[Outcome]):
                 self.notify("the model was loaded without a draft, so there is no drafting to switch")
                 return
             text = f"Drafting is set to {name_setting(setting)}. From now on:"
-            question = self._make_question(text, SPEC_CHOICES, first=setting)
-            self.push_screen(question, self._switch_to)
+            self.push_screen(QuestionDialog(text, SPEC_CHOICES, first=setting), self._switch_to)
 
     def _switch_to(self, answer: str | None) -> None:
         if answer is not None:
@@ -347,58 +343,17 @@ class Monitor(EagleApp[Outcome]):
         if not self._owns_server:
             self.exit("quit")
             return
-        choices = (
-            DialogChoice("stop", "stop the server, as ctrl+c does now"),
-            DialogChoice("leave", "leave this screen; the server keeps running"),
-            DialogChoice("stay", "stay"),
-        )
+        choices = {
+            "stop": "stop the server, as ctrl+c does now",
+            "leave": "leave this screen; the server keeps running",
+            "stay": "stay",
+        }
         reading = self._snapshot.frame.reading
         running = reading.running if reading is not None else 0
         text = "Stop the server?" + (f" {count_noun(running, 'running request')} may end first." if running else "")
-        self.push_screen(self._make_question(text, choices, quit_value="stop"), self._leave_as)
+        self.push_screen(QuestionDialog(text, choices, quit_value="stop"), self._leave_as)
 
     def _leave_as(self, answer: str | None) -> None:
         match answer:
             case "stop" | "leave":
                 self.exit(answer)
-
-    def _make_question(
-        self, text: str, choices: tuple[DialogChoice, ...], *, quit_value: str | None = None, first: str = ""
-    ) -> QuestionDialog:
-        is_ascii = self.display_options.glyphs is ASCII
-        return QuestionDialog(text, choices, is_ascii=is_ascii, quit_value=quit_value, first=first)
-
-
-# ---- load history: keep the load of the machine over the last seconds, for a graph. Pure: the caller passes the time
-KEPT_S = 180
-HELD_S = 3  # seconds without a frame for which the last value is repeated
-
-
-class LoadHistory:
-    """The load of the busiest GPU, or of the processor where there is no GPU, in each of the last KEPT_S seconds."""
-
-    def __init__(self) -> None:
-        self._label = ""
-        self._loads: deque[tuple[int, float]] = deque(maxlen=KEPT_S)  # (second, share)
-
-    def add(self, machine: MachineGauge | None, now: float) -> None:
-        """Add a reading; of several in one second the newest counts."""
-        if machine is None:
-            return
-        of_gpus = [gpu.load for gpu in machine.gpus if gpu.load is not None]
-        load = max(of_gpus) if of_gpus else machine.cpu_load
-        if load is not None:
-            self._label = "CPU" if not of_gpus else "GPU" if len(of_gpus) == 1 else "busiest GPU"
-            if self._loads and self._loads[-1][0] == int(now):
-                self._loads.pop()
-            self._loads.append((int(now), load))
-
-    def read(self, now: float) -> RecentLoads:
-        """Return the loads of the last KEPT_S full seconds."""
-        known = dict(self._loads)
-        shares = list[float | None]()
-        value, age = None, 0
-        for second in range(int(now) - KEPT_S, int(now)):
-            value, age = (known[second], 0) if second in known else (value, age + 1)
-            shares.append(value if age < HELD_S else None)
-        return RecentLoads(label=self._label, shares=tuple(shares))

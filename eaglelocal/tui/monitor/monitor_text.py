@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.tui.glyphs import Glyphs, format_duration
 from eaglelocal.tui.monitor.log_tail import explain_missing
-from eaglelocal.tui.monitor.machine_text import format_bytes, format_machine, join_pairs, list_caches
-from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
-from eaglelocal.tui.monitor.table_text import TableView, arrange_rows, format_row, format_titles
+from eaglelocal.tui.monitor.machine_text import MonitorSnapshot, format_bytes, format_machine, join_pairs, list_caches
+from eaglelocal.tui.monitor.table_text import TableView, format_table
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_panel
 from eaglelocal.tui.styled_lines import (
@@ -53,11 +52,16 @@ def format_server(snapshot: MonitorSnapshot, glyphs: Glyphs) -> Line:
         (reading.detail if reading.state not in HEALTHY_STATES else "", "text"),
         (f"up {format_duration(reading.uptime_s)}" if reading.uptime_s is not None else "", "quiet"),
         (f"restarts {reading.restarts}" if reading.restarts else "", "warn"),
-        (reading.model + f" +{len(reading.other_models)}" * bool(reading.other_models), "text"),
+        (name_models(reading), "text"),
     ):
         if text:
             parts += [StyledSpan(f" {glyphs.dot} ", "quiet"), StyledSpan(text, role)]  # type: ignore[arg-type]
     return tuple(parts)
+
+
+def name_models(reading: ServerReading) -> str:
+    """Return the model, and how many others are loaded: `demo@1b +2`."""
+    return reading.model + f" +{len(reading.other_models)}" * bool(reading.other_models)
 
 
 def format_load(reading: ServerReading | None, width: int) -> Line:
@@ -125,29 +129,6 @@ def format_snapshot(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs, *, ma
         lines += format_table(reading, TableView(), width, max_rows, glyphs)
         lines.append(make_line((explain_missing(reading), "quiet")) if reading.missing else EMPTY_LINE)
     return "\n".join(map(plain_text, lines)).rstrip()
-
-
-def format_table(
-    reading: ServerReading, view: TableView, width: int, height: int, glyphs: Glyphs, *, selected_id: str = ""
-) -> list[Line]:
-    """Return titles and rows of the requests, at most `height` lines; the selected row is among them."""
-    if reading.requests is None:
-        why = "no connection" if reading.state == DISCONNECTED else "requests are not reported"
-        return [format_titles(width, view, glyphs), fit_line(make_line((why, "quiet")), width)][:height]
-    rows = arrange_rows(reading.requests, reading.recent, view)
-    num_shown = max(height - 1, 0)
-    selected = next((i for i, row in enumerate(rows) if row.id == selected_id), 0)
-    first = find_first_row(len(rows), selected, num_shown)
-    shown = [format_row(row, width, is_selected=row.id == selected_id) for row in rows[first : first + num_shown]]
-    if not rows:
-        text = "no request matches the filter" if view.filter else "no request is running"
-        shown = [fit_line(make_line((text, "quiet")), width)][:num_shown]
-    return [format_titles(width, view, glyphs), *shown][:height]
-
-
-def find_first_row(num_rows: int, selected: int, height: int) -> int:
-    """Return the index of the first row to show, so that the row `selected` is among `height` rows."""
-    return max(min(selected - height + 1, num_rows - height), 0) if selected >= height else 0
 
 
 def format_log(newest: Sequence[str], width: int, height: int) -> list[Line]:

@@ -12,8 +12,14 @@ from textual.reactive import reactive
 from eaglelocal.client.server_reading import RequestRow, ServerReading
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.lines_widget import LinesWidget
-from eaglelocal.tui.monitor.monitor_text import find_first_row, format_table
-from eaglelocal.tui.monitor.table_text import TableView, arrange_rows, visible_columns
+from eaglelocal.tui.monitor.table_text import (
+    COLUMNS,
+    TableView,
+    arrange_rows,
+    find_first_row,
+    fit_columns,
+    format_table,
+)
 from eaglelocal.tui.styled_lines import EMPTY_LINE, make_line
 
 
@@ -51,7 +57,7 @@ class RequestTable(LinesWidget, can_focus=True):
         self._show_rows()
 
     def sort_by_next(self) -> None:
-        self.view = self.view.choose_next_sort(visible_columns(self.size.width))
+        self.view = self.view.choose_next_sort(fit_columns(COLUMNS, self.size.width))
 
     def reverse(self) -> None:
         self.view = replace(self.view, is_reversed=not self.view.is_reversed)
@@ -94,7 +100,7 @@ class RequestTable(LinesWidget, can_focus=True):
 
     def _click_title(self, x: int) -> None:
         begin = 0
-        for column in visible_columns(self.size.width):
+        for column in fit_columns(COLUMNS, self.size.width):
             begin += column.width + 1
             if x < begin:
                 is_again = self.view.sort == column.title

@@ -5,31 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.core.records import dataclass
 from eaglelocal.tui.monitor.machine_text import compute_kv_share, format_bytes
-from eaglelocal.tui.monitor.monitor_text import HEALTHY_STATES, find_first_row
+from eaglelocal.tui.monitor.monitor_text import HEALTHY_STATES, name_models
+from eaglelocal.tui.monitor.table_text import Column, find_first_row, fit_columns, format_figure, format_row
 from eaglelocal.tui.panel.feed import Feed, PanelFrame
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_percent
-from eaglelocal.tui.styled_lines import Line, Role, StyledSpan, fit_line, make_line, plain_text
+from eaglelocal.tui.styled_lines import Line, Role, fit_line, make_line, plain_text
 
 UNREACHABLE, CONNECTING = "unreachable", "connecting"
+MAX_TEXT_CELLS = 999  # of an address or a model, which take what the other columns leave
 
 
 @dataclass(frozen=True, slots=True)
-class ServerColumn:
-    """A column; tables of fewer than `min_width` cells leave it out. A column that grows takes the cells left over."""
+class ServerFrame:
+    """A server's figures at one moment."""
 
-    title: str
-    width: int
-    format: Callable[[ServerFrame], str]
-    min_width: int = 0
-    grows: bool = False
-    is_text: bool = False
+    url: str
+    frame: PanelFrame
 
 
 def name_state(frame: PanelFrame) -> str:
@@ -41,53 +38,28 @@ def is_reachable(frame: PanelFrame) -> bool:
     return name_state(frame) not in (UNREACHABLE, CONNECTING)
 
 
-def _format_live(frame: PanelFrame, text: str) -> str:
-    """Return a figure; empty if the server does not answer, because the last one is outdated."""
-    return text if is_reachable(frame) else UNKNOWN
-
-
 def _format_speed(server: ServerFrame) -> str:
-    tok_s = server.frame.tok_s
-    return _format_live(server.frame, UNKNOWN if tok_s is None else f"{tok_s:.1f}")
+    """Return tok/s; empty if the server does not answer, because the last figure is outdated."""
+    return format_figure(server.frame.tok_s) if is_reachable(server.frame) else UNKNOWN
 
 
 def _format_acceptance(server: ServerFrame) -> str:
-    return _format_live(server.frame, format_percent(server.frame.figures.acceptance))
+    return format_percent(server.frame.figures.acceptance) if is_reachable(server.frame) else UNKNOWN
 
 
-def _format_slots(server: ServerFrame) -> str:
+def _read(format_value: Callable[[ServerReading], str]) -> Callable[[ServerFrame], str]:
+    """Return the format of a column that shows something of a server's reading."""
+
+    def format_server(server: ServerFrame) -> str:
+        return UNKNOWN if server.frame.reading is None else format_value(server.frame.reading) or UNKNOWN
+
+    return format_server
+
+
+def _format_slots(reading: ServerReading) -> str:
     """Return running requests of all slots: `2/4`."""
-    reading = server.frame.reading
-    if reading is None or reading.running is None:
-        return UNKNOWN
-    return format_count(reading.running) + (f"/{reading.num_slots}" if reading.num_slots is not None else "")
-
-
-def _format_queue(server: ServerFrame) -> str:
-    reading = server.frame.reading
-    return UNKNOWN if reading is None else format_count(reading.waiting)
-
-
-def _format_memory(server: ServerFrame) -> str:
-    reading = server.frame.reading
-    return format_bytes(reading.memory_bytes) if reading is not None else UNKNOWN
-
-
-def _format_cache(server: ServerFrame) -> str:
-    reading = server.frame.reading
-    return format_percent(compute_kv_share(reading)) if reading is not None else UNKNOWN
-
-
-def _name_kind(server: ServerFrame) -> str:
-    reading = server.frame.reading
-    return (reading.kind if reading is not None else "") or UNKNOWN
-
-
-def _name_model(server: ServerFrame) -> str:
-    reading = server.frame.reading
-    if reading is None or not reading.model:
-        return UNKNOWN
-    return reading.model + f" +{len(reading.other_models)}" * bool(reading.other_models)
+    slots = f"/{reading.num_slots}" if reading.num_slots is not None else ""
+    return UNKNOWN if reading.running is None else f"{format_count(reading.running)}{slots}"
 
 
 def shorten_url(url: str) -> str:
@@ -99,48 +71,45 @@ def shorten_url(url: str) -> str:
     return url.removeprefix("http://")
 
 
-COLUMNS = (
-    ServerColumn("server", 16, lambda server: shorten_url(server.url), grows=True, is_text=True),
-    ServerColumn("state", 11, lambda server: name_state(server.frame), is_text=True),
-    ServerColumn("kind", 12, _name_kind, min_width=86, is_text=True),
-    ServerColumn("tok/s", 7, _format_speed),
-    ServerColumn("accepted", 8, _format_acceptance, min_width=46),
-    ServerColumn("slots", 6, _format_slots, min_width=56),
-    ServerColumn("queue", 5, _format_queue, min_width=62),
-    ServerColumn("cache", 6, _format_cache, min_width=96),
-    ServerColumn("memory", 9, _format_memory, min_width=72),
-    ServerColumn("model", 20, _name_model, min_width=110, grows=True, is_text=True),
+COLUMNS: tuple[Column[ServerFrame], ...] = (
+    Column("server", 16, lambda server: shorten_url(server.url), is_text=True, max_width=MAX_TEXT_CELLS),
+    Column("state", 11, lambda server: name_state(server.frame), is_text=True),
+    Column("kind", 12, _read(lambda reading: reading.kind), min_width=86, is_text=True),
+    Column("tok/s", 7, _format_speed),
+    Column("accepted", 8, _format_acceptance, min_width=46),
+    Column("slots", 6, _read(_format_slots), min_width=56),
+    Column("queue", 5, _read(lambda reading: format_count(reading.waiting)), min_width=62),
+    Column("cache", 6, _read(lambda reading: format_percent(compute_kv_share(reading))), min_width=96),
+    Column("memory", 9, _read(lambda reading: format_bytes(reading.memory_bytes)), min_width=72),
+    Column("model", 20, _read(name_models), min_width=110, is_text=True, max_width=MAX_TEXT_CELLS),
 )
-
-
-def fit_columns(width: int) -> list[ServerColumn]:
-    """Return the columns of a table of this width; those that grow share the cells that are left."""
-    shown = [column for column in COLUMNS if width >= column.min_width]
-    growing = [column for column in shown if column.grows]
-    left = max(width - sum(column.width + 1 for column in shown) + 1, 0)
-    extra = left // len(growing)
-    return [replace(column, width=column.width + extra) if column.grows else column for column in shown]
 
 
 def format_server_table(servers: Sequence[ServerFrame], width: int, height: int, *, selected: int | None) -> list[Line]:
     """Return titles and a row per server, at most `height` lines; the selected row is among them."""
-    columns = fit_columns(width)
-    titles = fit_line(make_line((_join(columns, [column.title for column in columns]), "quiet")), width)
+    columns = fit_columns(COLUMNS, width)
+    titles = " ".join(column.format_cell(column.title) for column in columns)
     num_shown = max(height - 1, 0)
     first = find_first_row(len(servers), selected or 0, num_shown)
     rows = [
         _format_row(server, columns, width, is_selected=first + i == selected)
         for i, server in enumerate(servers[first : first + num_shown])
     ]
-    return [titles, *rows][:height]
+    return [fit_line(make_line((titles, "quiet")), width), *rows][:height]
+
+
+def _format_row(server: ServerFrame, columns: Sequence[Column[ServerFrame]], width: int, *, is_selected: bool) -> Line:
+    state = name_state(server.frame)
+    role: Role = "good" if state in HEALTHY_STATES else "bad" if state in (UNREACHABLE, "failed") else "warn"
+    return format_row(columns, server, width, {"state": role}, is_selected=is_selected)
 
 
 def describe_server(server: ServerFrame) -> Line:
     """Describe one server in a line: its kind, its models, and why it does not answer."""
     reading, state = server.frame.reading, name_state(server.frame)
     detail = reading.detail if reading is not None and reading.state not in HEALTHY_STATES else ""
-    texts = [_name_kind(server), _name_model(server), reading.draft if reading is not None else ""]
-    known = ", ".join(text for text in texts if text not in ("", UNKNOWN))
+    texts = [reading.kind, name_models(reading), reading.draft] if reading is not None else []
+    known = ", ".join(filter(None, texts))
     return make_line((": ".join(filter(None, [state if detail else "", detail])) or known, "quiet"))
 
 
@@ -153,31 +122,6 @@ def format_servers(servers: Sequence[ServerFrame], width: int) -> str:
         if server.frame.reading is not None and server.frame.reading.detail
     ]
     return "\n".join(map(plain_text, [*lines, *reasons]))
-
-
-def _format_row(server: ServerFrame, columns: Sequence[ServerColumn], width: int, *, is_selected: bool) -> Line:
-    text = _join(columns, [column.format(server) for column in columns])
-    if is_selected:
-        return tuple(StyledSpan(span.text, "selected") for span in fit_line((StyledSpan(text),), width))
-    state = name_state(server.frame)
-    role: Role = "good" if state in HEALTHY_STATES else "bad" if state in (UNREACHABLE, "failed") else "warn"
-    begin = columns[0].width + 1
-    end = begin + columns[1].width
-    parts = (StyledSpan(text[:begin]), StyledSpan(text[begin:end], role), StyledSpan(text[end:]))
-    return fit_line(parts, width)
-
-
-def _join(columns: Sequence[ServerColumn], texts: Sequence[str]) -> str:
-    """Return the cells in one text, those of text aligned left and figures right."""
-    cells = (
-        "".join(span.text for span in fit_line((StyledSpan(_align(text, column)),), column.width))
-        for column, text in zip(columns, texts, strict=True)
-    )
-    return " ".join(cells)
-
-
-def _align(text: str, column: ServerColumn) -> str:
-    return text if column.is_text else text.rjust(column.width)
 
 
 # ---- watched servers: watch several servers at once, with a feed for each; the watches outlive the screens that show
@@ -198,50 +142,36 @@ class PolledServer(Protocol):
 OpenPoll = Callable[[str, Callable[[ServerReading], None]], PolledServer]
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFrame:
-    """A server's figures at one moment."""
-
-    url: str
-    frame: PanelFrame
-
-
 class WatchedServers:
     """The servers, in the order given; one that does not answer is asked again until it does."""
 
     def __init__(self, urls: Sequence[str], open_poll: OpenPoll) -> None:
         """Prepare the watches; each address counts once. Raises UsageError for an invalid address."""
-        self._feeds: list[Feed] = []
-        self._polls: list[PolledServer] = []
+        self._servers: dict[str, tuple[PolledServer, Feed]] = {}  # by address
         for url in urls:
             feed = Feed()
             poll = open_poll(url, partial(_add_reading, feed))
-            if poll.url not in [each.url for each in self._polls]:
-                self._feeds.append(feed)
-                self._polls.append(poll)
+            self._servers.setdefault(poll.url, (poll, feed))
 
     def start(self) -> None:
-        for poll in self._polls:
+        for poll, _ in self._servers.values():
             poll.start()
 
     def close(self) -> None:
         """Stop polling all servers at once, as one that hangs takes a second."""
-        with ThreadPoolExecutor(len(self._polls)) as pool:
-            list(pool.map(lambda poll: poll.close(), self._polls))
+        self._do_for_each(lambda poll, feed: poll.close())
 
     def read_all(self) -> None:
         """Read each server once, all at the same time, for a frame without a screen."""
-        with ThreadPoolExecutor(len(self._polls)) as pool:
-            readings = list(pool.map(lambda poll: poll.read(), self._polls))
-        for feed, reading in zip(self._feeds, readings, strict=True):
-            _add_reading(feed, reading)
+        self._do_for_each(lambda poll, feed: _add_reading(feed, poll.read()))
+
+    def _do_for_each(self, action: Callable[[PolledServer, Feed], None]) -> None:
+        with ThreadPoolExecutor(len(self._servers)) as pool:
+            list(pool.map(lambda server: action(*server), self._servers.values()))
 
     def make_frames(self, now: float) -> list[ServerFrame]:
         """Return the present figures of each server, without a history."""
-        return [
-            ServerFrame(poll.url, feed.make_frame(now, seconds=0))
-            for poll, feed in zip(self._polls, self._feeds, strict=True)
-        ]
+        return [ServerFrame(url, feed.make_frame(now, seconds=0)) for url, (_, feed) in self._servers.items()]
 
 
 def _add_reading(feed: Feed, reading: ServerReading) -> None:

@@ -16,7 +16,6 @@ from textual.widgets import Footer
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.lines_widget import LinesWidget
-from eaglelocal.tui.monitor.monitor_text import find_first_row
 from eaglelocal.tui.monitor.server_rows import (
     ServerFrame,
     WatchedServers,
@@ -24,6 +23,7 @@ from eaglelocal.tui.monitor.server_rows import (
     format_server_table,
     is_reachable,
 )
+from eaglelocal.tui.monitor.table_text import find_first_row
 from eaglelocal.tui.styled_lines import fit_line, make_line
 
 

@@ -1,36 +1,81 @@
-"""Format the table of requests as lines: columns that fit, rows filtered and in order. Pure."""
+"""Format tables as lines: columns that fit, and the rows of the table of requests, filtered and in order. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from types import MappingProxyType
+from typing import Generic, TypeVar
 
-from eaglelocal.client.server_reading import RequestRow
+from rich.cells import set_cell_size
+
+from eaglelocal.client.server_reading import DISCONNECTED, RequestRow, ServerReading
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.terminal_text import clean_line
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_percent
-from eaglelocal.tui.styled_lines import Line, Role, StyledSpan, fit_line
+from eaglelocal.tui.styled_lines import Line, Role, StyledSpan, fit_line, make_line
 
+Row = TypeVar("Row")
 SortKey = float | str
 
 
+# ---- any table
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of the table; tables of fewer than `min_width` cells leave it out.
+class Column(Generic[Row]):
+    """A column of a table; tables of fewer than `min_width` cells leave it out.
 
-    A column with a `max_width` takes the cells that are left, up to that width.
+    Columns with a `max_width` share the cells that are left, up to that width.
     """
 
     title: str
     width: int
-    sort_key: Callable[[RequestRow], SortKey | None]
-    format: Callable[[RequestRow], str]
+    format: Callable[[Row], str]
     min_width: int = 0
     is_text: bool = False
     max_width: int = 0  # 0: it does not grow
+    sort_key: Callable[[Row], SortKey | None] = lambda row: None
+
+    def format_cell(self, text: str) -> str:
+        """Return the text in the cells of the column, texts aligned left and figures right."""
+        return set_cell_size(clean_line(text if self.is_text else text.rjust(self.width)), self.width)
 
 
+def fit_columns(columns: Sequence[Column[Row]], width: int) -> list[Column[Row]]:
+    """Return the columns of a table of this width, the growing ones as wide as the others let them be."""
+    shown = [column for column in columns if width >= column.min_width]
+    left = max(width - sum(column.width + 1 for column in shown) + 1, 0)
+    extra = left // max(sum(1 for column in shown if column.max_width), 1)
+    return [
+        replace(column, width=min(column.width + extra, column.max_width)) if column.max_width else column
+        for column in shown
+    ]
+
+
+def format_row(
+    columns: Sequence[Column[Row]],
+    row: Row,
+    width: int,
+    roles: Mapping[str, Role],
+    *,
+    role: Role = "text",
+    is_selected: bool,
+) -> Line:
+    """Return a row. roles: those of some columns, by title. role: that of the others."""
+    cells = [column.format_cell(column.format(row)) for column in columns]
+    if is_selected:
+        return (StyledSpan(set_cell_size(" ".join(cells), width), "selected"),)
+    pairs = zip(columns, cells, strict=True)
+    return fit_line(tuple(StyledSpan(f"{cell} ", roles.get(column.title, role)) for column, cell in pairs), width)
+
+
+def find_first_row(num_rows: int, selected: int, height: int) -> int:
+    """Return the index of the first row to show, so that the row `selected` is among `height` rows."""
+    return max(min(selected - height + 1, num_rows - height), 0) if selected >= height else 0
+
+
+# ---- the table of requests
 @dataclass(frozen=True, slots=True)
 class TableView:
     """The user's sorting and filter of the table."""
@@ -39,14 +84,14 @@ class TableView:
     is_reversed: bool = False
     filter: str = ""  # rows with this in owner, state, end, model or id
 
-    def choose_next_sort(self, columns: Sequence[Column]) -> TableView:
+    def choose_next_sort(self, columns: Sequence[Column[RequestRow]]) -> TableView:
         titles = ["", *(column.title for column in columns)]
         index = titles.index(self.sort) if self.sort in titles else 0
         return TableView(titles[(index + 1) % len(titles)], self.is_reversed, self.filter)
 
 
-def format_figure(value: float | None, digits: int = 1) -> str:
-    return UNKNOWN if value is None else f"{value:.{digits}f}"
+def format_figure(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.1f}"
 
 
 def format_seconds(value: float | None) -> str:
@@ -73,41 +118,37 @@ STATE_ROLES: Mapping[str, Role] = MappingProxyType(
 )
 DRAFTING_WORDS = {"asleep": "paused"}  # states of drafting that are shown in other words
 
+
+def _figure(
+    title: str, width: int, name: str, format: Callable[[float | None], str], min_width: int = 0
+) -> Column[RequestRow]:
+    """Return the column of a figure, which is the attribute `name` of a row."""
+    read = attrgetter(name)
+    return Column(title, width, lambda row: format(read(row)), min_width, sort_key=read)
+
+
+def _text(
+    title: str, width: int, read: Callable[[RequestRow], str], min_width: int = 0, max_width: int = 0
+) -> Column[RequestRow]:
+    return Column(title, width, lambda row: read(row) or UNKNOWN, min_width, True, max_width, sort_key=read)
+
+
 COLUMNS = (
-    Column("state", 7, describe_row_state, lambda row: describe_row_state(row) or UNKNOWN, is_text=True),
-    Column("end", 10, describe_end, describe_end, min_width=51, is_text=True),
-    Column(
-        "model", 10, lambda row: row.model, lambda row: row.model or UNKNOWN, min_width=25, is_text=True, max_width=32
-    ),
-    Column("key", 14, lambda row: row.owner, lambda row: row.owner or UNKNOWN, min_width=112, is_text=True),
-    Column(
-        "drafting",
-        8,
-        lambda row: row.drafting,
-        lambda row: DRAFTING_WORDS.get(row.drafting, row.drafting) or UNKNOWN,
-        min_width=122,
-        is_text=True,
-    ),
-    Column("prompt", 7, lambda row: row.prompt_tokens, lambda row: format_count(row.prompt_tokens), min_width=59),
-    Column("cached", 7, lambda row: row.cached_tokens, lambda row: format_count(row.cached_tokens), min_width=96),
-    Column("answer", 7, lambda row: row.generated_tokens, lambda row: format_count(row.generated_tokens), min_width=33),
-    Column("tok/s", 6, lambda row: row.tok_s, lambda row: format_figure(row.tok_s)),
-    Column("by draft", 8, lambda row: row.share, lambda row: format_percent(row.share), min_width=68),
-    Column("acceptance", 10, lambda row: row.acceptance, lambda row: format_percent(row.acceptance), min_width=88),
-    Column("wait", 6, lambda row: row.wait_s, lambda row: format_seconds(row.wait_s), min_width=75),
-    Column("age", 6, lambda row: row.age_s, lambda row: format_seconds(row.age_s), min_width=40),
-    Column("id", 34, lambda row: row.id, lambda row: row.id, min_width=170, is_text=True),
+    _text("state", 7, describe_row_state),
+    Column("end", 10, describe_end, min_width=51, is_text=True, sort_key=describe_end),
+    _text("model", 10, attrgetter("model"), min_width=25, max_width=32),
+    _text("key", 14, attrgetter("owner"), min_width=112),
+    _text("drafting", 8, lambda row: DRAFTING_WORDS.get(row.drafting, row.drafting), min_width=122),
+    _figure("prompt", 7, "prompt_tokens", format_count, min_width=59),
+    _figure("cached", 7, "cached_tokens", format_count, min_width=96),
+    _figure("answer", 7, "generated_tokens", format_count, min_width=33),
+    _figure("tok/s", 6, "tok_s", format_figure),
+    _figure("by draft", 8, "share", format_percent, min_width=68),
+    _figure("acceptance", 10, "acceptance", format_percent, min_width=88),
+    _figure("wait", 6, "wait_s", format_seconds, min_width=75),
+    _figure("age", 6, "age_s", format_seconds, min_width=40),
+    Column("id", 34, attrgetter("id"), min_width=170, is_text=True, sort_key=attrgetter("id")),
 )
-
-
-def visible_columns(width: int) -> list[Column]:
-    """Return the columns of a table of this width, the growing ones as wide as the others let them be."""
-    shown = [column for column in COLUMNS if width >= column.min_width]
-    left = width - sum(column.width + 1 for column in shown) + 1
-    return [
-        replace(column, width=min(column.width + max(left, 0), column.max_width)) if column.max_width else column
-        for column in shown
-    ]
 
 
 def arrange_rows(active: Sequence[RequestRow], recent: Sequence[RequestRow], view: TableView) -> list[RequestRow]:
@@ -135,32 +176,38 @@ def _matches_filter(row: RequestRow, view: TableView) -> bool:
 
 def format_titles(width: int, view: TableView, glyphs: Glyphs) -> Line:
     """Return the titles of the columns, with an arrow at the sorted one."""
-    titles = (_format_title(column, view, glyphs) for column in visible_columns(width))
-    return fit_line(tuple(span for title in titles for span in title), width)
+    titles: list[StyledSpan] = []
+    for column in fit_columns(COLUMNS, width):
+        if column.title == view.sort:
+            arrow = glyphs.up if view.is_reversed is column.is_text else glyphs.down
+            text = column.format_cell(f"{column.title[: column.width - 1]}{arrow}")
+        else:
+            text = column.format_cell(column.title)
+        titles += [StyledSpan(text, "strong" if column.title == view.sort else "quiet"), StyledSpan(" ")]
+    return fit_line(tuple(titles), width)
 
 
-def _format_title(column: Column, view: TableView, glyphs: Glyphs) -> Line:
-    if column.title != view.sort:
-        return (StyledSpan(_format_cell(column.title, column), "quiet"), StyledSpan(" "))
-    arrow = glyphs.up if view.is_reversed is column.is_text else glyphs.down
-    return (StyledSpan(_format_cell(f"{column.title[: column.width - 1]}{arrow}", column), "strong"), StyledSpan(" "))
-
-
-def format_row(row: RequestRow, width: int, *, is_selected: bool) -> Line:
-    """Return a row; the columns for its state and its end have the state's color."""
-    columns = visible_columns(width)
-    cells = [_format_cell(column.format(row), column) for column in columns]
-    if is_selected:
-        return (StyledSpan("".join(span.text for span in fit_line((StyledSpan(" ".join(cells)),), width)), "selected"),)
+def format_request(row: RequestRow, width: int, *, is_selected: bool) -> Line:
+    """Return the row of a request; the columns for its state and its end have the state's color."""
     role: Role = "text" if row.is_active else "quiet"
-    roles = (STATE_ROLES.get(row.state, role) if column.title in ("state", "end") else role for column in columns)
-    return fit_line(tuple(StyledSpan(f"{cell} ", each) for cell, each in zip(cells, roles, strict=True)), width)
+    state_role = STATE_ROLES.get(row.state, role)
+    roles = {"state": state_role, "end": state_role}
+    return format_row(fit_columns(COLUMNS, width), row, width, roles, role=role, is_selected=is_selected)
 
 
-def _format_cell(text: str, column: Column) -> str:
-    """Return the text cut to its column, texts aligned left and figures right."""
-    (cut,) = fit_line((StyledSpan(text),), column.width)[:1] or (StyledSpan(""),)
-    shown = cut.text.rstrip()
-    if not column.is_text:
-        return shown.rjust(column.width)
-    return "".join(span.text for span in fit_line((StyledSpan(shown),), column.width))
+def format_table(
+    reading: ServerReading, view: TableView, width: int, height: int, glyphs: Glyphs, *, selected_id: str = ""
+) -> list[Line]:
+    """Return titles and rows of the requests, at most `height` lines; the selected row is among them."""
+    if reading.requests is None:
+        why = "no connection" if reading.state == DISCONNECTED else "requests are not reported"
+        return [format_titles(width, view, glyphs), fit_line(make_line((why, "quiet")), width)][:height]
+    rows = arrange_rows(reading.requests, reading.recent, view)
+    num_shown = max(height - 1, 0)
+    selected = next((i for i, row in enumerate(rows) if row.id == selected_id), 0)
+    first = find_first_row(len(rows), selected, num_shown)
+    shown = [format_request(row, width, is_selected=row.id == selected_id) for row in rows[first : first + num_shown]]
+    if not rows:
+        text = "no request matches the filter" if view.filter else "no request is running"
+        shown = [fit_line(make_line((text, "quiet")), width)][:num_shown]
+    return [format_titles(width, view, glyphs), *shown][:height]

@@ -7,7 +7,7 @@ it shows the end it follows new text; scrolled up, it stays where it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -50,14 +50,19 @@ class AsciiScrollbar(ScrollBarRender):
 
 
 class Transcript(ScrollView):
-    """A scroll view of entries, one below the other."""
+    """A scroll view of entries, one below the other: finished ones, and after them the answer that still grows.
+
+    Another thread pushes the pieces of the answer (LiveAnswer); everything else is for the screen's thread.
+    """
 
     DEFAULT_CSS = "Transcript { height: 1fr; scrollbar-size-vertical: 1; overflow-x: hidden; overflow-y: scroll; }"
 
-    def __init__(self, *, is_ascii: bool = False, id: str | None = None) -> None:
+    def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.can_focus = False
-        self._is_ascii = is_ascii
+        self.has_figures = True  # a line of figures stands below each answer, not only why it ended early
+        self._live = LiveAnswer()
+        self._tail = 0  # index of the entry from which the running answer may change
         self._layout = TranscriptLayout(self._render_entry, self._estimate_height)
         self._view = RenderOptions()
         self._follows = True
@@ -66,12 +71,83 @@ class Transcript(ScrollView):
         self._empty, self._empty_style = Strip([]), Style.null()
         self._base: Style | None = None  # cache of `rich_style`, which is slow; None after a change of style
 
-    # ---- contents
-    def __len__(self) -> int:
-        return len(self._layout)
+    # ---- question and answer
+    def note(self, text: str) -> None:
+        """Show a note above the growing answer; consecutive notes form one block."""
+        follows_note = self._tail > 0 and self._layout.entry(self._tail - 1).kind is EntryKind.NOTE
+        self._add(TranscriptEntry(EntryKind.NOTE, text, has_gap=not follows_note))
 
+    def show_error(self, error: EagleLocalError) -> None:
+        self._add(make_error_entry(error))
+
+    def add_question(self, question: str, live: LiveAnswer) -> None:
+        """Add a question, whose answer grows in `live` from here on."""
+        self._live = live
+        self._tail = len(self._layout)  # an answer that failed at once has not set it
+        self.follow()
+        self._add(TranscriptEntry(EntryKind.QUESTION, question))
+        self._set_growing(True)
+
+    def draw_answer(self) -> None:
+        """Show what has arrived of the answer since the last call."""
+        if self._live.has_pieces:
+            finished, growing = self._live.advance()
+            self._replace_from(self._tail, [*finished, *growing])
+            self._tail += len(finished)
+
+    def end_answer(self, result: AskResult, n_ctx: int) -> None:
+        """Finish the answer, complete or not, with its figures or its error. n_ctx: tokens of the context."""
+        self.draw_answer()
+        self._tail = len(self._layout)
+        self._set_growing(False)
+        outcome = result.outcome
+        if result.num_left_out:
+            self.note(left_out_line(result.num_left_out, n_ctx))
+        if outcome.finished is not None:
+            endings = format_ending(outcome.finished, n_ctx)
+            line = statistics_line(outcome.finished, n_ctx) if self.has_figures else " · ".join(endings)
+        else:
+            line = "the answer above is incomplete" if outcome.text else ""
+        if line:
+            self._add(TranscriptEntry(EntryKind.FIGURES, line, has_gap=False))
+        if outcome.error is not None:
+            self.show_error(outcome.error)
+
+    def remove_question(self) -> None:
+        """Remove the last question and everything below it."""
+        questions = [index for index, entry in enumerate(self._layout.entries) if entry.kind is EntryKind.QUESTION]
+        if questions:
+            self._replace_from(questions[-1], ())
+        self._tail = len(self._layout)
+
+    def replace_conversation(self, turns: Iterable[Turn]) -> None:
+        """Replace everything by another conversation, and go to its end."""
+        self._follows = True
+        self._replace_from(0, make_entries(turns))
+        self._tail = len(self._layout)
+
+    def _add(self, entry: TranscriptEntry) -> None:
+        """Insert an entry above the growing answer."""
+        self._replace_from(self._tail, [entry, *self._layout.entries[self._tail :]])
+        self._tail += 1
+
+    def _replace_from(self, index: int, entries: Sequence[TranscriptEntry]) -> None:
+        """Replace all entries from an index on; those that stay the same are not laid out again, nor drawn."""
+        old_rows, y = self._visible_rows(), self.scroll_offset.y
+        self._layout.replace_from(index, entries)
+        self._update_scroll()
+        if self.scroll_offset.y != y:
+            return  # scrolling draws everything
+        pairs = zip(old_rows, self._visible_rows(), strict=True)
+        changed = [row for row, (old, new) in enumerate(pairs) if old != new]
+        if changed:
+            self.refresh(Region(0, changed[0], self.size.width, changed[-1] - changed[0] + 1))
+
+    # ---- view
     def restyle(self, appearance: Appearance, *, marks_drafted: bool) -> None:
         """Draw everything in another appearance, with drafted text marked or not."""
+        if appearance.is_ascii:
+            self.vertical_scrollbar.renderer = AsciiScrollbar  # type: ignore[misc]  # as in Textual's docstring
         self._change_view(replace(self._view, appearance=appearance, marks_drafted=marks_drafted))
 
     def toggle_thoughts(self) -> None:
@@ -83,43 +159,12 @@ class Transcript(ScrollView):
             self._view = view
             self._lay_out_again()
 
-    def replace_from(self, index: int, entries: Iterable[TranscriptEntry]) -> None:
-        """Replace all entries from an index on; those that stay the same are not laid out again, nor drawn."""
-        old_rows, y = self._visible_rows(), self.scroll_offset.y
-        self._layout.replace_from(index, list(entries))
-        self._update_scroll()
-        if self.scroll_offset.y != y:
-            return  # scrolling draws everything
-        pairs = zip(old_rows, self._visible_rows(), strict=True)
-        changed = [row for row, (old, new) in enumerate(pairs) if old != new]
-        if changed:
-            self.refresh(Region(0, changed[0], self.size.width, changed[-1] - changed[0] + 1))
-
-    def insert(self, index: int, entry: TranscriptEntry) -> None:
-        """Insert an entry above the one at `index`."""
-        self.replace_from(index, [entry, *self._layout.entries[index:]])
-
-    def insert_note(self, index: int, text: str) -> None:
-        """Insert a note; consecutive notes form one block."""
-        follows_note = index > 0 and self._layout.entry(index - 1).kind is EntryKind.NOTE
-        self.insert(index, TranscriptEntry(EntryKind.NOTE, text, has_gap=not follows_note))
-
-    def remove_question(self) -> None:
-        """Remove the last question and everything below it."""
-        questions = [index for index, entry in enumerate(self._layout.entries) if entry.kind is EntryKind.QUESTION]
-        if questions:
-            self.replace_from(questions[-1], ())
-
-    def load(self, entries: Iterable[TranscriptEntry]) -> None:
-        self._follows = True
-        self.replace_from(0, entries)
-
     def follow(self) -> None:
         """Go to the end and stay there."""
         self._follows = True
         self._update_scroll()
 
-    def set_growing(self, grows: bool) -> None:
+    def _set_growing(self, grows: bool) -> None:
         """Set whether an answer is being written at the end."""
         self._grows = grows
         self._update_scroll()
@@ -165,7 +210,7 @@ class Transcript(ScrollView):
 
     def _lay_out_end(self) -> int:
         """Return the scroll offset that shows the end."""
-        missing, index = self.size.height, len(self)
+        missing, index = self.size.height, len(self._layout)
         while missing > 0 and index > 0:
             index -= 1
             missing -= self._layout.lay_out(index)
@@ -184,7 +229,7 @@ class Transcript(ScrollView):
 
         An entry that is laid out only now keeps its last row where it was estimated.
         """
-        if not len(self):
+        if not len(self._layout):
             return 0
         layout, y = self._layout, self.scroll_offset.y
         index = layout.index_at(y)
@@ -194,7 +239,7 @@ class Transcript(ScrollView):
         if not was_laid_out:
             y = layout.top(index + 1) - min(below, height)
         num_shown = layout.top(index + 1) - y
-        while num_shown < self.size.height and index + 1 < len(self):
+        while num_shown < self.size.height and index + 1 < len(self._layout):
             index += 1
             num_shown += layout.lay_out(index)
         return max(min(y, layout.num_rows - self.size.height), 0)
@@ -211,10 +256,6 @@ class Transcript(ScrollView):
         self.refresh()
 
     # ---- called by Textual
-    def on_mount(self) -> None:
-        if self._is_ascii:
-            self.vertical_scrollbar.renderer = AsciiScrollbar  # type: ignore[misc]  # as in Textual's docstring
-
     def render_line(self, y: int) -> Strip:
         row_number = y + self.scroll_offset.y
         strip = self._row(row_number)
@@ -290,7 +331,7 @@ class Transcript(ScrollView):
                 self._select_word(event.x, row_number)
             else:
                 self._select(row_number, 0, cell_len(self._row(row_number).text))
-        elif len(self) and row_number < self._layout.num_rows:
+        elif len(self._layout) and row_number < self._layout.num_rows:
             index = self._layout.index_at(row_number)
             entry = self._layout.entry(index)
             if entry.kind is EntryKind.THOUGHT and row_number == self._layout.top(index) + entry.has_gap:
@@ -302,74 +343,3 @@ def _to_characters(offset: Offset | None, lines: list[str]) -> Offset | None:
     if offset is None or offset.y >= len(lines):
         return offset
     return Offset(find_index_at_cell(lines[offset.y], offset.x), offset.y)
-
-
-# ---- transcript writer: write the conversation to the transcript: finished entries, and after them the answer that
-# still grows
-#
-# Called on the screen's thread only; another thread pushes the pieces of the answer (LiveAnswer).
-class TranscriptWriter:
-    """The only writer of the transcript."""
-
-    def __init__(self, transcript: Transcript) -> None:
-        self._transcript = transcript
-        self.has_figures = True  # a line of figures stands below each answer, not only why it ended early
-        self._live = LiveAnswer()
-        self._tail = 0  # index in the transcript from which the running answer may change
-
-    # ---- notes, above the growing answer
-    def note(self, text: str) -> None:
-        self._transcript.insert_note(self._tail, text)
-        self._tail += 1
-
-    def show_error(self, error: EagleLocalError) -> None:
-        self._add(make_error_entry(error))
-
-    # ---- question and answer
-    def add_question(self, question: str, live: LiveAnswer) -> None:
-        """Add a question, whose answer grows in `live` from here on."""
-        self._live = live
-        self._tail = len(self._transcript)  # an answer that failed at once has not set it
-        self._transcript.follow()
-        self._add(TranscriptEntry(EntryKind.QUESTION, question))
-        self._transcript.set_growing(True)
-
-    def draw_answer(self) -> None:
-        """Show what has arrived of the answer since the last call."""
-        if self._live.has_pieces:
-            finished, growing = self._live.advance()
-            self._transcript.replace_from(self._tail, [*finished, *growing])
-            self._tail += len(finished)
-
-    def end_answer(self, result: AskResult, n_ctx: int) -> None:
-        """Finish the answer, complete or not, with its figures or its error. n_ctx: tokens of the context."""
-        self.draw_answer()
-        self._tail = len(self._transcript)
-        self._transcript.set_growing(False)
-        outcome = result.outcome
-        if result.num_left_out:
-            self.note(left_out_line(result.num_left_out, n_ctx))
-        if outcome.finished is not None:
-            endings = format_ending(outcome.finished, n_ctx)
-            line = statistics_line(outcome.finished, n_ctx) if self.has_figures else " · ".join(endings)
-            if line:
-                self._add(TranscriptEntry(EntryKind.FIGURES, line, has_gap=False))
-        elif outcome.text:
-            self._add(TranscriptEntry(EntryKind.FIGURES, "the answer above is incomplete", has_gap=False))
-        if outcome.error is not None:
-            self.show_error(outcome.error)
-
-    # ---- the conversation
-    def remove_question(self) -> None:
-        """Remove the last question and everything below it."""
-        self._transcript.remove_question()
-        self._tail = len(self._transcript)
-
-    def replace_conversation(self, turns: Iterable[Turn]) -> None:
-        """Replace the whole transcript by another conversation."""
-        self._transcript.load(make_entries(turns))
-        self._tail = len(self._transcript)
-
-    def _add(self, entry: TranscriptEntry) -> None:
-        self._transcript.insert(self._tail, entry)
-        self._tail += 1

@@ -1,14 +1,14 @@
 """The entries of a transcript with their rows, of which only the recently needed ones are kept.
 
 Does not know how entries are rendered, nor which of them are in view: the widget passes functions and row numbers for
-that. Rows are kept as strips, which cache what Textual derives from them.
+that. Rows are kept as strips, which cache what Textual derives from them. Until an entry comes into view its height is
+an estimate, so that a conversation of any length opens at once.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 
 from textual.strip import Strip
 
@@ -21,11 +21,12 @@ MAX_LAID_OUT = 128  # items: a few screens full. Each garbage collection would s
 @dataclass(slots=True, eq=False)
 class _Item:
     entry: TranscriptEntry
-    rows: list[Strip] | None = None  # None: not laid out
+    height: int  # rows; an estimate until it is laid out
+    rows: list[Strip] | None = None  # None: not laid out, or dropped
 
 
 class TranscriptLayout:
-    """A column of entries. An entry is laid out when it is needed; until then its height is an estimate."""
+    """A column of entries, which are laid out when they are needed."""
 
     def __init__(
         self, render: Callable[[TranscriptEntry], list[Strip]], estimate_height: Callable[[TranscriptEntry], int]
@@ -33,7 +34,7 @@ class TranscriptLayout:
         self._render, self._estimate_height = render, estimate_height
         self._items: list[_Item] = []
         self._laid_out: dict[_Item, None] = {}  # the least recently needed first
-        self._positions = RowPositions()
+        self._tops = [0]  # the rows where items begin, as far as they were computed
 
     def __len__(self) -> int:
         return len(self._items)
@@ -49,16 +50,12 @@ class TranscriptLayout:
     def replace_from(self, index: int, entries: Sequence[TranscriptEntry]) -> None:
         """Replace all entries from an index on; those that stay the same keep their rows."""
         old = self._items[index:]
-        del self._items[index:]
-        self._positions.truncate(index)
+        del self._items[index:], self._tops[index + 1 :]
         for number, entry in enumerate(entries):
             is_same = number < len(old) and old[number].entry == entry
-            item = old[number] if is_same else _Item(entry)
-            self._items.append(item)
-            self._positions.append(self._height(item))
-        for before, now in zip_longest(old, self._items[index:]):
-            if before is not None and before is not now and before.rows is not None:
-                del self._laid_out[before]
+            self._items.append(old[number] if is_same else _Item(entry, self._estimate_height(entry)))
+        for removed in set(old).difference(self._items[index:]):
+            self._laid_out.pop(removed, None)
 
     # ---- laying out
     def lay_out(self, index: int) -> int:
@@ -68,8 +65,10 @@ class TranscriptLayout:
         self._laid_out[item] = None
         if item.rows is None:
             item.rows = self._render(item.entry)
-            self._positions.resize(index, len(item.rows))
-        return len(item.rows)
+            if item.height != len(item.rows):
+                item.height = len(item.rows)
+                del self._tops[index + 1 :]
+        return item.height
 
     def is_laid_out(self, index: int) -> bool:
         return self._items[index].rows is not None
@@ -84,25 +83,25 @@ class TranscriptLayout:
     def drop_all_rows(self) -> None:
         """Drop all rows and estimate all heights again, after a change of what they depend on."""
         self._laid_out.clear()
-        for index, item in enumerate(self._items):
-            item.rows = None
-            self._positions.resize(index, self._height(item))
-
-    def _height(self, item: _Item) -> int:
-        return self._estimate_height(item.entry) if item.rows is None else len(item.rows)
+        self._tops = [0]
+        for item in self._items:
+            item.rows, item.height = None, self._estimate_height(item.entry)
 
     # ---- rows
     @property
     def num_rows(self) -> int:
-        return self._positions.total
+        return self.top(len(self))
 
     def top(self, index: int) -> int:
         """Return the row where an entry begins; for index `len(self)`, the row after the last entry."""
-        return self._positions.top(index)
+        for item in self._items[len(self._tops) - 1 : index]:
+            self._tops.append(self._tops[-1] + item.height)
+        return self._tops[index]
 
     def index_at(self, row: int) -> int:
         """Return the index of the entry that covers a row, the nearest for rows outside. There must be an entry."""
-        return self._positions.item_at(row)
+        self.top(len(self))
+        return min(max(bisect_right(self._tops, row) - 1, 0), len(self) - 1)
 
     def rows(self, first: int, count: int, blank: Strip) -> list[Strip]:
         """Return `count` rows from `first` on; those not laid out, or after the end, are `blank`."""
@@ -111,59 +110,8 @@ class TranscriptLayout:
             index = self.index_at(first)
             offset = first - self.top(index)
             while len(found) < count and index < len(self):
-                rows = self._items[index].rows
-                known = rows if rows is not None else [blank] * self._positions.height(index)
+                item = self._items[index]
+                known = item.rows if item.rows is not None else [blank] * item.height
                 found += known[offset : offset + count - len(found)]
                 index, offset = index + 1, 0
         return found + [blank] * (count - len(found))
-
-
-# ---- row positions: the positions of items in a long column, in rows, when most heights are only estimates. Pure
-# bookkeeping
-#
-# An item is laid out when it comes into view; until then its height is an estimate, so that a conversation of any
-# length opens at once.
-class RowPositions:
-    """The heights of items and their running sums, which are computed on demand."""
-
-    def __init__(self) -> None:
-        self._heights: list[int] = []
-        self._tops: list[int] = [0]  # [items + 1]; valid up to index _num_valid
-        self._num_valid = 0
-
-    def __len__(self) -> int:
-        return len(self._heights)
-
-    @property
-    def total(self) -> int:
-        return self.top(len(self))
-
-    def append(self, height: int) -> None:
-        self._heights.append(height)
-        self._tops.append(0)
-
-    def truncate(self, length: int) -> None:
-        """Keep the first `length` items."""
-        del self._heights[length:]
-        del self._tops[length + 1 :]
-        self._num_valid = min(self._num_valid, length)
-
-    def resize(self, index: int, height: int) -> None:
-        if self._heights[index] != height:
-            self._heights[index] = height
-            self._num_valid = min(self._num_valid, index)
-
-    def height(self, index: int) -> int:
-        return self._heights[index]
-
-    def top(self, index: int) -> int:
-        """Return the row where an item begins; for index `len(self)`, the row after the last item."""
-        for i in range(self._num_valid, index):
-            self._tops[i + 1] = self._tops[i] + self._heights[i]
-        self._num_valid = max(self._num_valid, index)
-        return self._tops[index]
-
-    def item_at(self, row: int) -> int:
-        """Return the index of the item that covers a row, the nearest for rows outside. There must be an item."""
-        self.top(len(self))
-        return min(max(bisect_right(self._tops, row) - 1, 0), len(self) - 1)

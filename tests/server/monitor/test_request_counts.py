@@ -18,8 +18,8 @@ from eaglelocal.server.active_call import ActiveCall
 from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.server_state import ServerState, name_active_states
 from eaglelocal.tui.glyphs import UNICODE
-from eaglelocal.tui.monitor.monitor_text import format_requests_title, format_table
-from eaglelocal.tui.monitor.table_text import TableView
+from eaglelocal.tui.monitor.monitor_text import format_requests_title
+from eaglelocal.tui.monitor.table_text import TableView, format_table
 from eaglelocal.tui.panel.panel_text import format_count
 from eaglelocal.tui.styled_lines import plain_text
 from eaglelocal.worker.supervisor import RestartPolicy

@@ -18,19 +18,17 @@ from eaglelocal.client.servers.server_watch import parse_ollama
 from eaglelocal.client.servers.vllm_server import Samples, parse_vllm
 from eaglelocal.tui.glyphs import UNICODE
 from eaglelocal.tui.monitor.log_tail import ChangeLog, LogTail
-from eaglelocal.tui.monitor.machine_text import format_machine_rows
-from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot
+from eaglelocal.tui.monitor.machine_text import MonitorSnapshot, format_machine_rows
 from eaglelocal.tui.monitor.monitor_text import (
     format_drafting_title,
     format_load,
     format_log,
     format_requests_title,
     format_snapshot,
-    format_table,
     name_setting,
 )
 from eaglelocal.tui.monitor.server_rows import ServerFrame, format_servers
-from eaglelocal.tui.monitor.table_text import COLUMNS, TableView
+from eaglelocal.tui.monitor.table_text import COLUMNS, TableView, format_table
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.panel.panel_text import format_panel
 from eaglelocal.tui.styled_lines import plain_text

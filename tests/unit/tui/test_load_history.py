@@ -7,7 +7,7 @@ from dataclasses import replace
 from doubles.monitor_states import MACHINE
 
 from eaglelocal.probe.load_gauges import MachineGauge
-from eaglelocal.tui.monitor.monitor_app import HELD_S, KEPT_S, LoadHistory
+from eaglelocal.tui.monitor.machine_text import HELD_S, KEPT_S, LoadHistory
 
 BARE = MachineGauge(cpu_load=0.25)
 

@@ -16,17 +16,22 @@ from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.base_app import CPU_SHARE, FASTEST_S, IDLE_S, LONGEST_S, SLOWEST_S, FrameRate
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 from eaglelocal.tui.monitor.log_tail import KEPT_LINES, ChangeLog, LogTail, describe_changes, describe_drafting_change
-from eaglelocal.tui.monitor.machine_text import compute_prefix_share, format_machine_rows
-from eaglelocal.tui.monitor.monitor_snapshot import MonitorSnapshot, RecentLoads
+from eaglelocal.tui.monitor.machine_text import MonitorSnapshot, RecentLoads, compute_prefix_share, format_machine_rows
 from eaglelocal.tui.monitor.monitor_text import (
     format_header,
     format_load,
     format_log,
     format_requests_title,
     format_snapshot,
+)
+from eaglelocal.tui.monitor.table_text import (
+    COLUMNS,
+    TableView,
+    arrange_rows,
+    fit_columns,
+    format_seconds,
     format_table,
 )
-from eaglelocal.tui.monitor.table_text import COLUMNS, TableView, arrange_rows, format_seconds, visible_columns
 from eaglelocal.tui.panel.feed import Feed, PanelFrame
 from eaglelocal.tui.panel.panel_text import (
     describe_state,
@@ -303,11 +308,11 @@ def test_what_a_request_does_has_a_color_and_the_rest_of_its_row_is_calm() -> No
 
 
 def test_at_80_columns_age_and_model_stay_and_the_key_goes() -> None:
-    titles = [column.title for column in visible_columns(76)]
+    titles = [column.title for column in fit_columns(COLUMNS, 76)]
     assert {"model", "age"} <= set(titles) and "key" not in titles
-    assert "key" in [column.title for column in visible_columns(118)]
+    assert "key" in [column.title for column in fit_columns(COLUMNS, 118)]
     for width in range(14, 240):  # in a narrow one columns are left out, none is cut
-        columns = visible_columns(width)
+        columns = fit_columns(COLUMNS, width)
         assert sum(column.width + 1 for column in columns) - 1 <= width
 
 

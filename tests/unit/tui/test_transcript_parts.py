@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.style import Style
+from textual.strip import Strip
 
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.core.events import TextPiece
@@ -24,7 +25,7 @@ from eaglelocal.tui.transcript.entries import (
 )
 from eaglelocal.tui.transcript.markdown_rows import measure_blocks, render_markdown
 from eaglelocal.tui.transcript.text_rows import Appearance, join_row, render_plain
-from eaglelocal.tui.transcript.transcript_layout import RowPositions
+from eaglelocal.tui.transcript.transcript_layout import TranscriptLayout
 
 DOCUMENT = (
     "# Title\n\nSome **bold** `code`, a [link](http://x.y) and <b>html</b>.\n\n- one\n- two\n\n  still two\n\n"
@@ -205,22 +206,23 @@ def test_every_letter_of_plain_words_keeps_its_mark(text: str, data: st.DataObje
 # ---- sums
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 40)), min_size=1, max_size=30), st.data())
 def test_tops_are_sums_of_heights(changes: list[tuple[int, int]], data: st.DataObject) -> None:
-    tops, heights = RowPositions(), []
+    """An entry's text is its height once it is laid out; one row less is estimated."""
+    layout = TranscriptLayout(lambda entry: [Strip([])] * int(entry.text), lambda entry: int(entry.text) - 1)
+    heights: list[int] = []
     for height, place in changes:
         if place % 3 == 0 and heights:
             index = place % len(heights)
-            tops.resize(index, height)
-            heights[index] = height
+            heights[index] = layout.lay_out(index)
         elif place % 7 == 0:
-            tops.truncate(len(heights) // 2)
+            layout.replace_from(len(heights) // 2, ())
             del heights[len(heights) // 2 :]
         else:
-            tops.append(height)
+            layout.replace_from(len(heights), [TranscriptEntry(EntryKind.NOTE, str(height + 1))])
             heights.append(height)
-        assert tops.total == sum(heights)
+        assert layout.num_rows == sum(heights)
     if heights:
         row = data.draw(st.integers(0, sum(heights) - 1))
-        item = tops.item_at(row)
+        item = layout.index_at(row)
         assert sum(heights[:item]) <= row < sum(heights[: item + 1])
 
 

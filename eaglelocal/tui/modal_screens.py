@@ -1,8 +1,8 @@
-"""The overlay of F1: all commands and keys of a screen, which typed words narrow down."""
+"""The modal screens of both apps: the help, which typed words narrow down, and a question with a few answers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from rich.table import Table
@@ -11,7 +11,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Footer, Input, Label, OptionList, Static
+from textual.widgets.option_list import Option
 
 from eaglelocal.core.records import dataclass
 
@@ -30,10 +31,6 @@ class HelpRow:
         return all(word in text for word in words.casefold().split())
 
 
-def find_rows(rows: Sequence[HelpRow], words: str) -> list[HelpRow]:
-    return [row for row in rows if row.matches(words)]
-
-
 class HelpScreen(ModalScreen[None]):
     """A modal list of `HelpRow`s with a field that searches it."""
 
@@ -46,8 +43,6 @@ class HelpScreen(ModalScreen[None]):
         & Input, & Input:focus { border: none; height: 1; background: $panel; padding: 0; margin: 0 0 1 0; }
         & VerticalScroll { height: 1fr; }
         & Static { width: 100%; height: auto; }
-        &.-ascii > Vertical { border: ascii $primary; }
-        &.-ascii VerticalScroll { scrollbar-size: 0 0; }
         &:ansi > Vertical { background: ansi_default; }
     }
     """
@@ -60,8 +55,8 @@ class HelpScreen(ModalScreen[None]):
         Binding("ctrl+q", "app.quit_from_dialog", "Leave", show=False),
     ]
 
-    def __init__(self, rows: Sequence[HelpRow], *, is_ascii: bool = False) -> None:
-        super().__init__(classes="-ascii" if is_ascii else None)
+    def __init__(self, rows: Sequence[HelpRow]) -> None:
+        super().__init__()
         self._rows = rows
 
     def compose(self) -> ComposeResult:
@@ -78,16 +73,16 @@ class HelpScreen(ModalScreen[None]):
         field.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        found = find_rows(self._rows, event.value)
+        found = [row for row in self._rows if row.matches(event.value)]
         self.query_one(Static).update(make_table(found) if found else Text(f"nothing has {event.value.strip()!r}"))
         self.query_one(VerticalScroll).scroll_home(animate=False)
 
     def action_scroll_rows(self, number: int) -> None:
-        self.query_one(VerticalScroll).scroll_relative(y=number, animate=False)
+        # at once: what is deferred while the screen is opening is lost
+        self.query_one(VerticalScroll).scroll_relative(y=number, animate=False, immediate=True)
 
     def action_scroll_pages(self, number: int) -> None:
-        scrolled = self.query_one(VerticalScroll)
-        scrolled.scroll_relative(y=number * max(scrolled.size.height - 1, 1), animate=False)
+        self.action_scroll_rows(number * max(self.query_one(VerticalScroll).size.height - 1, 1))
 
 
 def make_table(rows: Sequence[HelpRow]) -> Table:
@@ -101,3 +96,56 @@ def make_table(rows: Sequence[HelpRow]) -> Table:
         table.add_row(Text(row.name, style="bold"), Text(row.purpose))
     table.expand = True
     return table
+
+
+class QuestionDialog(ModalScreen[str | None]):
+    """A question; it returns the value of the chosen answer, or None.
+
+    An answer is chosen by arrow and Enter or by mouse: a stray letter decides nothing.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "Back"),
+        Binding("ctrl+q,ctrl+c", "quit", "Quit", show=False),
+    ]
+    DEFAULT_CSS = """
+    QuestionDialog {
+        align: center middle;
+        & > Vertical {
+            width: auto; min-width: 36; max-width: 76; height: auto; padding: 0 1;
+            border: round $primary; border-subtitle-color: $text-muted; background: $surface;
+        }
+        & Label { width: auto; max-width: 72; padding: 0 1 1 1; }
+        & OptionList { width: auto; min-width: 32; max-width: 72; height: auto; max-height: 14; border: none; }
+        & OptionList:focus { border: none; }
+    }
+    """
+
+    def __init__(
+        self, text: str, choices: Mapping[str, str], *, quit_value: str | None = None, first: str = ""
+    ) -> None:
+        """choices: the texts of the answers by value.
+
+        quit_value: the answer that the keys for leaving give; None: they close the question and leave the app.
+        first: the value that is highlighted at the beginning; an unknown one highlights the first answer
+        """
+        super().__init__()
+        self._text, self._choices, self._quit_value, self._first = text, choices, quit_value, first
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as box:
+            box.border_subtitle = "enter chooses, esc goes back"
+            yield Label(self._text, markup=False)
+            options = OptionList(*(Option(text, id=value) for value, text in self._choices.items()), markup=False)
+            values = list(self._choices)
+            options.highlighted = values.index(self._first) if self._first in values else 0
+            yield options
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(event.option_id)
+
+    async def action_quit(self) -> None:
+        if self._quit_value is not None:
+            self.dismiss(self._quit_value)
+        else:
+            await self.run_action("app.quit_from_dialog")
