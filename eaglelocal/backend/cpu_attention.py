@@ -76,11 +76,6 @@ def install_products(llama: C.CDLL, *, num_skipped: int = 0) -> tuple[str, ...]:
     return tuple(name for bit, name in enumerate(ROW_FORMATS) if taken >> bit & 1)
 
 
-def leave_products() -> None:
-    """Let llama.cpp compute all products again."""
-    products_installer()(None, 0, 0)
-
-
 def products_installer() -> Callable[[C.Array[C.c_void_p] | None, int, int], int]:
     """Return the native function: llama.cpp's kernels, the number of its operation, ... -> a bit for each type."""
     types: list[type] = [C.POINTER(C.c_void_p), C.c_int32, C.c_int32]

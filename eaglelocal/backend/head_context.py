@@ -92,6 +92,16 @@ class HeadCells:
         )
         self._address = C.addressof(self._struct)
 
+    def _rows_of(self, features: Features | Floats) -> list[int]:
+        """Return the rows of the target's last decode that the features refer to.
+
+        Raises EngineError if they are another target's.
+        """
+        if not isinstance(features, TappedFeatures) or features.decode.context is not self._target:
+            raise EngineError("a head takes features of its own target only")
+        features.check()
+        return features.rows
+
     @property
     def native_s(self) -> float:
         return self._cells.native_s + float(self._struct.native_s)
@@ -180,22 +190,18 @@ class LlamaHeadContext(HeadCells):
 
     def _encode(self, part: Features | Floats) -> list[State]:
         if isinstance(part, np.ndarray):
-            return self._encode_kept(np.ascontiguousarray(part, np.float32))
-        if not isinstance(part, TappedFeatures) or part.decode.context is not self._target:
-            raise EngineError("a head takes features of its own target only")
-        part.check()
+            kept, size = np.ascontiguousarray(part, np.float32), self._max_encoded
+            pieces = [kept[i : i + size] for i in range(0, len(kept), size)]
+            return [state for piece in pieces for state in self._encode_now(len(piece), None, piece.ctypes.data)]
+        rows = self._rows_of(part)
         self._struct.were_states_read = True
         if self._struct.num_encoded:  # already encoded together with the target's decode
-            return read_states(self._encoded, part.rows, self._state_bytes)
-        rows = array("i", part.rows)
-        return self._encode_now(len(rows), rows.buffer_info()[0], None)
+            return read_states(self._encoded, rows, self._state_bytes)
+        return self._encode_now(len(rows), array("i", rows), None)
 
-    def _encode_kept(self, part: Floats) -> list[State]:
-        pieces = [part[i : i + self._max_encoded] for i in range(0, len(part), self._max_encoded)]
-        return [state for piece in pieces for state in self._encode_now(len(piece), None, piece.ctypes.data)]
-
-    def _encode_now(self, num_rows: int, rows: int | None, kept: int | None) -> list[State]:
-        if code := self._native.encode(self._address, num_rows, rows, kept):
+    def _encode_now(self, num_rows: int, rows: array[int] | None, kept: int | None) -> list[State]:
+        rows_at = None if rows is None else rows.buffer_info()[0]
+        if code := self._native.encode(self._address, num_rows, rows_at, kept):
             raise native_error(code, num_rows, self._library)
         return read_states(self._encoded, range(num_rows), self._state_bytes)
 
@@ -281,16 +287,6 @@ class LlamaBlockContext(HeadCells):
         for piece in pieces:
             if isinstance(piece.features, np.ndarray):
                 self._write([piece], None, np.ascontiguousarray(piece.features, np.float32).ctypes.data)
-
-    def _rows_of(self, features: Features | np.ndarray) -> list[int]:
-        """Return the rows of the target's last decode that the features refer to.
-
-        Raises EngineError if they are another target's.
-        """
-        if not isinstance(features, TappedFeatures) or features.decode.context is not self._target:
-            raise EngineError("a head takes features of its own target only")
-        features.check()
-        return features.rows
 
     def _write(self, pieces: Sequence[FeatureRows], rows: array[int] | None, kept: int | None) -> None:
         positions = [p for piece in pieces for p in range(piece.position, piece.position + len(piece.features))]

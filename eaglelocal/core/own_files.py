@@ -42,17 +42,13 @@ def append_own(path: Path) -> BufferedWriter:
 def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file. Raises OSError as `open_regular`, and for more than `max_bytes`."""
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > max_bytes:
-            raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes", str(path))
-        return file.read()
+        return _read(path, file, max_bytes)
 
 
 def read_own(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a file of a folder of ours. Raises OSError as `open_own`, and for more than `max_bytes`."""
     with _warning(path), open_own(path) as file:
-        if os.fstat(file.fileno()).st_size > max_bytes:
-            raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes", str(path))
-        return file.read()
+        return _read(path, file, max_bytes)
 
 
 def is_own(path: Path) -> bool:
@@ -71,6 +67,12 @@ def list_own(folder: Path, pattern: str) -> list[Path]:
         return [path for path in sorted(folder.glob(pattern)) if is_own(path)]
     except OSError:
         return []
+
+
+def _read(path: Path, file: BufferedReader, max_bytes: int) -> bytes:
+    if os.fstat(file.fileno()).st_size > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes", str(path))
+    return file.read()
 
 
 def _open(path: Path, flags: int, *, is_ours: bool = True) -> int:

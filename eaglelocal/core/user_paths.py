@@ -93,10 +93,8 @@ def read_package_version(name: str) -> str | None:
         return None
     if found := _VERSION_LINE.search(text):
         return found[1]
-    return _read_metadata(name) if file else None
-
-
-def _read_metadata(name: str) -> str | None:
+    if file is None:
+        return None
     from importlib import metadata
 
     distributions = metadata.packages_distributions().get(name, [])

@@ -12,7 +12,7 @@ from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
-from eaglelocal.backend.cpu_attention import install_products, leave_products
+from eaglelocal.backend.cpu_attention import install_products, products_installer
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.backend.quantizer import quantize_file
@@ -98,7 +98,7 @@ def test_a_row_does_not_depend_on_those_beside_it(context: LlamaContext, alone: 
 def test_two_rows_are_as_llama_cpp_has_them(context: LlamaContext) -> None:
     """It multiplies so few one by one."""
     ours = read_in_steps(context, 2)
-    leave_products()
+    products_installer()(None, 0, 0)
     np.testing.assert_array_equal(read_in_steps(context, 2), ours)
 
 
@@ -113,7 +113,7 @@ def test_threads_change_nothing(model: LlamaModel, context: LlamaContext, thread
 def test_llama_cpps_own_products_of_eight_rows_round_differently(
     context: LlamaContext, alone: Floats, kind: str
 ) -> None:
-    leave_products()
+    products_installer()(None, 0, 0)
     try:
         apart = np.abs(read_in_steps(context, 8) - alone).max()
     finally:

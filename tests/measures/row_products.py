@@ -17,7 +17,7 @@ import llama_cpp
 
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
-from eaglelocal.backend.cpu_attention import install_products, leave_products
+from eaglelocal.backend.cpu_attention import install_products, products_installer
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch
@@ -43,7 +43,7 @@ def main() -> None:
         for _ in range(options.repeats):
             use_ours(options.skip)
             ours.append(time_pass(context, num_rows))
-            leave_products()
+            products_installer()(None, 0, 0)
             theirs.append(time_pass(context, num_rows))
         print(f"{num_rows:6} {min(ours):9.1f} {min(theirs):12.1f} {min(theirs) / min(ours):6.2f}", flush=True)
     context.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from eaglelocal.client.http_connection import KeepAliveConnection
@@ -26,13 +27,21 @@ ENGINE_TOTALS = (
 DRAFT_TOTALS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
-class EaglelocalServer:
-    """A ServerReader for an eaglelocal server."""
+class ServerReader(ABC):
+    """A reader for one kind of server."""
 
-    kind = KIND
+    kind = ""
 
     def __init__(self, connection: KeepAliveConnection) -> None:
         self._connection = connection
+
+    @abstractmethod
+    def read(self) -> ServerReading:
+        """Return the server's state. Raises EagleLocalError when it does not answer."""
+
+
+class EaglelocalServer(ServerReader):
+    kind = KIND
 
     def read(self) -> ServerReading:
         reply = self._connection.get("/v1/snapshot")

@@ -13,6 +13,7 @@ from typing import TypeVar
 from eaglelocal.client.http_connection import HttpReply, KeepAliveConnection
 from eaglelocal.client.http_stream import mapping, number, objects, text, whole
 from eaglelocal.client.server_reading import RequestRow, ServerReading, add_known
+from eaglelocal.client.servers.eaglelocal_server import ServerReader
 from eaglelocal.client.servers.vllm_server import Samples
 from eaglelocal.core.adapters import AdapterFile, describe_adapters
 
@@ -23,13 +24,11 @@ PREFIX = "llamacpp:"
 STARTED = "process-start-time-unix"
 
 
-class LlamaServer:
-    """A ServerReader for llama-server."""
-
+class LlamaServer(ServerReader):
     kind = KIND
 
     def __init__(self, connection: KeepAliveConnection) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._count = TokenCount()
         self._props: Mapping[str, object] = {}
         self._has_adapters = False

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 from urllib.parse import quote
 
 from eaglelocal.client.http_connection import KeepAliveConnection
 from eaglelocal.client.http_server import is_ours
 from eaglelocal.client.http_stream import objects, text, whole
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading, add_known
-from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer
+from eaglelocal.client.servers.eaglelocal_server import EaglelocalServer, ServerReader
 from eaglelocal.client.servers.llama_server import LlamaServer
 from eaglelocal.client.servers.vllm_server import Samples, VllmServer
 from eaglelocal.core.request import Spec
@@ -26,16 +25,6 @@ POLL_INTERVAL_S = 0.5  # between readings
 RETRY_INTERVAL_S = 2.0  # between attempts to reach a server that does not answer
 
 OnReading = Callable[[ServerReading], None]
-
-
-class ServerReader(Protocol):
-    """A reader for one kind of server."""
-
-    @property
-    def kind(self) -> str: ...
-
-    def read(self) -> ServerReading:
-        """Return the server's state. Raises EagleLocalError when it does not answer."""
 
 
 def detect_server(connection: KeepAliveConnection) -> ServerReader:
@@ -119,13 +108,8 @@ class ServerWatch:
 KIND = "Ollama"
 
 
-class OllamaServer:
-    """A ServerReader for Ollama."""
-
+class OllamaServer(ServerReader):
     kind = KIND
-
-    def __init__(self, connection: KeepAliveConnection) -> None:
-        self._connection = connection
 
     def read(self) -> ServerReading:
         reply = self._connection.get("/api/ps")

@@ -11,19 +11,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from eaglelocal.client.http_connection import KeepAliveConnection
 from eaglelocal.client.http_stream import objects, text, to_int, whole
 from eaglelocal.client.server_reading import ServerReading, ServerTotals
+from eaglelocal.client.servers.eaglelocal_server import ServerReader
 from eaglelocal.errors import EngineError
 
 KIND = "vLLM"
 PREFIX = "vllm:"
 
 
-class VllmServer:
-    """A ServerReader for vLLM."""
-
+class VllmServer(ServerReader):
     kind = KIND
 
     def __init__(self, connection: KeepAliveConnection) -> None:
-        self._connection = connection
+        super().__init__(connection)
         self._model: Mapping[str, object] = {}
 
     def read(self) -> ServerReading:
