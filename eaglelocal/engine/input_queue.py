@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from eaglelocal.core.events import Begun, Failed, ReportWork, RequestEvent, Rested
@@ -66,18 +67,22 @@ class InlineExecutor(Executor):
 
 @dataclass(frozen=True, slots=True)
 class InputExecutors:
-    """Executors that read requests. `report` gets each event of work on a request, on the thread that does it; the
-    engine reports its own work to it too.
+    """Executors that read requests, and parts of their prompts from `files` on disk, if there are any.
+
+    `report` gets each event of work on a request, on the thread that does it; the engine reports its own work to it.
     """
 
     executors: Sequence[Executor] = (InlineExecutor(),)
     report: ReportWork = lambda event: None
+    files: ConversationFiles | None = None
 
 
 INLINE = InputExecutors()
 
 
-def start_executors(num_low: int = 4, *, report: ReportWork = INLINE.report) -> InputExecutors:
+def start_executors(
+    num_low: int = 4, *, report: ReportWork = INLINE.report, files: ConversationFiles | None = None
+) -> InputExecutors:
     """Start one thread, and `num_low` with a lower priority. Raises ResourceError if no thread can be started."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     first = ThreadPoolExecutor(1, thread_name_prefix="input")
@@ -90,7 +95,7 @@ def start_executors(num_low: int = 4, *, report: ReportWork = INLINE.report) -> 
         raise ResourceError(f"no thread can be started: {error}", hint="free processes or memory") from error
     finally:
         threading.stack_size(own_bytes)
-    return InputExecutors((first, *low), report)
+    return InputExecutors((first, *low), report, files)
 
 
 def _lower_priority() -> None:
@@ -197,14 +202,12 @@ class WaitingRequests:
     ) -> None:
         """Take ownership of the input processor and the executors; from IMAGE_EXECUTOR on they read images."""
         self._input_processor, self._scheduler = input_processor, scheduler
+        self._files = input_executors.files
         self._chooser = ExecutorChooser()
         executors = input_executors.executors
         self._image_executor = ImageExecutor(input_processor.decode_images, executors[IMAGE_EXECUTOR:])
-        self.files: ConversationFiles | None = None  # conversations on disk, read by the executors
         if len(executors) > IMAGE_EXECUTOR:
-            input_executors = InputExecutors(
-                (*executors[:IMAGE_EXECUTOR], self._image_executor), input_executors.report
-            )
+            input_executors = replace(input_executors, executors=(*executors[:IMAGE_EXECUTOR], self._image_executor))
         self._queue = InputQueue(self._read, input_executors, choose_executor=self._chooser.choose)
         self._submitted_at: dict[str, float] = {}  # of requests in the scheduler's queue
 
@@ -225,14 +228,15 @@ class WaitingRequests:
 
     def _is_read_at_once(self, request: ChatRequest) -> bool:
         """Return whether to read it on this thread: it is quick, and needs no lookup on disk."""
-        is_short = self.files is None or count_chars(request) < MIN_STORED_ROWS
+        is_short = self._files is None or count_chars(request) < MIN_STORED_ROWS
         return is_short and is_read_quickly(request) and not self._scheduler.has_work
 
     def _read(self, chat: ChatRequest) -> ReadRequest:
         """Read a request on an executor, and the part of its prompt that is on disk."""
         prompt, request = self._input_processor.process(chat)
-        if self.files is not None and request is not None and request.reuses_cache:
-            self.files.fetch(request, self._scheduler.num_held(request), self._scheduler.swap.max_bytes)
+        if self._files is not None and request is not None and request.reuses_cache:
+            prefixes = self._scheduler.prefix_cache
+            self._files.fetch(request, prefixes.num_held(request), prefixes.swap.max_bytes)
         return prompt, request
 
     def wait(self) -> None:
@@ -243,7 +247,7 @@ class WaitingRequests:
         """Pass the requests that have been read to the scheduler; return the events of requests that need no slot."""
         read = self._queue.take()
         if read and not self._queue:
-            self._input_processor.forget_prompts_with_images()
+            self._input_processor.prompts.forget_images()
         return [event for prepared in read for event in self._enqueue(prepared)]
 
     def _enqueue(self, prepared: Prepared[ChatRequest, ReadRequest]) -> list[RequestEvent]:

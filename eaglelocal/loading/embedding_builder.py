@@ -17,7 +17,7 @@ from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.events import EngineInfo, LoadProgress, Report
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
-from eaglelocal.engine.embedding_engine import EmbeddingEngine, EmbeddingOutput
+from eaglelocal.engine.embedding_engine import EmbeddingEngine
 from eaglelocal.engine.input_queue import start_executors
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.architectures import read_task
@@ -88,9 +88,15 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
         )
         pairs = make_pairs(header, model.vocabulary) if task is ModelTask.RANK else None
         close = opened.pop_all().close
-        output = EmbeddingOutput(pairs=pairs, gives_probabilities=info.architecture in SOFTMAX)
-        executors = start_executors(num_low=1, report=report)
-        return EmbeddingEngine(context, model.vocabulary, engine_info, close, output=output, input_executors=executors)
+        return EmbeddingEngine(
+            context,
+            model.vocabulary,
+            engine_info,
+            close,
+            pairs=pairs,
+            gives_probabilities=info.architecture in SOFTMAX,
+            input_executors=start_executors(num_low=1, report=report),
+        )
 
 
 def make_pairs(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
