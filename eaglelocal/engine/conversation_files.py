@@ -174,7 +174,9 @@ class ConversationFiles:
             return
         path = self._folder / text.name
         try:
-            owner = request.owner if text.owner == named.owner else self._find_owner(text.owner)
+            owner = request.owner
+            if text.owner != named.owner:  # if their key is gone, the name stands for them: no other owner has it
+                owner = next((one for one, name in self._owners.items() if name == text.owner), text.owner)
             self._read.append(read_file(path)._replace(owner=owner, adapters=request.adapters))
             os.utime(path)
         except DamagedFileError:
@@ -183,12 +185,6 @@ class ConversationFiles:
             self.index.drop(text.name)
         except (OSError, MemoryError):
             return  # the prompt is read as usual
-
-    def _find_owner(self, name: str) -> str:
-        """Return the owner with this name on disk. If their key is gone, return the name itself, which no other owner
-        has.
-        """
-        return next((owner for owner, own in self._owners.items() if own == name), name)
 
     def take_read(self) -> Iterator[StoredCells]:
         """Yield the texts that were read since the last call."""

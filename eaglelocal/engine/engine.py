@@ -297,7 +297,7 @@ class Engine:
         except ResourceError as error:
             self._fail(plan.sequences, error)
             return
-        verdicts = self._answers.select_running(verdicts)
+        verdicts = {slot: verdict for slot, verdict in verdicts.items() if slot in self._answers.slots}
         self._finished = FinishedStep(step, drafted, decoded, verdicts, self._timing.end())
         if self._answers.extend(verdicts):
             self._report()

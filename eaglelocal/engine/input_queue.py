@@ -173,16 +173,14 @@ class InputQueue(Generic[RequestT, ResultT]):
     def _prepare(self, request: RequestT, submitted_at_s: float) -> Prepared[RequestT, ResultT]:
         self._report(Begun(request.id, is_reading=True))
         began_s = time.perf_counter()
-        result, error = self._try_read(request)
+        result, error = None, None
+        try:
+            result = self._read(request)
+        except BaseException as problem:  # an error in one request, even a Rust panic, must not fail the others
+            error = make_engine_error(problem, "the engine failed on the request")
         read_s = time.perf_counter() - began_s
         self._report(Rested(request.id))
         return Prepared(request=request, submitted_at_s=submitted_at_s, read_s=read_s, result=result, error=error)
-
-    def _try_read(self, request: RequestT) -> tuple[ResultT | None, EagleLocalError | None]:
-        try:
-            return self._read(request), None
-        except BaseException as error:  # an error in one request, even a Rust panic, must not fail the others
-            return None, make_engine_error(error, "the engine failed on the request")
 
     def _announce(self, reading: Future[Prepared[RequestT, ResultT]]) -> None:
         with self._has_done:

@@ -23,23 +23,23 @@ BY_SLOT = attrgetter("slot")
 
 @dataclass(frozen=True, slots=True)
 class SubmittedRows:
-    """The rows of a target decode that was submitted. `rows[slot]` are batch rows, as in Decoded."""
+    """The rows of a target decode. `rows[slot]` are batch rows: the root's and its nodes', or a prompt chunk's."""
 
     rows: dict[int, list[int]]
     num_rows: int
     padding: Several[PaddingRow]
     num_passes: int  # over the weights
 
+    @property
+    def num_padding_rows(self) -> int:
+        return sum([part.count for part in self.padding])
+
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
-    """The result of one target decode. `rows[slot]` are batch rows: the root's and its nodes', or a prompt chunk's."""
+class Decoded(SubmittedRows):
+    """The result of a target decode."""
 
     outputs: Outputs
-    rows: dict[int, list[int]]
-    num_rows: int
-    num_padding_rows: int
-    num_passes: int  # over the weights
 
     def features(self, rows: list[int]) -> Features | None:
         return self.outputs.features(rows)
@@ -76,8 +76,13 @@ class Runner:
         outputs = self._context.collect()
         for part in submitted.padding:
             self._context.remove(part.slot, part.first)
-        num_padding_rows = sum([part.count for part in submitted.padding])
-        return Decoded(outputs, submitted.rows, submitted.num_rows, num_padding_rows, submitted.num_passes)
+        rows, num_rows, padding, num_passes = (
+            submitted.rows,
+            submitted.num_rows,
+            submitted.padding,
+            submitted.num_passes,
+        )
+        return Decoded(rows, num_rows, padding, num_passes, outputs)
 
     def _add_draft(self, batch: Batch, sequence: Sequence, draft: Draft) -> list[int]:
         """Add the rows of the root and of every node, positioned by depth; return their indices."""

@@ -152,10 +152,6 @@ class RunningAnswers:
             limit=sequence.num_left,
         )
 
-    def select_running(self, verdicts: Mapping[int, Verdict]) -> dict[int, Verdict]:
-        """Drop the verdicts of answers that have ended."""
-        return {slot: verdict for slot, verdict in verdicts.items() if slot in self._by_slot}
-
     def extend(self, verdicts: Mapping[int, Verdict]) -> bool:
         """Add the verdicts' tokens to their sequences; return whether an answer ends by a token, limit or error.
 
@@ -202,17 +198,19 @@ class RunningAnswers:
     def _finish(self, answer: RunningAnswer, reason: str) -> Finished:
         self._release(answer)
         rest = answer.finish_text(is_cut=True)  # empty unless the answer was cancelled
-        timings = answer.clock.timings(answer.num_tokens)
-        state, state_reason = self._read_drafting(answer.sequence.slot)
+        sequence, timings = answer.sequence, answer.clock.timings(answer.num_tokens)
+        # without tokens sampled after a stop string
+        tokens = sequence.tokens[: sequence.num_prompt + answer.num_tokens] if sequence.request.tells_tokens else ()
+        state, state_reason = self._read_drafting(sequence.slot)
         return Finished(
             answer.request_id,
             reason,
             text=rest.text,
             reasoning=rest.reasoning,
             stop=answer.stop,
-            tokens=answer.reported_tokens,
+            tokens=tuple(tokens),
             unread_calls=rest.unread,
-            prompt_tokens=answer.sequence.num_prompt_rows,
+            prompt_tokens=sequence.num_prompt_rows,
             completion_tokens=answer.num_tokens,
             timings=timings,
             speculation=answer.counter.stats(

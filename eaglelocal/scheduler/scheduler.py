@@ -200,7 +200,8 @@ class Scheduler:
 
     def _next_group(self) -> list[Sequence]:
         """Return the sequences that can have rows in the next step: all with the adapters whose turn it is."""
-        ready = [s for s in self._running.values() if not s.is_prefilling or self._can_prefill(s)]
+        running = self._running.values()
+        ready = [s for s in running if not s.is_prefilling or (s.num_readable > 0 and s.slot not in self._sources)]
         mixes = list(dict.fromkeys(s.request.adapters for s in ready))  # in the order of admission: each once a round
         if not mixes:
             return []
@@ -211,18 +212,11 @@ class Scheduler:
 
     def _end_turn(self, plan: StepPlan, pace: PrefillPace) -> None:
         """Shorten the turn by the step's predicted seconds; a step of unknown cost ends it."""
-        if not self._is_mixed:
+        if len({s.request.adapters for s in self._running.values()}) <= 1:
             self._turn_s = 0.0
             return
         rows = {s.slot: 1 + min(pace.drafted.get(s.slot, 0), plan.max_draft) for s in plan.decode}
         self._turn_s -= pace.seconds(rows | {chunk.slot: chunk.count for chunk in plan.prefill}) or TURN_S
-
-    @property
-    def _is_mixed(self) -> bool:
-        return len({s.request.adapters for s in self._running.values()}) > 1
-
-    def _can_prefill(self, sequence: Sequence) -> bool:
-        return sequence.slot not in self._sources and sequence.num_readable > 0
 
     def _next_chunk(self, sequence: Sequence, count: int) -> Chunk:
         """Return the next rows of a prompt, up to the position at which the state is to be saved."""
