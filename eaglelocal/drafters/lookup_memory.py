@@ -11,10 +11,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from eaglelocal.core.atomic_file import PRIVATE, make_folder, write_atomically
 from eaglelocal.core.own_files import append_own, open_own
@@ -74,10 +75,8 @@ def read_newest(path: Path, max_tokens: int) -> array[int]:
     with open_own(path) as file:
         num_whole = os.fstat(file.fileno()).st_size // TOKEN_BYTES
         file.seek(max(num_whole - max_tokens, 0) * TOKEN_BYTES)
-        tokens = array("i", file.read(min(num_whole, max_tokens) * TOKEN_BYTES))
-    if sys.byteorder == "big":
-        tokens.byteswap()
-    return tokens
+        content = file.read(min(num_whole, max_tokens) * TOKEN_BYTES)
+    return array("i", np.frombuffer(content, "<i4").astype(np.intc).tobytes())
 
 
 def split_texts(tokens: array[int], n_vocab: int) -> Iterator[array[int]]:
@@ -90,7 +89,4 @@ def split_texts(tokens: array[int], n_vocab: int) -> Iterator[array[int]]:
 
 
 def to_bytes(tokens: Sequence[int]) -> bytes:
-    packed = array("i", tokens)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+    return np.array(tokens, "<i4").tobytes()

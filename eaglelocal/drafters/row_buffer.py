@@ -322,7 +322,7 @@ class NewestState(Generic[StateT]):
 
 
 class NewestStateDrafter(ContextDrafter, Generic[StateT]):
-    """A drafter (drafters.drafter.Drafter) without `draft`. Subclasses read the states of committed rows."""
+    """A drafter without `draft`. Subclasses read the states of committed rows."""
 
     def __init__(self, context: NativeContext, traits: DraftTraits) -> None:
         super().__init__(context, traits)

@@ -20,15 +20,13 @@ import json
 import logging
 import os
 import struct
-import sys
 import zlib
-from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -176,7 +174,9 @@ class ConversationFiles:
             return
         path = self._folder / text.name
         try:
-            owner = request.owner if text.owner == named.owner else self._find_owner(text.owner)
+            owner = request.owner
+            if text.owner != named.owner:  # if their key is gone, the name stands for them: no other owner has it
+                owner = next((one for one, name in self._owners.items() if name == text.owner), text.owner)
             self._read.append(read_file(path)._replace(owner=owner, adapters=request.adapters))
             os.utime(path)
         except DamagedFileError:
@@ -185,12 +185,6 @@ class ConversationFiles:
             self.index.drop(text.name)
         except (OSError, MemoryError):
             return  # the prompt is read as usual
-
-    def _find_owner(self, name: str) -> str:
-        """Return the owner with this name on disk. If their key is gone, return the name itself, which no other owner
-        has.
-        """
-        return next((owner for owner, own in self._owners.items() if own == name), name)
 
     def take_read(self) -> Iterator[StoredCells]:
         """Yield the texts that were read since the last call."""
@@ -220,10 +214,7 @@ def file_name(text: StoredText) -> str:
 
 def to_bytes(tokens: Sequence[int]) -> bytes:
     """Return token ids as little-endian int32."""
-    packed = array("i", tokens)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
+    return np.array(tokens, "<i4").tobytes()
 
 
 def used_at(path: Path) -> float:
@@ -243,16 +234,16 @@ def size_of(path: Path) -> int:
 def write_file(path: Path, text: StoredText, cells: Bytes, states: Mapping[int, bytearray]) -> None:
     """Write a file, whole or not at all. Raises OSError."""
     parts = [memoryview(to_bytes(text.tokens)), cells.data, *(memoryview(states[at]) for at in sorted(states))]
-    description = {
-        "tokens": len(text.tokens),
-        "cells": len(cells),
-        "states": [[at, len(states[at])] for at in sorted(states)],
-        "places": text.places,
-        "owner": text.owner,
-        "adapters": text.adapters,
-        "tokens_check": zlib.crc32(parts[0]),
-    }
-    encoded = json.dumps(description).encode()
+    described = Description(
+        tokens=len(text.tokens),
+        tokens_check=zlib.crc32(parts[0]),
+        cells=len(cells),
+        states=[(at, len(states[at])) for at in sorted(states)],
+        places=text.places,
+        owner=text.owner,
+        adapters=text.adapters,
+    )
+    encoded = json.dumps(described._asdict()).encode()
     with writing_atomically(path) as file:
         check = zlib.crc32(encoded)
         file.write(MAGIC + HEAD.pack(len(encoded), check) + encoded)
@@ -267,52 +258,60 @@ def pieces_of(part: memoryview) -> Iterator[memoryview]:
     return (part[at : at + PIECE_BYTES] for at in range(0, len(part), PIECE_BYTES))
 
 
-def read_description(file: BinaryIO) -> tuple[dict[str, object], int]:
+class Description(NamedTuple):
+    """The description of a file. cells: their bytes; states: (position, bytes) of each."""
+
+    tokens: int
+    tokens_check: int
+    cells: int
+    states: list[tuple[int, int]]
+    places: tuple[int, ...] | None
+    owner: str
+    adapters: str
+
+
+def read_description(file: BinaryIO) -> tuple[Description, int]:
     """Read a file's description; return it and its checksum. Raises DamagedFileError and OSError."""
     if file.read(len(MAGIC)) != MAGIC:
         raise DamagedFileError
     size, check = HEAD.unpack(read_exactly(file, HEAD.size))
-    if size > MAX_DESCRIPTION:
-        raise DamagedFileError
-    encoded = read_exactly(file, size)
+    encoded = read_exactly(file, min(size, MAX_DESCRIPTION))
     if zlib.crc32(encoded) != check:
         raise DamagedFileError
     try:
-        return read_object(encoded), check
-    except ValueError as error:
+        described: Any = read_object(encoded)
+        places, owner, adapters = described["places"], described["owner"], described["adapters"]
+        if not isinstance(owner, str) or not isinstance(adapters, str):
+            raise DamagedFileError
+        return Description(
+            tokens=whole(described["tokens"]),
+            tokens_check=whole(described["tokens_check"]),
+            cells=whole(described["cells"]),
+            states=[(whole(at), whole(num_bytes)) for at, num_bytes in described["states"]],
+            places=None if places is None else tuple(map(whole, places)),
+            owner=owner,
+            adapters=adapters,
+        ), check
+    except (ValueError, LookupError, TypeError) as error:
         raise DamagedFileError from error
 
 
-def read_text(file: BinaryIO, name: str) -> tuple[StoredText, dict[str, object], int]:
+def read_text(file: BinaryIO, name: str) -> tuple[StoredText, Description, int]:
     """Read a file's tokens, its description, and the checksum of both. Raises DamagedFileError and OSError."""
     described, check = read_description(file)
-    num_tokens, places = whole(described.get("tokens")), described.get("places")
-    if not 0 < num_tokens <= MAX_TOKENS:
+    if not 0 < described.tokens <= MAX_TOKENS:
         raise DamagedFileError
-    content = read_exactly(file, TOKEN_BYTES * num_tokens)
-    if zlib.crc32(content) != whole(described.get("tokens_check")):
+    content = read_exactly(file, TOKEN_BYTES * described.tokens)
+    if zlib.crc32(content) != described.tokens_check:
         raise DamagedFileError
-    tokens = array("i", content)
-    if sys.byteorder == "big":
-        tokens.byteswap()
-    resumable = None if places is None else tuple(map(whole, values(places)))
-    owner, adapters = described.get("owner"), described.get("adapters")
-    if not isinstance(owner, str) or not isinstance(adapters, str):
-        raise DamagedFileError
-    text = StoredText(name, tokens.tolist(), resumable, owner=owner, adapters=adapters)
+    tokens = np.frombuffer(content, "<i4").tolist()
+    text = StoredText(name, tokens, described.places, owner=described.owner, adapters=described.adapters)
     return text, described, zlib.crc32(content, check)
 
 
 def whole(value: object) -> int:
     """Return a number that is not negative. Raises DamagedFileError for anything else."""
     if not isinstance(value, int) or value < 0:
-        raise DamagedFileError
-    return value
-
-
-def values(value: object) -> list[object]:
-    """Return a list. Raises DamagedFileError for anything else."""
-    if not isinstance(value, list):
         raise DamagedFileError
     return value
 
@@ -329,10 +328,7 @@ def read_file(path: Path) -> StoredCells:
     with open_own(path) as file:
         text, described, check = read_text(file, path.name)
         left = os.fstat(file.fileno()).st_size - file.tell() - CHECK.size
-        states = [list(map(whole, values(pair))) for pair in values(described.get("states"))]
-        if any(len(pair) != 2 for pair in states):
-            raise DamagedFileError
-        sizes = [whole(described.get("cells")), *(size for _, size in states)]
+        sizes = [described.cells, *(size for _, size in described.states)]
         if sum(sizes) != left:
             raise DamagedFileError
         parts = []
@@ -342,7 +338,8 @@ def read_file(path: Path) -> StoredCells:
         if CHECK.pack(check) != read_exactly(file, CHECK.size):
             raise DamagedFileError
     cells, *others = parts
-    return StoredCells(text, cells, {at: bytearray(part) for (at, _), part in zip(states, others, strict=True)})
+    states = {at: bytearray(part) for (at, _), part in zip(described.states, others, strict=True)}
+    return StoredCells(text, cells, states)
 
 
 def read_part(file: BinaryIO, size: int, check: int) -> tuple[Bytes, int]:

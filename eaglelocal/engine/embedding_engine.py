@@ -77,26 +77,6 @@ class RunningEmbedding:
     def prompt_tokens(self) -> int:
         return sum(map(len, self.texts))
 
-    @property
-    def next_text(self) -> list[int]:
-        return self.texts[self.num_taken]
-
-    def take_text(self) -> bool:
-        """Record that the next text goes into a pass; return whether more texts wait."""
-        self.num_taken += 1
-        return self.num_taken < len(self.texts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingOutput:
-    """The kind of output: vectors, or with `pairs` scores; the model may already give probabilities."""
-
-    pairs: Pairs | None = None
-    gives_probabilities: bool = False
-
-
-VECTORS = EmbeddingOutput()
-
 
 class EmbeddingEngine:
     """An engine without drafting: one step is one pass of the model over texts of several requests."""
@@ -108,17 +88,20 @@ class EmbeddingEngine:
         info: EngineInfo,
         close: Callable[[], None],
         *,
-        output: EmbeddingOutput = VECTORS,
+        pairs: Pairs | None = None,
+        gives_probabilities: bool = False,
         input_executors: InputExecutors = INLINE,
     ) -> None:
         """Take ownership of the model.
 
-        close  closes what the builder opened, in reverse order
-        input_executors  executors that tokenize, see input_queue.py
+        close                closes what the builder opened, in reverse order
+        pairs                of a reranker, which gives scores; None: the model gives vectors
+        gives_probabilities  the model's scores are probabilities already
+        input_executors      executors that tokenize, see input_queue.py
         """
         self.info = info
         self._embedder, self._vocabulary, self._close = embedder, vocabulary, close
-        self._pairs, self._gives_probabilities = output.pairs, output.gives_probabilities
+        self._pairs, self._gives_probabilities = pairs, gives_probabilities
         self._inputs = InputQueue(self._read, input_executors, choose_executor=choose_embed_executor)
         self._report = input_executors.report
         self._running: dict[str, RunningEmbedding] = {}
@@ -268,13 +251,14 @@ class EmbeddingEngine:
         num_free = self._embedder.n_batch
         while self._turns and len(chosen) < self._embedder.num_texts:
             running = self._turns[0]
-            text = running.next_text
+            text = running.texts[running.num_taken]
             if len(text) > num_free:
                 break
             num_free -= len(text)
             chosen.append((running, text))
             self._turns.popleft()
-            if running.take_text():
+            running.num_taken += 1
+            if running.num_taken < len(running.texts):
                 self._turns.append(running)
         return chosen
 

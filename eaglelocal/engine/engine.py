@@ -21,13 +21,12 @@ from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.head_holder import CloseHead, Exchange, HeadHolder
-from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.engine.input_queue import INLINE, InputExecutors, WaitingRequests
 from eaglelocal.engine.runner import Runner, SubmittedRows
 from eaglelocal.engine.running_answer import make_never_started
 from eaglelocal.engine.running_answers import RunningAnswers
-from eaglelocal.engine.sequence_ids import Padding, SequenceIds
+from eaglelocal.engine.sequence_ids import SequenceIds, choose_padding
 from eaglelocal.engine.slot_caches import SlotCaches
 from eaglelocal.engine.step_learning import Drafted, FinishedStep, PlannedStep, StepLearning, grow
 from eaglelocal.engine.step_timing import StepTiming, peak_rss_bytes
@@ -62,29 +61,26 @@ class Engine:
         input_executors: InputExecutors = INLINE,
         close: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take ownership of the input processor and the executors.
+        """Take ownership of the input processor and the executors, with the files that they read.
 
         input_executors  executors that read requests; threads in a serving process (input_queue.start_executors)
-        close  closes what the builder opened, in reverse order
+        close            closes what the builder opened, in reverse order
         """
         self.info = info
-        vocabulary = input_processor.vocabulary
-        self._context, self._vocabulary, self._input_processor = context, vocabulary, input_processor
-        self._drafters, self._controller, self._scheduler = drafters, controller, scheduler
+        self.context, self.input_processor, self._files = context, input_processor, input_executors.files
+        self.drafters, self.controller, self.scheduler = drafters, controller, scheduler
         self._close_opened = close
         self._holder = next((drafter for drafter in drafters if isinstance(drafter, HeadHolder)), None)
         branches = SequenceIds(context, info.num_slots)
-        self._files: ConversationFiles | None = None
-        self._caches = SlotCaches(context, branches, drafters, scheduler, info.num_slots)
+        self.caches = SlotCaches(context, branches, drafters, scheduler, self._files)
         self._runner = Runner(context, branches)
-        self._padding = Padding(context, scheduler, info.num_slots)
         self._timing = StepTiming(controller.costs, self._native_s)
         self._learning = StepLearning(controller, scheduler, context, drafters)
         self._waiting = WaitingRequests(input_processor, scheduler, input_executors)
         self._report_work = input_executors.report
         self._answers = RunningAnswers(
             context,
-            vocabulary,
+            input_processor.vocabulary,
             drafters=drafters,
             controller=controller,
             scheduler=scheduler,
@@ -94,20 +90,16 @@ class Engine:
         self._submitted: SubmittedStep | None = None
         self._finished: FinishedStep | None = None  # collected, but not reported yet
         self._outbox: list[RequestEvent] = []
-        self.idle_work = IdleWork()
-
-    def keep_conversations(self, files: ConversationFiles) -> None:
-        """Keep conversations on disk, and continue those that are there. The engine closes the files."""
-        self._files = self._caches.files = self._waiting.files = files
+        self.idle_work: Iterator[None] | None = None  # optional work before the first request, in short pieces
 
     # ---- EngineLoop: called by the process
     @property
     def has_work(self) -> bool:
-        return self._can_step or self._waiting.num_reading > 0 or self.idle_work.is_left
+        return self._can_step or self._waiting.num_reading > 0 or self.idle_work is not None
 
     @property
     def _can_step(self) -> bool:
-        return self._scheduler.has_work or self._submitted is not None or bool(self._outbox)
+        return self.scheduler.has_work or self._submitted is not None or bool(self._outbox)
 
     def submit(self, request: AnyRequest) -> None:
         """Queue a request. A request that cannot be served comes out of a later step as Failed.
@@ -120,7 +112,7 @@ class Engine:
             )
         if request.id in self._waiting or request.id in self._answers:
             raise RequestError(f"a request with the id {request.id} is still running")
-        self.idle_work.drop()
+        self.idle_work = None
         self._waiting.submit(request)
 
     def cancel(self, request_id: str) -> None:
@@ -138,12 +130,12 @@ class Engine:
 
     def set_adapters(self, mix: AdapterMix) -> None:
         """Set the LoRA adapters of later requests that choose none."""
-        self._input_processor.adapters = mix
+        self.input_processor.adapters = mix
 
     def prepare_head(self, path: Path, version: int) -> Exchange:
         """Open a head to replace the one in use; see worker.process.EngineLoop. Raises EagleLocalError."""
         if self._holder is None:
-            names = ", ".join(drafter.traits.name for drafter in self._drafters) or "nothing"
+            names = ", ".join(drafter.traits.name for drafter in self.drafters) or "nothing"
             raise IncompatibleError(
                 f"only EAGLE-3, P-EAGLE and Medusa heads in files can be exchanged: here {names} drafts",
                 hint="--draft HEAD.gguf",
@@ -162,29 +154,30 @@ class Engine:
         If a device computes beside the processor, the step returns while its rows are decoded, with the events of the
         previous step. The next step first collects these rows, and reports them while its own rows are decoded.
         """
-        if self.idle_work.is_left:
-            self.idle_work.do_next()
+        if self.idle_work is not None:
+            if next(self.idle_work, self) is self:  # nothing was left
+                self.idle_work = None
             return self._drain_outbox()
         self._collect()
         self._receive()
-        if self._caches.copy_ahead():
+        if self.caches.copy_ahead():
             self._timing.pause()  # its time must not be learned from
         self._timing.begin()
         self._resume()
         self._admit()
         self._decode_image()
         self._submit()
-        if not self._context.is_asynchronous:
+        if not self.context.is_asynchronous:
             self._collect()
         self._report()
         return self._drain_outbox()
 
     def work_ahead(self) -> bool:
-        return self._submitted is None and self._caches.copy_ahead()
+        return self._submitted is None and self.caches.copy_ahead()
 
     def snapshot(self) -> EngineSnapshot:
         self._catch_up()
-        self._controller.learn_costs()
+        self.controller.learn_costs()
         totals = self._timing.totals
         state, reason = self._answers.drafting_state
         return EngineSnapshot(
@@ -197,42 +190,38 @@ class Engine:
             host_s=totals.host_s,
             native_s=self._native_s(),
             peak_rss_bytes=peak_rss_bytes(),
-            costs=self._controller.measured_costs(),
+            costs=self.controller.measured_costs(),
             draft_s=totals.draft_s,
             verify_s=totals.verify_s,
-            cached_tokens=sum(map(self._scheduler.num_cached, range(self.info.num_slots))),
-            cache_cells=self.info.num_slots * self._context.n_ctx,
+            cached_tokens=sum(map(self.scheduler.prefix_cache.num_cached, range(self.info.num_slots))),
+            cache_cells=self.info.num_slots * self.context.n_ctx,
             miscounted_slots=tuple(self.miscounted_slots()),
             engine_pid=os.getpid(),
             plain_s=totals.plain_s,
             answer_s=totals.answer_s,
             reused_tokens=totals.reused_tokens,
-            swapped_bytes=self._scheduler.swap.num_bytes,
+            swapped_bytes=self.scheduler.prefix_cache.swap.num_bytes,
             stored_bytes=0 if self._files is None else self._files.num_bytes,
             store_problem="" if self._files is None else self._files.problem,
-            spec=str(self._controller.spec) if self._drafters else "",
+            spec=str(self.controller.spec) if self.drafters else "",
             draft_version=0 if self._holder is None else self._holder.version,
         )
 
     def miscounted_slots(self) -> list[int]:
         """Return the slots whose cells disagree with the count of the scheduler; empty unless there is a bug."""
         self._catch_up()
-        return self._caches.find_miscounted()
+        return self.caches.find_miscounted()
 
     def close(self) -> None:
         self._catch_up()
         self._waiting.close()
         if self._files is not None:
-            self._store_last(self._files)
+            end_s = time.monotonic() + MAX_LAST_COPIES_S
+            while self.caches.copy_ahead() and time.monotonic() < end_s:
+                pass
+            self._files.close()
         self._answers.close()
         self._close_opened()
-
-    def _store_last(self, files: ConversationFiles) -> None:
-        """Write the conversations that are worth it, for a few seconds at most."""
-        end_s = time.monotonic() + MAX_LAST_COPIES_S
-        while self._caches.copy_ahead() and time.monotonic() < end_s:
-            pass
-        files.close()
 
     # ---- the parts of a step
     def _receive(self) -> None:
@@ -240,16 +229,16 @@ class Engine:
         if self._waiting.num_reading and not self._can_step:
             self._waiting.wait()
         self._outbox += self._waiting.enqueue()
-        self._caches.take_read()  # after that: an input thread reads the disk before it returns the request
+        self.caches.take_read()  # after that: an input thread reads the disk before it returns the request
 
     def _resume(self) -> None:
         """Start sequences that waited for another slot to prefill the prefix that they share."""
-        for assignment in self._scheduler.resume():
+        for assignment in self.scheduler.resume():
             self._prepare_slot(assignment)
             self._outbox += self._answers.start(assignment.sequence)
 
     def _admit(self) -> None:
-        for assignment in self._scheduler.admit():
+        for assignment in self.scheduler.admit():
             sequence = assignment.sequence
             self._report_work(Begun(sequence.request.id))
             self._prepare_slot(assignment)
@@ -258,33 +247,34 @@ class Engine:
                 self._outbox += self._answers.start(sequence)
 
     def _prepare_slot(self, assignment: SlotAssignment) -> None:
-        self._caches.assign(assignment)
+        self.caches.assign(assignment)
         if assignment.swaps:  # copying may take a second, which must not count as time of this step
             self._timing.restart()
 
     def _decode_image(self) -> None:
         """Decode at most one image, so that other answers go on between images. Its time is not learned from."""
-        due = self._scheduler.image_due()
+        due = self.scheduler.image_due()
         if due is None:
             return
         sequence, image = due
         try:
-            self._caches.decode_image(sequence, image)
+            self.caches.decode_image(sequence, image)
         except ResourceError as error:
             self._fail([sequence], error)
         self._timing.restart()
 
     def _submit(self) -> None:
         """Schedule rows, draft after the roots among them, and start to decode all of it."""
-        max_draft = max(map(self._controller.max_draft, self._answers.slots), default=0)
-        plan = self._scheduler.schedule(max_draft, self._learning.pace)
+        max_draft = max(map(self.controller.max_draft, self._answers.slots), default=0)
+        plan = self.scheduler.schedule(max_draft, self._learning.pace)
         if not (plan.decode or plan.prefill):
             return
         step = self._learning.begin(plan)
         try:
-            drafted = grow(plan.decode, self._drafters, step.policy, self._vocabulary.is_end)
+            drafted = grow(plan.decode, self.drafters, step.policy, self.input_processor.vocabulary.is_end)
             self._timing.mark(self._drafters_s)
-            padding = self._padding.rows(plan, drafted.drafts, self._controller.choose_padding_rows)
+            count_rows = self.controller.choose_padding_rows
+            padding = choose_padding(plan, drafted.drafts, self.context, self.scheduler, count_rows)
             rows = self._runner.submit(plan, drafted.drafts, padding)
         except ResourceError as error:
             self._fail(plan.sequences, error)
@@ -303,11 +293,11 @@ class Engine:
             self._timing.mark(self._drafters_s)
             verdicts = self._answers.verify(plan, drafts, decoded)
             self._timing.mark()
-            self._caches.commit(plan, drafts, decoded, verdicts, self._controller.is_awake)
+            self.caches.commit(plan, drafts, decoded, verdicts, self.controller.is_awake)
         except ResourceError as error:
             self._fail(plan.sequences, error)
             return
-        verdicts = self._answers.select_running(verdicts)
+        verdicts = {slot: verdict for slot, verdict in verdicts.items() if slot in self._answers.slots}
         self._finished = FinishedStep(step, drafted, decoded, verdicts, self._timing.end())
         if self._answers.extend(verdicts):
             self._report()
@@ -333,41 +323,17 @@ class Engine:
         for sequence in sequences:
             if sequence.slot in self._answers.slots:  # otherwise it has just ended
                 self._outbox.append(self._answers.fail(sequence.slot, error))
-            self._caches.forget(sequence.slot)
+            self.caches.forget(sequence.slot)
 
     def _drain_outbox(self) -> list[RequestEvent]:
         events, self._outbox = self._outbox, []
-        if not self._scheduler.has_work:
+        if not self.scheduler.has_work:
             self._timing.pause()
         return events
 
     def _native_s(self) -> float:
-        return self._context.native_s + self._drafters_s
+        return self.context.native_s + self._drafters_s
 
     @property
     def _drafters_s(self) -> float:
-        return sum([drafter.native_s for drafter in self._drafters])
-
-
-# ---- idle work: optional work before the first request, in short pieces
-class IdleWork:
-    """The pieces of optional work; at first there are none."""
-
-    def __init__(self) -> None:
-        self._pieces: Iterator[None] | None = None
-
-    def begin(self, pieces: Iterator[None]) -> None:
-        """Set the work to do: each item of the iterator is one piece."""
-        self._pieces = pieces
-
-    @property
-    def is_left(self) -> bool:
-        return self._pieces is not None
-
-    def do_next(self) -> None:
-        """Do one piece, if there is one."""
-        if self._pieces is not None and next(self._pieces, self) is self:
-            self._pieces = None
-
-    def drop(self) -> None:
-        self._pieces = None
+        return sum([drafter.native_s for drafter in self.drafters])

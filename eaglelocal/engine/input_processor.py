@@ -6,7 +6,7 @@ Knows the template and the vocabulary. The format of answers belongs to `text`, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterFile, AdapterMix, make_mix, usual_mix
 from eaglelocal.core.constraint import Constraint
@@ -35,13 +35,8 @@ from eaglelocal.text.templates.literal_text import HiddenSpellings, Span, Spelli
 from eaglelocal.text.templates.template_messages import PrefilledAnswer, read_prefill, reopen_reasoning
 from eaglelocal.text.tool_calls.tool_grammar import list_callable_tools
 
-SHARED_BEHIND = (
-    "",
-    "e",
-    " a",
-    ".",
-    "\n\nB",
-)  # possible continuations of a shared text: none, more of its last word, other text
+# possible continuations of a shared text: none, more of its last word, other text
+SHARED_BEHIND = ("", "e", " a", ".", "\n\nB")
 IMAGE_TEXT = "<__media__>"  # stands for an image in a prompt's text, as in llama-server
 
 
@@ -83,10 +78,8 @@ class InputProcessor:
         self._num_adapters, self.adapters = 0, NO_ADAPTERS  # of requests that choose none
         self.shared: list[tuple[int, ...]] = []  # beginnings of prompts that owners share
         self._trained_ctx = trained_ctx
-        self._prompts = PromptCache(self.make_prompt)
-        self._images: dict[
-            str, dict[bytes, object] | Exception
-        ] = {}  # decoded images or the error, by the request's id
+        self.prompts = PromptCache(self.make_prompt)
+        self._images: dict[str, dict[bytes, object] | Exception] = {}  # decoded, or the error, by the request's id
         self._constraints = NoConstraints() if constraints is None else constraints
         self._answer_constraint = AnswerConstraint(self._constraints)
         self._spellings = Spellings(vocabulary.control_texts)  # walks the vocabulary, so do it before any request
@@ -105,18 +98,10 @@ class InputProcessor:
         tokens, *others = [self.make_prompt(chat).tokens for chat in chats]
         self.shared.append(tokens[: min(common_prefix(tokens, other) for other in others)])
 
-    def _count_shared(self, prompt: tuple[int, ...]) -> int:
-        """Return how many tokens of a prompt's start belong to the longest shared beginning."""
-        return max((len(shared) for shared in self.shared if prompt[: len(shared)] == shared), default=0)
-
     def close(self) -> None:
         self.template.close()
         if self._image_reader is not None:
             self._image_reader.stop()
-
-    def list_stops(self, request: ChatRequest) -> tuple[str, ...]:
-        """Return the request's stop strings, and those of a fallback template, whose answers have no end token."""
-        return (*request.params.stop, *(self.template.stops if request.messages else ()))
 
     def decode_images(self, request: ChatRequest) -> Iterator[int]:
         """Decode a request's images for `process`, one a step; the first step yields the pixels of all images.
@@ -124,7 +109,7 @@ class InputProcessor:
         `process` raises the errors. It also decodes the images itself if this was not called.
         """
         files = [image.data for message in request.messages for image in message.images]
-        if self._image_reader is None or not files or self._prompts.holds(request):
+        if self._image_reader is None or not files or self.prompts.holds(request):
             return
         images = self._images[request.id] = dict[bytes, object]()
         try:
@@ -141,10 +126,6 @@ class InputProcessor:
         """Drop the decoded images of a request that will not be read."""
         self._images.pop(request_id, None)
 
-    def forget_prompts_with_images(self) -> None:
-        """Drop the cached prompts with images: they take megabytes each."""
-        self._prompts.forget_images()
-
     def process(self, request: ChatRequest) -> ReadRequest:
         """Return the prompt and the Request, or None for the latter if only prompt tokens are counted. Raises
         RequestError.
@@ -152,7 +133,7 @@ class InputProcessor:
         Safe from any thread.
         """
         try:
-            prompt = self._prompts.get(request)
+            prompt = self.prompts.get(request)
         finally:
             self.forget_images(request.id)
         return prompt, None if request.is_counted else self.read(request, prompt)
@@ -174,7 +155,7 @@ class InputProcessor:
             images=prompt.images,
             compiled=None if constraint is None else self._constraints.hold(constraint),
             split=split if request.is_split and split and list_markers(split) else None,
-            num_shared=self._count_shared(prompt.tokens),
+            num_shared=max((len(each) for each in self.shared if prompt.tokens[: len(each)] == each), default=0),
             adapters=self._read_adapters(request),
         )
 
@@ -191,9 +172,9 @@ class InputProcessor:
         params = fill_recommended(request.params, self._sampling)
         max_tokens = None if params.max_tokens is None else min(params.max_tokens, self._n_ctx - num_prompt)
         repeat_last_n = min(params.repeat_last_n, self._n_ctx)
-        return dataclasses.replace(
-            params, stop=self.list_stops(request), max_tokens=max_tokens, repeat_last_n=repeat_last_n
-        )
+        # answers to a fallback template have no end token
+        stops = (*request.params.stop, *(self.template.stops if request.messages else ()))
+        return dataclasses.replace(params, stop=stops, max_tokens=max_tokens, repeat_last_n=repeat_last_n)
 
     # ---- the prompt
     def make_prompt(self, request: ChatRequest) -> PromptTokens:
@@ -254,7 +235,10 @@ class InputProcessor:
         if not request.is_counted:
             self._check_length(len(text), is_chat=True)
         prompt = self._tokenize(list(literals.pieces(text)), request)
-        rendered = join_text(literals.pieces(text)) if request.tells_prompt else ""
+        rendered = ""
+        if request.tells_prompt:
+            pieces = literals.pieces(text)
+            rendered = "".join(IMAGE_TEXT if isinstance(piece, Image) else piece[0] for piece in pieces)
         return dataclasses.replace(
             prompt,
             in_reasoning=in_reasoning,
@@ -275,7 +259,8 @@ class InputProcessor:
         return read_prefill(request.messages, self.template.family)
 
     def _tokenize(self, pieces: Sequence[Span | Image], request: ChatRequest) -> PromptTokens:
-        add_special = not starts_with_bos(first_text(pieces), self.vocabulary)
+        first_text = pieces[0][0] if pieces and not isinstance(pieces[0], Image) else ""
+        add_special = not starts_with_bos(first_text, self.vocabulary)
         if any(isinstance(piece, Image) for piece in pieces):
             return self._tokenize_with_images(pieces, request, add_special=add_special)
         tokens: list[int] = []
@@ -365,14 +350,6 @@ class InputProcessor:
             owner=request.owner,
         )
         return self._answer_constraint.fit_split(spec)
-
-
-def first_text(pieces: Sequence[Span | Image]) -> str:
-    return pieces[0][0] if pieces and not isinstance(pieces[0], Image) else ""
-
-
-def join_text(pieces: Iterable[Span | Image]) -> str:
-    return "".join(IMAGE_TEXT if isinstance(piece, Image) else piece[0] for piece in pieces)
 
 
 def read_values(pairs: tuple[tuple[str, str], ...]) -> dict[str, object]:

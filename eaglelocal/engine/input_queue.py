@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from eaglelocal.core.events import Begun, Failed, ReportWork, RequestEvent, Rested
@@ -66,18 +67,22 @@ class InlineExecutor(Executor):
 
 @dataclass(frozen=True, slots=True)
 class InputExecutors:
-    """Executors that read requests. `report` gets each event of work on a request, on the thread that does it; the
-    engine reports its own work to it too.
+    """Executors that read requests, and parts of their prompts from `files` on disk, if there are any.
+
+    `report` gets each event of work on a request, on the thread that does it; the engine reports its own work to it.
     """
 
     executors: Sequence[Executor] = (InlineExecutor(),)
     report: ReportWork = lambda event: None
+    files: ConversationFiles | None = None
 
 
 INLINE = InputExecutors()
 
 
-def start_executors(num_low: int = 4, *, report: ReportWork = INLINE.report) -> InputExecutors:
+def start_executors(
+    num_low: int = 4, *, report: ReportWork = INLINE.report, files: ConversationFiles | None = None
+) -> InputExecutors:
     """Start one thread, and `num_low` with a lower priority. Raises ResourceError if no thread can be started."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     first = ThreadPoolExecutor(1, thread_name_prefix="input")
@@ -90,7 +95,7 @@ def start_executors(num_low: int = 4, *, report: ReportWork = INLINE.report) -> 
         raise ResourceError(f"no thread can be started: {error}", hint="free processes or memory") from error
     finally:
         threading.stack_size(own_bytes)
-    return InputExecutors((first, *low), report)
+    return InputExecutors((first, *low), report, files)
 
 
 def _lower_priority() -> None:
@@ -167,16 +172,14 @@ class InputQueue(Generic[RequestT, ResultT]):
     def _prepare(self, request: RequestT, submitted_at_s: float) -> Prepared[RequestT, ResultT]:
         self._report(Begun(request.id, is_reading=True))
         began_s = time.perf_counter()
-        result, error = self._try_read(request)
+        result, error = None, None
+        try:
+            result = self._read(request)
+        except BaseException as problem:  # an error in one request, even a Rust panic, must not fail the others
+            error = make_engine_error(problem, "the engine failed on the request")
         read_s = time.perf_counter() - began_s
         self._report(Rested(request.id))
         return Prepared(request=request, submitted_at_s=submitted_at_s, read_s=read_s, result=result, error=error)
-
-    def _try_read(self, request: RequestT) -> tuple[ResultT | None, EagleLocalError | None]:
-        try:
-            return self._read(request), None
-        except BaseException as error:  # an error in one request, even a Rust panic, must not fail the others
-            return None, make_engine_error(error, "the engine failed on the request")
 
     def _announce(self, reading: Future[Prepared[RequestT, ResultT]]) -> None:
         with self._has_done:
@@ -196,14 +199,12 @@ class WaitingRequests:
     ) -> None:
         """Take ownership of the input processor and the executors; from IMAGE_EXECUTOR on they read images."""
         self._input_processor, self._scheduler = input_processor, scheduler
+        self._files = input_executors.files
         self._chooser = ExecutorChooser()
         executors = input_executors.executors
         self._image_executor = ImageExecutor(input_processor.decode_images, executors[IMAGE_EXECUTOR:])
-        self.files: ConversationFiles | None = None  # conversations on disk, read by the executors
         if len(executors) > IMAGE_EXECUTOR:
-            input_executors = InputExecutors(
-                (*executors[:IMAGE_EXECUTOR], self._image_executor), input_executors.report
-            )
+            input_executors = replace(input_executors, executors=(*executors[:IMAGE_EXECUTOR], self._image_executor))
         self._queue = InputQueue(self._read, input_executors, choose_executor=self._chooser.choose)
         self._submitted_at: dict[str, float] = {}  # of requests in the scheduler's queue
 
@@ -224,14 +225,15 @@ class WaitingRequests:
 
     def _is_read_at_once(self, request: ChatRequest) -> bool:
         """Return whether to read it on this thread: it is quick, and needs no lookup on disk."""
-        is_short = self.files is None or count_chars(request) < MIN_STORED_ROWS
+        is_short = self._files is None or count_chars(request) < MIN_STORED_ROWS
         return is_short and is_read_quickly(request) and not self._scheduler.has_work
 
     def _read(self, chat: ChatRequest) -> ReadRequest:
         """Read a request on an executor, and the part of its prompt that is on disk."""
         prompt, request = self._input_processor.process(chat)
-        if self.files is not None and request is not None and request.reuses_cache:
-            self.files.fetch(request, self._scheduler.num_held(request), self._scheduler.swap.max_bytes)
+        if self._files is not None and request is not None and request.reuses_cache:
+            prefixes = self._scheduler.prefix_cache
+            self._files.fetch(request, prefixes.num_held(request), prefixes.swap.max_bytes)
         return prompt, request
 
     def wait(self) -> None:
@@ -242,7 +244,7 @@ class WaitingRequests:
         """Pass the requests that have been read to the scheduler; return the events of requests that need no slot."""
         read = self._queue.take()
         if read and not self._queue:
-            self._input_processor.forget_prompts_with_images()
+            self._input_processor.prompts.forget_images()
         return [event for prepared in read for event in self._enqueue(prepared)]
 
     def _enqueue(self, prepared: Prepared[ChatRequest, ReadRequest]) -> list[RequestEvent]:

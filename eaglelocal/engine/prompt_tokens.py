@@ -251,7 +251,10 @@ class PromptCache:
         with self._lock:
             prompt = self._prompts.pop(key, None)
         if prompt is None:
-            prompt = self._try_make(request)
+            try:
+                prompt = self._make(request)
+            except RequestError as error:
+                prompt = copy.copy(error)
         with self._lock:
             self._prompts[key] = prompt
             while len(self._prompts) > MAX_CACHED_PROMPTS:
@@ -272,9 +275,3 @@ class PromptCache:
             for key, prompt in list(self._prompts.items()):
                 if isinstance(prompt, PromptTokens) and prompt.images:
                     del self._prompts[key]
-
-    def _try_make(self, request: ChatRequest) -> PromptTokens | RequestError:
-        try:
-            return self._make(request)
-        except RequestError as error:
-            return copy.copy(error)

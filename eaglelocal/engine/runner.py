@@ -23,23 +23,23 @@ BY_SLOT = attrgetter("slot")
 
 @dataclass(frozen=True, slots=True)
 class SubmittedRows:
-    """The rows of a target decode that was submitted. `rows[slot]` are batch rows, as in Decoded."""
+    """The rows of a target decode. `rows[slot]` are batch rows: the root's and its nodes', or a prompt chunk's."""
 
     rows: dict[int, list[int]]
     num_rows: int
     padding: Several[PaddingRow]
     num_passes: int  # over the weights
 
+    @property
+    def num_padding_rows(self) -> int:
+        return sum([part.count for part in self.padding])
+
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
-    """The result of one target decode. `rows[slot]` are batch rows: the root's and its nodes', or a prompt chunk's."""
+class Decoded(SubmittedRows):
+    """The result of a target decode."""
 
     outputs: Outputs
-    rows: dict[int, list[int]]
-    num_rows: int
-    num_padding_rows: int
-    num_passes: int  # over the weights
 
     def features(self, rows: list[int]) -> Features | None:
         return self.outputs.features(rows)
@@ -62,32 +62,37 @@ class Runner:
                 case Sequence():
                     rows[part.slot] = self._add_draft(batch, part, drafts[part.slot])
                 case Chunk():
-                    rows[part.slot] = add_chunk(batch, part)
+                    rows[part.slot] = add_rows(batch, part.slot, part.first, part.tokens)
+                    batch.outputs[-1] = part.is_last  # the answer begins after it
                 case PaddingRow():
                     add_rows(batch, part.slot, part.first, [part.token] * part.count)
         self._context.submit(batch)
-        return SubmittedRows(rows, len(batch.tokens), padding, self._num_passes(count_rows(rows, padding)))
+        counts = count_rows(rows, padding)
+        num_passes = 1 if self._context.is_unified else len(split_rows(counts, self._context.undivided))
+        return SubmittedRows(rows, len(batch.tokens), padding, num_passes)
 
     def collect(self, submitted: SubmittedRows) -> Decoded:
         """Wait until the rows are decoded, and return the result. Raises ResourceError."""
         outputs = self._context.collect()
         for part in submitted.padding:
             self._context.remove(part.slot, part.first)
-        num_padding_rows = sum([part.count for part in submitted.padding])
-        return Decoded(outputs, submitted.rows, submitted.num_rows, num_padding_rows, submitted.num_passes)
-
-    def _num_passes(self, rows: Mapping[int, int]) -> int:
-        return 1 if self._context.is_unified else len(split_rows(rows, self._context.undivided))
+        rows, num_rows, padding, num_passes = (
+            submitted.rows,
+            submitted.num_rows,
+            submitted.padding,
+            submitted.num_passes,
+        )
+        return Decoded(rows, num_rows, padding, num_passes, outputs)
 
     def _add_draft(self, batch: Batch, sequence: Sequence, draft: Draft) -> list[int]:
         """Add the rows of the root and of every node, positioned by depth; return their indices."""
         first, position, slot = len(batch.tokens), len(sequence.tokens) - 1, sequence.slot
-        add_rows(batch, slot, position, [sequence.tokens[-1], *draft.tokens])
+        rows = add_rows(batch, slot, position, [sequence.tokens[-1], *draft.tokens])
         batch.outputs[first:] = [True] * (1 + len(draft))
         if not draft.is_chain:
             batch.positions[first + 1 :] = [position + depth for depth in draft.depths]
             batch.sequences[first:] = self._branches.grow(slot, draft, position)
-        return list(range(first, len(batch.tokens)))
+        return rows
 
 
 def count_rows(rows: Mapping[int, list[int]], padding: Several[PaddingRow]) -> dict[int, int]:
@@ -98,18 +103,11 @@ def count_rows(rows: Mapping[int, list[int]], padding: Several[PaddingRow]) -> d
     return counts
 
 
-def add_chunk(batch: Batch, chunk: Chunk) -> list[int]:
-    """Add the rows of a prompt chunk, the last one as output if the chunk ends the prompt; return their indices."""
-    first = len(batch.tokens)
-    add_rows(batch, chunk.slot, chunk.first, chunk.tokens)
-    batch.outputs[-1] = chunk.is_last
-    return list(range(first, len(batch.tokens)))
-
-
-def add_rows(batch: Batch, slot: int, first_position: int, tokens: list[int]) -> None:
-    """Add rows of consecutive positions in one slot, without outputs."""
-    n = len(tokens)
+def add_rows(batch: Batch, slot: int, first_position: int, tokens: list[int]) -> list[int]:
+    """Add rows of consecutive positions in one slot, without outputs; return their indices."""
+    first, n = len(batch), len(tokens)
     batch.tokens.extend(tokens)
     batch.positions.extend(range(first_position, first_position + n))
     batch.sequences.extend([(slot,)] * n)
     batch.outputs.extend([False] * n)
+    return list(range(first, first + n))

@@ -46,12 +46,6 @@ class RunningAnswer:
     def request_id(self) -> str:
         return self.sequence.request.id
 
-    @property
-    def reported_tokens(self) -> tuple[int, ...]:
-        """The prompt and the answer, without tokens sampled after a stop string; empty unless requested."""
-        sequence = self.sequence
-        return tuple(sequence.tokens[: sequence.num_prompt + self.num_tokens]) if sequence.request.tells_tokens else ()
-
     def extend(self, verdict: Verdict, vocabulary: Vocabulary) -> bool:
         """Add the verdict's tokens to the sequence; return whether this ends the answer."""
         tokens = [sampled.token for sampled in verdict.samples]

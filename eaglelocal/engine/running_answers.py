@@ -5,7 +5,7 @@ Knows samplers, texts, drafting states and the events of an answer; knows neithe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, KeysView, Mapping
+from collections.abc import KeysView, Mapping
 from collections.abc import Sequence as Several
 
 from eaglelocal.core.draft import SWITCHED_OFF, Draft, Verdict
@@ -28,6 +28,8 @@ from eaglelocal.speculation.verify import verify
 from eaglelocal.text.answer_text import Pieces
 from eaglelocal.text.reasoning.split_answer import make_answer_text
 
+SHOWN_FIRST = ("on", "asleep", "off")
+
 
 class RunningAnswers:
     """The running answers, by slot."""
@@ -45,7 +47,7 @@ class RunningAnswers:
     ) -> None:
         self._context, self._vocabulary, self._drafters = context, vocabulary, drafters
         self._controller, self._scheduler, self._timing = controller, scheduler, timing
-        self._drafting = SlotDraftingStates(controller, None if drafters else draft_reason or SWITCHED_OFF)
+        self._off_reason = None if drafters else draft_reason or SWITCHED_OFF
         self._pieces = Pieces(vocabulary)
         self._by_slot: dict[int, RunningAnswer] = {}
 
@@ -61,45 +63,60 @@ class RunningAnswers:
 
     @property
     def drafting_state(self) -> tuple[str, str]:
-        """The combined drafting state of all answers, and its reason."""
-        return self._drafting.read_all(self._by_slot)
+        """The combined drafting state of all answers (on if it is on for any of them), and its reason.
+
+        Without answers, the state in which the next one would start.
+        """
+        if self._off_reason is not None:
+            return "off", self._off_reason
+        states = dict(map(self._read_drafting, self._by_slot))
+        if not states:
+            return ("on", "") if self._controller.spec.max_draft else ("off", SWITCHED_OFF)
+        return min(states.items(), key=lambda each: SHOWN_FIRST.index(each[0]))
+
+    def _read_drafting(self, slot: int) -> tuple[str, str]:
+        """Return the drafting state of the slot's answer (on, asleep or off), and its reason."""
+        if self._off_reason is not None:
+            return "off", self._off_reason
+        state, reason = self._controller.state(slot)
+        return name_state(state), reason
 
     # ---- beginnings
     def begin(self, sequence: Sequence, clock: Clock) -> None:
         """Prepare sampler, text, policy and drafters for a sequence that got a slot."""
         slot, request = sequence.slot, sequence.request
         sampler = self._context.sampler(request.params, request.constraint)
-        sampler.accept(last_tokens(text_tokens(sequence), request.params.repeat_last_n))
+        count = request.params.repeat_last_n
+        tokens = [token for token in sequence.tokens if token >= 0] if request.images else sequence.tokens
+        sampler.accept(tokens[-count:] if count else [])
         self._by_slot[slot] = RunningAnswer(sequence, sampler, make_answer_text(self._pieces, request), clock)
         self._controller.begin(slot, request.spec, request.adapters, num_prompt=sequence.num_prompt_rows)
         owner = f"{PRIVATE}{request.id}" if request.is_private else request.owner
         for drafter in self._drafters:
             drafter.begin(slot, owner, sequence.num_prompt)
-        self._timing.totals.add_prompt(sequence.num_prompt_rows)
+        self._timing.totals.prompt_tokens += sequence.num_prompt_rows
 
     def start(self, sequence: Sequence) -> list[RequestEvent]:
         """Return Started, and a SpeculationChanged if the answer starts without drafting: clients assume that drafting
         is on.
         """
-        self._timing.totals.add_reused(sequence.num_reused_rows)
+        self._timing.totals.reused_tokens += sequence.num_reused_rows
         constraint = sequence.request.constraint
         unbound = constraint.unbound if constraint is not None else ()
         started = Started(sequence.request.id, sequence.num_prompt_rows, sequence.num_reused_rows, unbound)
-        if self._drafting.read(sequence.slot)[0] == "on":
+        if self._read_drafting(sequence.slot)[0] == "on":
             return [started]
         return [started, self._make_change(sequence.slot)]
 
     def set_spec(self, spec: Spec) -> list[RequestEvent]:
         """Set the spec of requests that set none; return an event for each answer whose drafting it switches."""
-        started = [
-            slot for slot in self._by_slot if not self._scheduler.is_waiting(slot)
-        ]  # others report it when they start
-        before = {slot: self._drafting.read(slot)[0] for slot in started}
+        started = [slot for slot in self._by_slot if not self._scheduler.is_waiting(slot)]  # others report it then
+        before = {slot: self._read_drafting(slot)[0] for slot in started}
         self._controller.set_default_spec(spec)
-        return [self._make_change(slot) for slot, state in before.items() if self._drafting.read(slot)[0] != state]
+        return [self._make_change(slot) for slot, state in before.items() if self._read_drafting(slot)[0] != state]
 
     def _make_change(self, slot: int) -> SpeculationChanged:
-        return SpeculationChanged(self._by_slot[slot].request_id, *self._drafting.read(slot))
+        return SpeculationChanged(self._by_slot[slot].request_id, *self._read_drafting(slot))
 
     def show_changes(self, changes: Several[Change]) -> list[RequestEvent]:
         """Return the events of answers whose drafter fell asleep or woke."""
@@ -131,13 +148,9 @@ class RunningAnswers:
             draft,
             rows,
             sample=answer.sampler.sample,
-            is_end=is_never_end if sequence.request.continues_after_eos else self._vocabulary.is_end,
+            is_end=(lambda token: False) if sequence.request.continues_after_eos else self._vocabulary.is_end,
             limit=sequence.num_left,
         )
-
-    def select_running(self, verdicts: Mapping[int, Verdict]) -> dict[int, Verdict]:
-        """Drop the verdicts of answers that have ended."""
-        return {slot: verdict for slot, verdict in verdicts.items() if slot in self._by_slot}
 
     def extend(self, verdicts: Mapping[int, Verdict]) -> bool:
         """Add the verdicts' tokens to their sequences; return whether an answer ends by a token, limit or error.
@@ -185,17 +198,19 @@ class RunningAnswers:
     def _finish(self, answer: RunningAnswer, reason: str) -> Finished:
         self._release(answer)
         rest = answer.finish_text(is_cut=True)  # empty unless the answer was cancelled
-        timings = answer.clock.timings(answer.num_tokens)
-        state, state_reason = self._drafting.read(answer.sequence.slot)
+        sequence, timings = answer.sequence, answer.clock.timings(answer.num_tokens)
+        # without tokens sampled after a stop string
+        tokens = sequence.tokens[: sequence.num_prompt + answer.num_tokens] if sequence.request.tells_tokens else ()
+        state, state_reason = self._read_drafting(sequence.slot)
         return Finished(
             answer.request_id,
             reason,
             text=rest.text,
             reasoning=rest.reasoning,
             stop=answer.stop,
-            tokens=answer.reported_tokens,
+            tokens=tuple(tokens),
             unread_calls=rest.unread,
-            prompt_tokens=answer.sequence.num_prompt_rows,
+            prompt_tokens=sequence.num_prompt_rows,
             completion_tokens=answer.num_tokens,
             timings=timings,
             speculation=answer.counter.stats(
@@ -214,52 +229,6 @@ class RunningAnswers:
         for answer in self._by_slot.values():
             answer.sampler.close()
         self._by_slot.clear()
-
-
-def text_tokens(sequence: Sequence) -> list[int]:
-    """Return the text tokens of a sequence, without the stand-ins of images."""
-    return [token for token in sequence.tokens if token >= 0] if sequence.request.images else sequence.tokens
-
-
-def last_tokens(tokens: list[int], count: int) -> list[int]:
-    return tokens[-count:] if count else []
-
-
-def is_never_end(token: int) -> bool:
-    return False
-
-
-# ---- drafting state: the drafting state of answers for display: on, asleep or off, with the reason
-SHOWN_FIRST = ("on", "asleep", "off")
-
-
-class SlotDraftingStates:
-    """Reads drafting states from the controller.
-
-    off_reason  why nothing is drafted; None if there are drafters
-    """
-
-    def __init__(self, controller: Controller, off_reason: str | None) -> None:
-        self._controller, self._off_reason = controller, off_reason
-
-    def read(self, slot: int) -> tuple[str, str]:
-        """Return the state of the slot's answer, and the reason for it."""
-        if self._off_reason is not None:
-            return "off", self._off_reason
-        state, reason = self._controller.state(slot)
-        return name_state(state), reason
-
-    def read_all(self, slots: Iterable[int]) -> tuple[str, str]:
-        """Return the combined state of these slots, with its reason: on if drafting is on for any of them.
-
-        Without slots, return the state in which the next answer would start.
-        """
-        if self._off_reason is not None:
-            return "off", self._off_reason
-        states = dict(map(self.read, slots))
-        if not states:
-            return ("on", "") if self._controller.spec.max_draft else ("off", SWITCHED_OFF)
-        return min(states.items(), key=lambda each: SHOWN_FIRST.index(each[0]))
 
 
 def name_state(state: GateState | None) -> str:

@@ -112,28 +112,25 @@ class PaddingRow:
     token: int
 
 
-class Padding:
-    """Finds slots with free cells for padding rows."""
+def choose_padding(
+    plan: StepPlan, drafts: Mapping[int, Draft], context: Context, scheduler: Scheduler, count_rows: CountRows
+) -> list[PaddingRow]:
+    """Return the padding rows of a step; none with prompt rows or in a single slot, where they would save no pass.
 
-    def __init__(self, context: Context, scheduler: Scheduler, num_slots: int) -> None:
-        self._context, self._scheduler, self._num_slots = context, scheduler, num_slots
-
-    def rows(self, plan: StepPlan, drafts: Mapping[int, Draft], count_rows: CountRows) -> list[PaddingRow]:
-        """Return the padding rows of a step; none with prompt rows or in a single slot, where they would save no pass.
-
-        count_rows  how many rows of which slots pay off: Controller.choose_padding_rows
-        """
-        if plan.prefill or self._context.is_unified or self._num_slots == 1:  # one cache is one pass
-            return []
-        decoding = {s.slot: 1 + len(drafts[s.slot]) for s in plan.decode}
-        # padding is removed again, which decoding slots always allow, idle ones only if caches can be cut anywhere
-        slots = range(self._num_slots) if self._scheduler.can_cut else ()
-        idle = [slot for slot in slots if not self._scheduler.is_running(slot)]
-        counts = count_rows(decoding, idle, self._context.undivided)
-        if sum(decoding.values()) + sum(counts.values()) > self._context.n_batch:
-            return []
-        first = {slot: self._scheduler.num_cached(slot) + decoding.get(slot, 0) for slot in counts}
-        n_ctx = self._context.n_ctx
-        if any(first[s] + num > n_ctx or self._scheduler.may_hold_images(s) for s, num in counts.items()):
-            return []  # fewer padding rows would save no pass
-        return [PaddingRow(slot, first[slot], count, token=0) for slot, count in counts.items()]
+    count_rows  how many rows of which slots pay off: Controller.choose_padding_rows
+    """
+    prefixes = scheduler.prefix_cache
+    if plan.prefill or context.is_unified or len(prefixes.slots) == 1:  # one cache is one pass
+        return []
+    decoding = {s.slot: 1 + len(drafts[s.slot]) for s in plan.decode}
+    # padding is removed again, which decoding slots always allow, idle ones only if caches can be cut anywhere
+    slots = range(len(prefixes.slots)) if prefixes.can_cut else ()
+    idle = [slot for slot in slots if not scheduler.is_running(slot)]
+    counts = count_rows(decoding, idle, context.undivided)
+    if sum(decoding.values()) + sum(counts.values()) > context.n_batch:
+        return []
+    first = {slot: prefixes.num_cached(slot) + decoding.get(slot, 0) for slot in counts}
+    n_ctx = context.n_ctx
+    if any(first[s] + num > n_ctx or prefixes.slots[s].has_images for s, num in counts.items()):
+        return []  # fewer padding rows would save no pass
+    return [PaddingRow(slot, first[slot], count, token=0) for slot, count in counts.items()]

@@ -45,29 +45,28 @@ class SlotCaches:
         branches: SequenceIds,
         drafters: Several[Drafter],
         scheduler: Scheduler,
-        num_slots: int,
+        files: ConversationFiles | None,
     ) -> None:
-        self._context, self._branches = context, branches
-        self.files: ConversationFiles | None = None  # conversations on disk
-        self._drafters, self._scheduler, self._num_slots = drafters, scheduler, num_slots
+        self._context, self.branches, self._files = context, branches, files
+        self._drafters, self._scheduler, self._prefixes = drafters, scheduler, scheduler.prefix_cache
         self._reads_refused = any(drafter.traits.reads_refused for drafter in drafters)
         self._saved: dict[tuple[int, int], bytearray] = {}  # states, by the scheduler's checkpoints
-        self._swapped: dict[int, SwappedSlot] = {}  # by the scheduler's keys
-        self._pending: PendingCopy | None = None
+        self.swapped: dict[int, SwappedSlot] = {}  # by the scheduler's keys
+        self.pending: PendingCopy | None = None
 
     def assign(self, assignment: SlotAssignment) -> None:
         """Prepare the slot and the drafters to hold exactly the prefix that the sequence reuses."""
         slot, source = assignment.sequence.slot, assignment.source
-        swapped = None if assignment.swapped_in is None else self._swapped[assignment.swapped_in]
+        swapped = None if assignment.swapped_in is None else self.swapped[assignment.swapped_in]
         if assignment.swapped_out is not None:  # may evict other conversations from RAM
             self._swap_out(slot, assignment.swapped_out)
-        if self._pending is not None and self._pending.slot == slot:
-            self._pending = None
+        if self.pending is not None and self.pending.slot == slot:
+            self.pending = None
         self._forget_swapped()
         if swapped is not None:
             self._swap_in(assignment, swapped)
         elif source is not None:
-            self._branches.copy_slot(source, slot, assignment.sequence.num_reused)
+            self.branches.copy_slot(source, slot, assignment.sequence.num_reused)
             for drafter in self._drafters:
                 drafter.copy_slot(source, slot, assignment.num_unchanged)
         elif assignment.is_cut:
@@ -82,25 +81,25 @@ class SlotCaches:
         slot = self._scheduler.slot_to_copy()
         if slot is None:
             return False
-        if self._pending is None or self._pending.slot != slot:
-            self._pending = self._begin_copy(slot)
-        if self._pending is None:
+        if self.pending is None or self.pending.slot != slot:
+            self.pending = self._begin_copy(slot)
+        if self.pending is None:
             self._scheduler.stop_copying()
             return False
-        if self._pending.is_prepared:
-            key = self._scheduler.put_copy(slot)
+        if self.pending.is_prepared:
+            key = self._prefixes.put_copy(slot)
             self._swap_out(slot, key)
-            if key not in self._scheduler.swap:
+            if key not in self._prefixes.swap:
                 self._scheduler.stop_copying()
         else:
-            self._pending.prepare()
+            self.pending.prepare()
         return True
 
     def _begin_copy(self, slot: int) -> PendingCopy | None:
         """Return memory for the slot's conversation; None if all of it is in use."""
         states = [state for (owner, _), state in self._saved.items() if owner == slot]
         num_bytes = self._swapped_bytes(slot) + sum(map(len, states))
-        if not self._scheduler.swap.has_room(num_bytes, evicts=self.files is not None):
+        if not self._prefixes.swap.has_room(num_bytes, evicts=self._files is not None):
             return None
         try:
             return PendingCopy.allocate(slot, self._context.swapped_bytes(slot))
@@ -109,24 +108,24 @@ class SlotCaches:
 
     def _swap_out(self, slot: int, key: int) -> None:
         """Copy the slot's conversation to RAM. Without memory for it, drop it: its prompt is then prefilled again."""
-        pending, self._pending = self._pending, None  # the room reserved for another slot's copy is used here
+        pending, self.pending = self.pending, None  # the room reserved for another slot's copy is used here
         buffer = pending.buffer if pending is not None and pending.slot == slot else None
-        swap = self._scheduler.swap
+        swap = self._prefixes.swap
         try:
             if swap.make_room(key, self._swapped_bytes(slot)):
                 self._forget_swapped()  # free evicted copies before allocating this one
                 drafters = [drafter.swap_out(slot) for drafter in self._drafters]
                 cells, states = self._context.swap_out(slot, buffer), self._copy_states(slot, swap[key])
                 if swap.make_room(key, swap[key].num_bytes + sum(map(len, states.values()))):
-                    self._swapped[key] = SwappedSlot(cells, states, drafters)
+                    self.swapped[key] = SwappedSlot(cells, states, drafters)
                     self._store(swap[key], cells, states)
         except ResourceError:
             swap.forget(key)
         self._forget_swapped()
 
     def _store(self, conversation: SwappedText, cells: Bytes, states: dict[int, bytearray]) -> None:
-        if self.files is not None and not conversation.is_private and self.files.wants(conversation):
-            self.files.write_later(conversation, cells, states)
+        if self._files is not None and not conversation.is_private and self._files.wants(conversation):
+            self._files.write_later(conversation, cells, states)
 
     def take_read(self) -> None:
         """Keep in RAM the texts that executors have read from disk. Call it after requests were read and before they
@@ -134,12 +133,12 @@ class SlotCaches:
 
         Drafters start over after such a text, so it counts as seen by them.
         """
-        swap = self._scheduler.swap
-        for text, cells, states, owner, adapters in () if self.files is None else self.files.take_read():
+        swap = self._prefixes.swap
+        for text, cells, states, owner, adapters in () if self._files is None else self._files.take_read():
             tokens = list(text.tokens)
             key = swap.put(SwappedText(tokens, is_seen=True, places=text.places, owner=owner, adapters=adapters))
             if swap.make_room(key, len(cells) + sum(map(len, states.values()))):
-                self._swapped[key] = SwappedSlot(cells, states, [None] * len(self._drafters))
+                self.swapped[key] = SwappedSlot(cells, states, [None] * len(self._drafters))
         self._forget_swapped()
 
     def _swapped_bytes(self, slot: int) -> int:
@@ -152,11 +151,11 @@ class SlotCaches:
         With a sliding window, cut and save now, last position first: the cells after it are no longer needed.
         """
         positions = sorted(conversation.places or (), reverse=True)
-        if not self._scheduler.can_cut:
+        if not self._prefixes.can_cut:
             return {position: self._saved[slot, position] for position in positions}
         states = {}
         for position in positions:
-            self._branches.cut(slot, position)
+            self.branches.cut(slot, position)
             states[position] = self._context.save(slot)
         return states
 
@@ -164,7 +163,7 @@ class SlotCaches:
         """Restore the slot from RAM; if that fails, restart the sequence so that its prompt is prefilled again."""
         sequence, slot = assignment.sequence, assignment.sequence.slot
         tokens = sequence.tokens[: assignment.num_unchanged]
-        self._branches.cut(slot, 0)
+        self.branches.cut(slot, 0)
         try:
             self._context.swap_in(slot, swapped.cells)
             for drafter, state in zip(self._drafters, swapped.drafters, strict=True):
@@ -188,21 +187,21 @@ class SlotCaches:
         if state is not None:
             self._context.restore(slot, state)
         self._drop_states()
-        self._branches.cut(slot, position)
+        self.branches.cut(slot, position)
         for drafter in self._drafters:
             drafter.rollback(slot, assignment.num_unchanged)
 
     def _forget_swapped(self) -> None:
-        host_swap = self._scheduler.swap
-        self._swapped = {key: swapped for key, swapped in self._swapped.items() if key in host_swap}
+        host_swap = self._prefixes.swap
+        self.swapped = {key: swapped for key, swapped in self.swapped.items() if key in host_swap}
 
     def _drop_states(self) -> None:
-        checkpoints = self._scheduler.checkpoints
+        checkpoints = self._prefixes.checkpoints
         self._saved = {key: state for key, state in self._saved.items() if key in checkpoints}
 
     def _save(self, slot: int, position: int) -> None:
         """Save the state at the end of the prompt rows that were just decoded."""
-        self._scheduler.checkpoints.use(slot, position)
+        self._prefixes.checkpoints.use(slot, position)
         self._drop_states()  # free dropped states before allocating this one
         self._saved[slot, position] = self._context.save(slot)
 
@@ -232,7 +231,7 @@ class SlotCaches:
         """Decode an image of the prompt into the slot. Raises ResourceError."""
         self._context.use_adapters(sequence.request.adapters)
         self._context.decode_image(sequence.slot, image.first, image.rows)
-        if self._scheduler.checkpoints.position_to_save(sequence) == image.end:
+        if self._prefixes.checkpoints.position_to_save(sequence) == image.end:
             self._save(sequence.slot, image.end)
         tokens = sequence.tokens[image.first : image.end]
         self._scheduler.commit(sequence, tokens)
@@ -250,7 +249,7 @@ class SlotCaches:
         slot, first = sequence.slot, len(sequence.tokens) - 1
         tokens = [sequence.tokens[-1], *(draft.tokens[node] for node in verdict.path)]
         rows = [decoded.rows[slot][node + 1] for node in (-1, *verdict.path)]
-        self._branches.keep(slot, draft, verdict.path, first)
+        self.branches.keep(slot, draft, verdict.path, first)
         self._scheduler.commit(sequence, tokens)
         refused = self._read_refused(draft, verdict, decoded.rows[slot]) if self._reads_refused else ()
         return Committed(slot, first, tokens, decoded.features(rows), refused)
@@ -266,22 +265,22 @@ class SlotCaches:
 
     def forget(self, slot: int) -> None:
         """Empty the slot after a failed decode: its contents are unknown."""
-        self._branches.cut(slot, 0)
+        self.branches.cut(slot, 0)
         for drafter in self._drafters:
             drafter.rollback(slot, 0)
-        self._scheduler.forget(slot)
+        self._prefixes.forget(slot)
         self._drop_states()
 
     def find_miscounted(self) -> list[int]:
         """Return the slots whose cells, or a branch's, disagree with the scheduler's count. Call it between steps."""
-        return [slot for slot in range(self._num_slots) if self._is_miscounted(slot)]
+        return [slot.index for slot in self._prefixes.slots if self._is_miscounted(slot.index)]
 
     def _is_miscounted(self, slot: int) -> bool:
-        num_cached = self._scheduler.num_cached(slot)
-        if self._scheduler.ends_with_image(slot):  # all cells of an image may have its first position
+        tokens = self._prefixes.slots[slot].tokens
+        if tokens and tokens[-1] < 0:  # all cells of an image may have its first position
             return False
-        return self._context.last_position(slot) + 1 != num_cached or bool(
-            self._branches.find_miscounted(slot, num_cached)
+        return self._context.last_position(slot) + 1 != len(tokens) or bool(
+            self.branches.find_miscounted(slot, len(tokens))
         )
 
 

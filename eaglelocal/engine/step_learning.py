@@ -63,7 +63,10 @@ class StepLearning:
         self._lookups = {drafter.traits.name: drafter for drafter in drafters if isinstance(drafter, Lookup)}
         self._controller, self._is_unified = controller, context.is_unified
         self._estimate = StepEstimate(
-            controller.costs, scheduler.num_cached, is_unified=context.is_unified, undivided=context.undivided
+            controller.costs,
+            scheduler.prefix_cache.num_cached,
+            is_unified=context.is_unified,
+            undivided=context.undivided,
         )
 
     @property

@@ -38,23 +38,6 @@ class EngineTotals:
     plain_s: float = 0.0  # sum over answers: estimated seconds without drafted rows
     answer_s: float = 0.0  # sum over answers: seconds they took
 
-    def add_prompt(self, num_rows: int) -> None:
-        self.prompt_tokens += num_rows
-
-    def add_reused(self, num_rows: int) -> None:
-        self.reused_tokens += num_rows
-
-    def add_step(self, *, host_s: float, draft_s: float, verify_s: float) -> None:
-        self.steps += 1
-        self.host_s += host_s
-        self.draft_s += draft_s
-        self.verify_s += verify_s
-
-    def add_tokens(self, num_tokens: int, *, plain_s: float, answer_s: float) -> None:
-        self.generated_tokens += num_tokens
-        self.plain_s += plain_s
-        self.answer_s += answer_s
-
     @property
     def speedup(self) -> float | None:
         """The gain over plain decoding of all answers together; None if nothing was measured."""

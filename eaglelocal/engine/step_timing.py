@@ -68,7 +68,10 @@ class StepTiming:
         total_s = ended_at - started_at
         host_s = total_s - native_s
         draft_s = drafted_at - began_at + encode_s + ended_at - sampled_at
-        self.totals.add_step(host_s=host_s, draft_s=draft_s, verify_s=verify_s)
+        self.totals.steps += 1
+        self.totals.host_s += host_s
+        self.totals.draft_s += draft_s
+        self.totals.verify_s += verify_s
         return StepTimes(
             total_s=total_s,
             draft_s=draft_s,
@@ -104,8 +107,10 @@ class StepTiming:
         for counter in (answer.counter, self.counter):
             counter.add(num_drafted, num_accepted, num_tokens)
         answer_s = answer.clock.charge(times, num_tokens)
-        plain_s = 0.0 if answer_s is None else num_tokens * times.plain_s
-        self.totals.add_tokens(num_tokens, plain_s=plain_s, answer_s=answer_s or 0.0)
+        self.totals.generated_tokens += num_tokens
+        if answer_s is not None:
+            self.totals.plain_s += num_tokens * times.plain_s
+            self.totals.answer_s += answer_s
 
 
 def read_high_water_mark() -> int | None:

@@ -16,7 +16,7 @@ from eaglelocal.backend.model import LlamaModel
 from eaglelocal.core.events import EngineInfo, LoadProgress, Report
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
-from eaglelocal.engine.embedding_engine import EmbeddingEngine, EmbeddingOutput
+from eaglelocal.engine.embedding_engine import EmbeddingEngine
 from eaglelocal.engine.input_queue import start_executors
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.architectures import read_task
@@ -96,9 +96,15 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
         elif task is ModelTask.RANK:
             pairs = frame_pairs(model.vocabulary, model.vocabulary.pair_frame)
         close = opened.pop_all().close
-        output = EmbeddingOutput(pairs=pairs, gives_probabilities=info.architecture in SOFTMAX)
-        executors = start_executors(num_low=1, report=report)
-        return EmbeddingEngine(context, model.vocabulary, engine_info, close, output=output, input_executors=executors)
+        return EmbeddingEngine(
+            context,
+            model.vocabulary,
+            engine_info,
+            close,
+            pairs=pairs,
+            gives_probabilities=info.architecture in SOFTMAX,
+            input_executors=start_executors(num_low=1, report=report),
+        )
 
 
 def check_pooling(header: Header, info: ModelInfo) -> None:

@@ -118,12 +118,10 @@ def build(plan: Plan, report: Report) -> Engine:
             controller=controller,
             scheduler=scheduler,
             info=dataclasses.replace(description, load_s=load_s),
-            input_executors=start_executors(report=report),
+            input_executors=start_executors(report=report, files=files),
             close=opened.pop_all().close,
         )
-        engine.idle_work.begin(idle_work)
-        if files is not None:
-            engine.keep_conversations(files)
+        engine.idle_work = idle_work
         return engine
 
 

@@ -101,7 +101,8 @@ class HostSwap:
 
     def is_worth_keeping(self, text: SwappedText, num_common: int, *, is_other: bool) -> bool:
         """Return whether to copy a slot's old text: the slot leaves that conversation, and RAM has no copy of it."""
-        return self.is_left(text.tokens, num_common, is_other=is_other) and not self._has(text)
+        is_left = self.is_left(text.tokens, num_common, is_other=is_other)
+        return is_left and not any(one.continues(text) for one in self._texts.values())
 
     def is_left(self, tokens: Sequence[int], num_common: int, *, is_other: bool) -> bool:
         """Return whether a slot's next text is another conversation, and the old one is long enough to keep.
@@ -115,10 +116,6 @@ class HostSwap:
         is_other = is_other or 2 * num_common < len(tokens)
         is_worth_it = self.max_bytes > 0 and len(tokens) - num_common >= self.min_rows
         return is_worth_it and is_other and min(tokens) >= 0
-
-    def _has(self, text: SwappedText) -> bool:
-        """Return whether this text, or a continuation of it, is kept."""
-        return any(one.continues(text) for one in self._texts.values())
 
     def put(self, conversation: SwappedText) -> int:
         """Keep a conversation that is being swapped out, and return its key. Drop the texts that it continues."""
@@ -253,14 +250,14 @@ class StoredTexts:
     def add(self, text: StoredText) -> list[str]:
         """Add a text. Return the names of the texts that it continues, which are dropped."""
         with self._lock:
-            continued = [one for one in self._texts if one.is_like(text) and is_prefix(one.tokens, text.tokens)]
+            continued = [
+                one
+                for one in self._texts
+                if one.is_like(text) and common_prefix(one.tokens, text.tokens) == len(one.tokens)
+            ]
             self._texts = [one for one in self._texts if one not in continued] + [text]
         return [one.name for one in continued if one.name != text.name]
 
     def drop(self, name: str) -> None:
         with self._lock:
             self._texts = [one for one in self._texts if one.name != name]
-
-
-def is_prefix(a: Sequence[int], b: Sequence[int]) -> bool:
-    return common_prefix(a, b) == len(a)

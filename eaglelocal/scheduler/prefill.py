@@ -36,12 +36,7 @@ class PrefillPace:
     prompt_factor: float = 1.0
 
 
-def cost_nothing(rows: Mapping[int, int]) -> float:
-    """Return 0.0, the cost of any decode before anything is known."""
-    return 0.0
-
-
-UNKNOWN = PrefillPace(cost_nothing, {})
+UNKNOWN = PrefillPace(lambda rows: 0.0, {})
 
 
 def allot_prompt_rows(

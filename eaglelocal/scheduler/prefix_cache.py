@@ -265,6 +265,10 @@ class PrefixCache:
         slot.is_seen = True
         sequence.advance(len(tokens))
 
+    def num_cached(self, index: int) -> int:
+        """Return the number of positions in the slot's cache, whether it runs or not."""
+        return len(self.slots[index].tokens)
+
     def forget(self, index: int) -> None:
         """Forget the slot's cache: its contents are unknown after a failed decode."""
         slot = self.slots[index]

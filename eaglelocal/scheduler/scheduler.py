@@ -18,10 +18,9 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Request
 from eaglelocal.core.sequence import Sequence
 from eaglelocal.errors import ResourceError
-from eaglelocal.scheduler.host_swap import HostSwap
 from eaglelocal.scheduler.prefill import MIN_PROMPT_ROWS, UNKNOWN, PrefillPace, allot_prompt_rows
 from eaglelocal.scheduler.prefix_cache import PrefixCache
-from eaglelocal.scheduler.slot import Checkpoints, PrefixSource, SlotAssignment
+from eaglelocal.scheduler.slot import PrefixSource, SlotAssignment
 
 TURN_S = 0.02  # of a mix of adapters: a change makes llama.cpp plan its graphs again, which takes some milliseconds
 PREFILL_SHARE = 4  # in a small batch drafts leave one row in this many to prompts
@@ -83,22 +82,10 @@ class Scheduler:
         self._queue = FairQueue()
         self._running: dict[int, Sequence] = {}  # by slot, in the order of admission
         self._sources: dict[int, PrefixSource] = {}  # what sequences wait for, by slot
-        self._prefix_cache = prefix_cache
+        self.prefix_cache = prefix_cache
         self._n_ctx, self._n_batch, self._most_drafted = n_ctx, n_batch, most_drafted
         self._last_mix, self._turn_s = NO_ADAPTERS, 0.0  # the mix whose turn it is, and for how long
         self._may_copy = False  # an idle slot may hold a conversation to copy to RAM
-
-    @property
-    def can_cut(self) -> bool:
-        return self._prefix_cache.can_cut
-
-    @property
-    def checkpoints(self) -> Checkpoints:
-        return self._prefix_cache.checkpoints
-
-    @property
-    def swap(self) -> HostSwap:
-        return self._prefix_cache.swap
 
     @property
     def num_waiting(self) -> int:
@@ -122,12 +109,12 @@ class Scheduler:
     # ---- slots
     def admit(self) -> Iterator[SlotAssignment]:
         """Give waiting requests the free slots that suit them best; later ones may reuse what earlier ones prefill."""
-        while self._queue and len(self._running) < len(self._prefix_cache.slots):
+        while self._queue and len(self._running) < len(self.prefix_cache.slots):
             yield self._admit(self._queue.pop())
 
     def _admit(self, request: Request) -> SlotAssignment:
-        sequence = Sequence(request, self._prefix_cache.best_slot(request, self._free), self._n_ctx)
-        assignment, source = self._prefix_cache.admit(sequence, self._older_readers(sequence))
+        sequence = Sequence(request, self.prefix_cache.best_slot(request, self._free), self._n_ctx)
+        assignment, source = self.prefix_cache.admit(sequence, self._older_readers(sequence))
         self._running[sequence.slot] = sequence
         self._may_copy = True
         if source is not None:
@@ -137,7 +124,7 @@ class Scheduler:
 
     @property
     def _free(self) -> list[int]:
-        return [slot for slot in range(len(self._prefix_cache.slots)) if not self.is_running(slot)]
+        return [slot for slot in range(len(self.prefix_cache.slots)) if not self.is_running(slot)]
 
     def is_running(self, slot: int) -> bool:
         return slot in self._running
@@ -146,21 +133,13 @@ class Scheduler:
         """Return the idle slot whose conversation to copy to RAM now (see PrefixCache); None while a prompt waits."""
         if not self._may_copy or self._queue or any(s.is_prefilling for s in self._running.values()):
             return None
-        slot = self._prefix_cache.slot_to_copy(self._free)
+        slot = self.prefix_cache.slot_to_copy(self._free)
         self._may_copy = slot is not None
         return slot
-
-    def put_copy(self, slot: int) -> int:
-        """Note that the slot's conversation is being copied to RAM, and return its key."""
-        return self._prefix_cache.put_copy(slot)
 
     def stop_copying(self) -> None:
         """Make `slot_to_copy` return None until an answer starts or ends."""
         self._may_copy = False
-
-    def num_held(self, request: Request) -> int:
-        """Return how many prompt tokens slots and RAM would save. May be called from any thread."""
-        return self._prefix_cache.num_held(request)
 
     def resume(self) -> list[SlotAssignment]:
         """Return the assignments of slots that stopped waiting: their prefix is cached, or its reader has ended.
@@ -175,7 +154,7 @@ class Scheduler:
             sequence = self._running[slot]
             num_own_rows = sequence.num_reused_rows
             own = SlotAssignment(sequence, is_cut=False, num_unchanged=0)
-            assignment, new_source = self._prefix_cache.reuse(own, self._older_readers(sequence))
+            assignment, new_source = self.prefix_cache.reuse(own, self._older_readers(sequence))
             if new_source is not None:
                 self._sources[slot] = new_source
                 continue
@@ -221,7 +200,8 @@ class Scheduler:
 
     def _next_group(self) -> list[Sequence]:
         """Return the sequences that can have rows in the next step: all with the adapters whose turn it is."""
-        ready = [s for s in self._running.values() if not s.is_prefilling or self._can_prefill(s)]
+        running = self._running.values()
+        ready = [s for s in running if not s.is_prefilling or (s.num_readable > 0 and s.slot not in self._sources)]
         mixes = list(dict.fromkeys(s.request.adapters for s in ready))  # in the order of admission: each once a round
         if not mixes:
             return []
@@ -232,23 +212,16 @@ class Scheduler:
 
     def _end_turn(self, plan: StepPlan, pace: PrefillPace) -> None:
         """Shorten the turn by the step's predicted seconds; a step of unknown cost ends it."""
-        if not self._is_mixed:
+        if len({s.request.adapters for s in self._running.values()}) <= 1:
             self._turn_s = 0.0
             return
         rows = {s.slot: 1 + min(pace.drafted.get(s.slot, 0), plan.max_draft) for s in plan.decode}
         self._turn_s -= pace.seconds(rows | {chunk.slot: chunk.count for chunk in plan.prefill}) or TURN_S
 
-    @property
-    def _is_mixed(self) -> bool:
-        return len({s.request.adapters for s in self._running.values()}) > 1
-
-    def _can_prefill(self, sequence: Sequence) -> bool:
-        return sequence.slot not in self._sources and sequence.num_readable > 0
-
     def _next_chunk(self, sequence: Sequence, count: int) -> Chunk:
         """Return the next rows of a prompt, up to the position at which the state is to be saved."""
         first = sequence.num_cached
-        position = self.checkpoints.position_to_save(sequence)
+        position = self.prefix_cache.checkpoints.position_to_save(sequence)
         if position is None or not first < position <= first + count:
             return Chunk(sequence, first, count)
         return Chunk(sequence, first, position - first, is_saved=True)
@@ -260,10 +233,6 @@ class Scheduler:
             if image is not None and not sequence.num_readable and sequence.slot not in self._sources:
                 return sequence, image
         return None
-
-    def may_hold_images(self, slot: int) -> bool:
-        """Return whether the slot's cache may have fewer positions than cells."""
-        return self._prefix_cache.slots[slot].has_images
 
     def _max_draft_rows(self, num_decoding: int, *, is_shared: bool) -> int:
         """Return how many drafted rows the batch has room for after each root; `is_shared`: beside prompts."""
@@ -281,15 +250,7 @@ class Scheduler:
         """
         if not sequence.is_prefilling and self._running.get(sequence.slot) is sequence:
             self._queue.charge(sequence.request.owner, len(tokens))
-        self._prefix_cache.append(sequence, tokens)
-
-    def ends_with_image(self, slot: int) -> bool:
-        tokens = self._prefix_cache.slots[slot].tokens
-        return bool(tokens) and tokens[-1] < 0
-
-    def num_cached(self, slot: int) -> int:
-        """Return the number of positions in the slot's cache, whether it runs or not."""
-        return len(self._prefix_cache.slots[slot].tokens)
+        self.prefix_cache.append(sequence, tokens)
 
     def release(self, sequence: Sequence) -> None:
         """Free the sequence's slot; its cache stays for reuse."""
@@ -302,11 +263,7 @@ class Scheduler:
         """Let the sequence prefill its whole prompt, because the cells that it was to reuse could not be restored."""
         self._queue.charge(sequence.request.owner, sequence.num_reused_rows)
         sequence.start_from(0)
-        self.forget(sequence.slot)
-
-    def forget(self, slot: int) -> None:
-        """Forget the slot's cache: its contents are unknown after a failed decode."""
-        self._prefix_cache.forget(slot)
+        self.prefix_cache.forget(sequence.slot)
 
 
 def check_batch(num_slots: int, n_batch: int) -> None:

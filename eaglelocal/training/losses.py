@@ -38,14 +38,6 @@ def overlap(draft: Tensor, target: Tensor) -> Tensor:
     return torch.minimum(F.softmax(draft.float(), -1), F.softmax(target.float(), -1)).sum(-1)
 
 
-def tv_loss(draft: Tensor, target: Tensor) -> Tensor:
-    return 1 - overlap(draft, target)
-
-
-def nla_loss(draft: Tensor, target: Tensor) -> Tensor:
-    return -(overlap(draft, target) + LEAST_OVERLAP).log()
-
-
 def lk_loss(draft: Tensor, target: Tensor) -> Tensor:
     log_draft, log_target = F.log_softmax(draft.float(), -1), F.log_softmax(target.float(), -1)
     kl = F.kl_div(log_draft, log_target, reduction="none", log_target=True).sum(-1)
@@ -55,7 +47,11 @@ def lk_loss(draft: Tensor, target: Tensor) -> Tensor:
 
 
 OVERLAP_LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {"lk": lk_loss, "tv": tv_loss, "nla": nla_loss}
+    {
+        "lk": lk_loss,
+        "tv": lambda draft, target: 1 - overlap(draft, target),
+        "nla": lambda draft, target: -(overlap(draft, target) + LEAST_OVERLAP).log(),
+    }
 )
 LOSSES = (SOFT, *OVERLAP_LOSSES)
 

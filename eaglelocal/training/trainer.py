@@ -140,7 +140,9 @@ def split_step(conversations: Sequence[TrainingConversation], width: int) -> Ite
 
 
 def _train(training: HeadTraining) -> TrainedHead:
-    training = choose_mask(fit_to_context(training))
+    training = fit_to_context(training)
+    if training.source.is_parallel and not training.source.begins_alike:  # the mask comes from the head's own texts
+        training = replace(training, source=replace(training.source, mask=select_mask(_count_tokens(training))))
     torch.set_num_threads(training.plan.threads or count_usable_threads())
     torch.manual_seed(training.seed)
     vocabulary = choose_vocabulary(training.source, _select_new_tokens(training))
@@ -206,14 +208,6 @@ def fit_to_context(training: HeadTraining) -> HeadTraining:
         hint = suggest_ctx(needed, answer_tokens=0)
         raise UsageError(f"no answer starts within {training.plan.n_ctx} tokens", hint=hint)
     return replace(training, train_set=train_set, held_out=held_out)
-
-
-def choose_mask(training: HeadTraining) -> HeadTraining:
-    """Choose the mask token of a new P-EAGLE head from the texts that it learns from."""
-    source = training.source
-    if not source.is_parallel or source.begins_alike:
-        return training
-    return replace(training, source=replace(source, mask=select_mask(_count_tokens(training))))
 
 
 def format_acceptance(accepted: Accepted) -> str:

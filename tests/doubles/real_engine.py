@@ -19,6 +19,7 @@ from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.step_learning import StepEstimate
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.policy.controller import Controller
 
 from .random_models import TargetShape
 
@@ -37,9 +38,14 @@ def real_engine(target: Path, kind: str = "none", draft: Path | None = None, **c
     fields |= {"draft_kind": kind, "draft": draft, "draft_label": kind} | changes
     engine = build(Plan(target=target, target_label=target.stem, **fields), lambda _: None)  # type: ignore[arg-type]
     engine._learning._estimate = StepEstimate(
-        StepCosts(), engine._scheduler.num_cached, is_unified=engine._context.is_unified
+        StepCosts(), engine.scheduler.prefix_cache.num_cached, is_unified=engine.context.is_unified
     )
     return engine
+
+
+def use_controller(engine: Engine, controller: Controller) -> None:
+    """Let another controller decide from now on. Call it before the first request."""
+    engine.controller = engine._answers._controller = engine._learning._controller = controller
 
 
 def ask(name: str, prompt: Sequence[int], **params: object) -> ChatRequest:
@@ -52,7 +58,7 @@ def read(context: LlamaContext, slot: int, first: int, tokens: list[int]) -> Flo
     n = len(tokens)
     rows = Batch(tokens, list(range(first, first + n)), [(slot,)] * n, [False] * (n - 1) + [True])
     context.decode(rows)
-    return context._logits(n - 1).copy()
+    return context.logits(n - 1).copy()
 
 
 class RawLogits:

@@ -34,9 +34,9 @@ def ask_questions(engine: Engine, *, per_kind: int = 1, **params: object) -> lis
 
 def render(engine: Engine, messages: tuple[Message, ...]) -> tuple[int, ...]:
     """Return the prompt of a conversation in token ids."""
-    return engine._input_processor.make_prompt(ChatRequest(id="prompt", messages=messages)).tokens
+    return engine.input_processor.make_prompt(ChatRequest(id="prompt", messages=messages)).tokens
 
 
 def read_text(engine: Engine, text: str) -> tuple[int, ...]:
     """Return the tokens of a text for a base model to go on with."""
-    return tuple(engine._vocabulary.tokenize(text, add_special=True, parse_special=False))
+    return tuple(engine.input_processor.vocabulary.tokenize(text, add_special=True, parse_special=False))

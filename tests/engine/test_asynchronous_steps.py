@@ -79,7 +79,7 @@ class Setup:
         )
         if issubclass(context_kind, RecurrentContext):
             harness.scheduler._most_drafted = NUM_SNAPSHOTS
-            prefix_cache = harness.scheduler._prefix_cache
+            prefix_cache = harness.scheduler.prefix_cache
             prefix_cache.can_cut, prefix_cache.checkpoints = False, Checkpoints(4, min_gain_rows=3)
         harness.context.refused = set(self.refused)
         return harness

@@ -101,7 +101,7 @@ def test_a_form_that_cannot_be_is_refused_before_a_slot_is_taken() -> None:
 
 
 def test_an_engine_without_forms_refuses_them() -> None:
-    intake = InputProcessor(harness_of("none").engine._vocabulary, 128)
+    intake = InputProcessor(harness_of("none").engine.input_processor.vocabulary, 128)
     with pytest.raises(Exception, match="cannot constrain"):
         intake.read(bound())
 

@@ -107,12 +107,12 @@ def logits(path: Path, placement: Placement) -> Floats:
     context = LlamaContext(model, ContextParams(n_ctx=256, n_batch=64, kv_type="f32", flash_attn="off"))
     rows = list(range(len(TOKENS)))
     context.decode(Batch(TOKENS, rows, [(0,)] * len(rows), [True] * len(rows)))
-    together = [context._logits(row).copy() for row in rows]
+    together = [context.logits(row).copy() for row in rows]
     context.remove(0, 0)
     alone = []
     for position, token in enumerate(TOKENS):
         context.decode(Batch([token], [position], [(0,)], [True]))
-        alone.append(context._logits(0).copy())
+        alone.append(context.logits(0).copy())
     context.close()
     model.close()
     return np.array([*together, *alone])

@@ -45,7 +45,7 @@ def ask_held_out(engine: Engine) -> list[ChatRequest]:
     requests = []
     for kind in KINDS:
         prompt = render_prompt(next(tasks_of(kind, 7, "held_out")))
-        tokens = tuple(engine._vocabulary.tokenize(prompt, add_special=False, parse_special=True))
+        tokens = tuple(engine.input_processor.vocabulary.tokenize(prompt, add_special=False, parse_special=True))
         requests.append(ChatRequest(id=kind, tokens=tokens, params=SamplingParams(temperature=0.0, max_tokens=48)))
     return requests
 

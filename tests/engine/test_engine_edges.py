@@ -67,7 +67,7 @@ def test_a_prompt_gets_rows_while_every_other_slot_decodes() -> None:
 
 def test_a_long_prompt_next_to_an_answer_is_read_at_the_answers_pace() -> None:
     harness = EngineHarness(TABLE, NoDrafter(), num_draft_tokens=0, num_slots=2, n_batch=64)
-    harness.engine._controller.costs.calibrate({rows: [0.98 + 0.02 * rows] * 3 for rows in (1, 2, 4, 8, 16, 32)})
+    harness.engine.controller.costs.calibrate({rows: [0.98 + 0.02 * rows] * 3 for rows in (1, 2, 4, 8, 16, 32)})
     for name, length in (("answer", 3), ("long", 90)):
         harness.engine.submit(ask(name, prompt_of(length, length)))
         harness.engine.step()

@@ -104,8 +104,8 @@ def test_nor_is_what_stands_next_to_an_image(tmp_path: Path) -> None:
     engine = real_engine(target, projector=projector, n_ctx=1024)
     text = f"<|start|>{QUESTION}<|call|>"
     asked = ChatRequest(id="a", messages=(Message("user", text, images=(Image(picture((255, 0, 0)), 9),)),))
-    tokens = engine._input_processor.make_prompt(asked).tokens
-    vocabulary = engine._vocabulary
+    tokens = engine.input_processor.make_prompt(asked).tokens
+    vocabulary = engine.input_processor.vocabulary
     markers = [vocabulary.tokenize(name, add_special=False, parse_special=True) for name in ("<|start|>", "<|call|>")]
     assert min(tokens) < 0 and not [marker for marker in markers if marker[0] in tokens]
     assert text in b"".join(vocabulary.piece(token) for token in tokens if token >= 0).decode()

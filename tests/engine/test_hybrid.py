@@ -103,7 +103,7 @@ def test_a_draft_model_with_states_is_refused(target: Path) -> None:
 def test_an_idle_slot_between_two_that_answer_gets_no_rows(target: Path) -> None:
     """Padding rows would save a pass, but could not be removed again."""
     engine = real_engine(target, num_slots=3)
-    engine._controller.costs.calibrate({rows: [1.0 + rows / 100] for rows in range(1, 9)})
+    engine.controller.costs.calibrate({rows: [1.0 + rows / 100] for rows in range(1, 9)})
     requests = [ask(name, (*PROMPT, place), max_tokens=count) for place, (name, count) in enumerate(LENGTHS.items())]
     result = drive(engine, requests)
     assert {name: (each.failed, len(each.tokens)) for name, each in result.items()} == {
@@ -134,8 +134,8 @@ def drafting(target: Path, requests: Sequence[ChatRequest], plain: dict[str, lis
     engine = real_engine(target, "ngram", num_slots=len(requests), **changes)
     texts = {slot: [*request.tokens, *plain[request.id]] for slot, request in enumerate(requests)}
     knowing = Knowing(texts, seed=len(texts))
-    engine._drafters[0].draft = knowing.draft  # type: ignore[method-assign]
-    engine._drafters[0].may_match = lambda root, length: True  # type: ignore[attr-defined]
+    engine.drafters[0].draft = knowing.draft  # type: ignore[method-assign]
+    engine.drafters[0].may_match = lambda root, length: True  # type: ignore[attr-defined]
     return engine
 
 
@@ -163,7 +163,7 @@ def test_drafted_texts_are_the_plain_ones(living: Path, num_slots: int, spec: Sp
     stats = engine.snapshot().speculation
     if spec is not AUTO:  # which drafts nothing if a busy machine makes it expensive
         assert 0 < stats.accepted_tokens < stats.draft_tokens
-    assert engine._context.num_branches == 0
+    assert engine.context.num_branches == 0
     engine.close()
 
 
@@ -192,7 +192,7 @@ def test_no_more_is_drafted_than_there_are_states_to_go_back_to(living: Path) ->
     assert texts_of(engine, [request]) == plain
     assert "at most 2 tokens are drafted: each needs a copy of this model's state" in engine.info.notes
     assert engine.info.max_draft == 2
-    assert engine._controller.state(0)[1] == "2 tokens"
+    assert engine.controller.state(0)[1] == "2 tokens"
     assert len(engine.snapshot().speculation.accepted_per_position) == 2
     engine.close()
 
@@ -239,7 +239,7 @@ def test_a_draft_is_taken_back_whoever_came_first(living: Path, order: tuple[int
     prompt = [5, 6, 7, 8, 9, 10]
     alone = context_of(living)
     decode(alone, s0=(0, [*prompt, 20, 21, 50]))
-    expected = alone._logits(8).copy()
+    expected = alone.logits(8).copy()
     alone.close()
     context = context_of(living)
     for number in order:
@@ -251,7 +251,7 @@ def test_a_draft_is_taken_back_whoever_came_first(living: Path, order: tuple[int
     assert (context.last_position(0), context.last_position(1), context.last_position(2)) == (7, 1, -1)
     decode(context, s1=(2, [9]))
     decode(context, s0=(8, [50]), s2=(0, [3]))
-    assert np.abs(context._logits(0) - expected).max() < 1e-3
+    assert np.abs(context.logits(0) - expected).max() < 1e-3
     context.close()
 
 
@@ -262,8 +262,8 @@ def test_mixed_traffic_gets_the_plain_texts(living: Path, num_slots: int) -> Non
     )
     engine = traffic.engine
     knowing = Knowing(traffic.texts, seed=num_slots)
-    engine._drafters[0].draft = knowing.draft  # type: ignore[method-assign]
-    engine._drafters[0].may_match = lambda root, length: True  # type: ignore[attr-defined]
+    engine.drafters[0].draft = knowing.draft  # type: ignore[method-assign]
+    engine.drafters[0].may_match = lambda root, length: True  # type: ignore[attr-defined]
     traffic.run(25)
     traffic.close()
 

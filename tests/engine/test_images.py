@@ -74,7 +74,7 @@ def plain(request: ChatRequest) -> AnswerResult:
 def test_a_prompt_with_an_image_is_read_as_it_stands() -> None:
     harness = harness_of(spec=OFF)
     result = harness.run([asked("a", message("look here", (4, CAT)))])["a"]
-    prompt = harness.engine._input_processor.make_prompt(asked("b", message("look here", (4, CAT))))
+    prompt = harness.engine.input_processor.make_prompt(asked("b", message("look here", (4, CAT))))
     tokens = list(prompt.tokens)
     for said in result.tokens:
         assert said == int(np.argmax(TABLE.after(tokens)))
@@ -144,7 +144,7 @@ def test_an_image_in_another_slot_is_copied() -> None:
 def test_what_an_image_is_worth_to_copy_are_its_rows() -> None:
     """With M-RoPE a large image has few positions, but costs as much to read as any other."""
     requests = [asked(str(i), message("x", (0, WIDE)), max_tokens=9 + i) for i in range(2)]
-    num_positions = len(harness_of().engine._input_processor.make_prompt(requests[0]).tokens)
+    num_positions = len(harness_of().engine.input_processor.make_prompt(requests[0]).tokens)
     harness = harness_of(num_slots=2, min_fork=num_positions)
     result = harness.run(requests)
     assert len(harness.context.looks) == 1
@@ -279,7 +279,7 @@ def test_no_image_is_read_for_a_request_that_was_cancelled(held: tuple[HeldReade
     reader.may_go_on.set()
     harness.engine.submit(asked("c", message("see", (1, CAT))))  # of the same owner: behind them
     assert run_until(harness, "c").finished is not None
-    assert reader.names == ["image 1 of 9"] and not harness.engine._input_processor._images
+    assert reader.names == ["image 1 of 9"] and not harness.engine.input_processor._images
 
 
 def test_prompts_with_images_are_kept_for_equal_requests_and_then_dropped(
@@ -291,7 +291,7 @@ def test_prompts_with_images_are_kept_for_equal_requests_and_then_dropped(
     result = harness.run(requests)
     assert len({tuple(result[request.id].tokens) for request in requests}) == 1
     assert reader.names == [f"image {number} of 3" for number in (1, 2, 3)]
-    assert not harness.engine._input_processor._prompts._prompts
+    assert not harness.engine.input_processor.prompts._prompts
 
 
 def test_an_owner_s_requests_are_all_read_however_many_pixels_they_hold() -> None:

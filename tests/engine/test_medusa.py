@@ -19,7 +19,7 @@ from doubles.medusa_checkpoints import (
     write_random_medusa,
 )
 from doubles.random_models import TargetShape, write_target
-from doubles.real_engine import TINY, ask, real_engine
+from doubles.real_engine import TINY, ask, real_engine, use_controller
 from doubles.runnable_models import write_runnable
 from doubles.steady_costs import FreeController, FreeRows
 
@@ -111,16 +111,15 @@ def test_second_choices_make_trees(tmp_path: Path, slots: int) -> None:
     expected = plain_texts(target, requests)
     engine = real_engine(target, kind="eagle3", draft=head, spec=AUTO, num_slots=slots, unified=True)
     controller = FreeController(AUTO, DrafterSet("medusa", ("ngram",), 4), FreeRows(), max_siblings=MAX_BRANCHES)
-    for owner in (engine, engine._answers, engine._answers._drafting, engine._learning):
-        owner._controller = controller  # type: ignore[attr-defined]
+    use_controller(engine, controller)
     trees: list[bool] = []
-    keep = engine._caches._branches.keep
+    keep = engine.caches.branches.keep
 
     def record(slot, draft, path, position):  # type: ignore[no-untyped-def]
         trees.append(not draft.is_chain)
         keep(slot, draft, path, position)
 
-    engine._caches._branches.keep = record  # type: ignore[method-assign]
+    engine.caches.branches.keep = record  # type: ignore[method-assign]
     assert {name: answer.tokens for name, answer in drive(engine, requests).items()} == expected
     assert sum(trees) > 10
     assert engine.miscounted_slots() == []
@@ -198,7 +197,7 @@ def test_a_head_of_zeros_drafts_what_the_lm_head_says(tmp_path: Path) -> None:
     head = imported_medusa(write_medusa(tmp_path / "zeros", zeros, "vLLM"), target, tmp_path / "head.gguf")
     engine = real_engine(target, kind="eagle3", draft=head, num_draft_tokens=1)
     drafted: list[tuple[int, int]] = []
-    drafter = engine._drafters[-1]
+    drafter = engine.drafters[-1]
     draft = drafter.draft
 
     def record(nodes, *rest):  # type: ignore[no-untyped-def]

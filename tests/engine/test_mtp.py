@@ -195,7 +195,7 @@ def test_texts_drafted_by_several_layers_are_the_plain_ones(tmp_path: Path, arch
 def test_mixed_traffic_for_several_layers(tmp_path: Path) -> None:
     target = write_mtp(tmp_path / "model.gguf", "step35", gain=0.03, num_mtp=3)
     engine = real_engine(target, "mtp", target, num_slots=3, n_ctx=512, cache_ram=64)
-    engine._scheduler.swap.min_rows = 30
+    engine.scheduler.prefix_cache.swap.min_rows = 30
     traffic = MixedTraffic(target, engine, seed=2)
     traffic.run(25)
     assert traffic.engine.snapshot().speculation.accepted_tokens > 0
@@ -380,7 +380,7 @@ def test_a_layer_that_is_hardly_ever_right_is_put_to_sleep(tmp_path: Path) -> No
     target = write_mtp(tmp_path / "model.gguf", gain=1.0)
     request = ask("a", PROMPT, max_tokens=200)
     engine = real_engine(target, "mtp", target, spec=AUTO)
-    engine._controller.costs.calibrate({rows: [1.0 + rows / 2] for rows in range(1, 9)})
+    engine.controller.costs.calibrate({rows: [1.0 + rows / 2] for rows in range(1, 9)})
     result = drive(engine, [request])["a"]
     assert result.tokens == plain_texts(target, [request])["a"]
     assert result.finished is not None and result.finished.speculation.state == "asleep"
@@ -488,11 +488,11 @@ def test_mixed_traffic_whose_conversations_wait_in_main_memory(tmp_path: Path, k
     target = write_gemma(path, gain=LIVELY) if kind == "gemma4" else write_mtp(path, kind, gain=0.03)
     draft = write_assistant(tmp_path / "assistant.gguf", target) if kind == "gemma4" else target
     engine = real_engine(target, "mtp", draft, num_slots=num_slots, n_ctx=512, cache_ram=64)
-    engine._scheduler.swap.min_rows = 30
+    engine.scheduler.prefix_cache.swap.min_rows = 30
     traffic = MixedTraffic(target, engine, seed=1)
     traffic.run(25)
     assert traffic.engine.snapshot().speculation.accepted_tokens > 0
-    assert engine._scheduler.swap._num_keys > 3
+    assert engine.scheduler.prefix_cache.swap._num_keys > 3
     traffic.close()
 
 

@@ -90,9 +90,9 @@ def test_ranking_choices_leaves_the_logits_as_they_were(context: LlamaContext) -
     second = context.propose([0, 1, 2], 4, confident=True)
     assert [ranked[:3] for ranked in second.tokens] == first.tokens
     for row, (tokens, result) in enumerate(zip(second.tokens, second.confidences, strict=True)):
-        logits = np.sort(context._logits(row))[::-1][:5].astype(np.float64)  # one more than is reported
+        logits = np.sort(context.logits(row))[::-1][:5].astype(np.float64)  # one more than is reported
         weights = np.exp(logits - logits[0])
-        np.testing.assert_allclose(context._logits(row)[tokens], logits[:4], rtol=1e-6)
+        np.testing.assert_allclose(context.logits(row)[tokens], logits[:4], rtol=1e-6)
         np.testing.assert_allclose(result, (weights / np.cumsum(weights[::-1])[::-1])[:4], rtol=1e-4)
 
 
@@ -222,7 +222,7 @@ def test_an_engine_closes_in_the_middle_of_answers_and_twice(files: tuple[Path, 
         engine.close()
         engine.close()
         with pytest.raises(EngineError, match="closed"):
-            engine._context.last_position(0)
+            engine.context.last_position(0)
         del engine
         gc.collect()
 

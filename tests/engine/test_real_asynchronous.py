@@ -58,7 +58,7 @@ def test_texts_are_those_of_steps_collected_at_once(files: dict[str, Path], kind
     tokens = []
     for is_asynchronous in (False, True):
         engine = real_engine(files["target"], kind, files.get(kind), n_batch=48, num_slots=num_slots)
-        engine._context.is_asynchronous = is_asynchronous  # type: ignore[misc]
+        engine.context.is_asynchronous = is_asynchronous  # type: ignore[misc]
         result = drive(engine, requests, cancel_at=cancels)
         assert engine.miscounted_slots() == []
         engine.close()

@@ -333,7 +333,7 @@ def test_calls_and_refusals_cross_the_pipe() -> None:
 def test_a_server_s_engine_reads_the_vocabulary_by_itself(tmp_path: Path, binds_answers: bool) -> None:
     engine = real_engine(write_target(tmp_path / "target.gguf", TINY), binds_answers=binds_answers)
     try:
-        constraints = engine._input_processor._answer_constraint._constraints
+        constraints = engine.input_processor._answer_constraint._constraints
         assert isinstance(constraints, LlamaConstraints)
         if binds_answers:
             wait_until(lambda: constraints._tokenizer is not None, "the vocabulary")

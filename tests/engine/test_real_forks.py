@@ -148,7 +148,7 @@ def test_recurrent_state_is_not_copied(files: Path) -> None:
 
 def chats(engine: Engine, system: str, questions: Sequence[str]) -> list[ChatRequest]:
     """As tokens, so that a replay can go on behind any of them."""
-    intake, asked = InputProcessor(engine._vocabulary, 2048), []
+    intake, asked = InputProcessor(engine.input_processor.vocabulary, 2048), []
     for question in questions:
         messages = (Message("system", system), Message("user", question))
         tokens = intake.read(ChatRequest(id=question, messages=messages)).prompt

@@ -154,9 +154,9 @@ def test_a_changed_conversation_goes_on_after_an_image(folder: Path, draft: str,
     stand where the state would be saved."""
     engine = engine_of(folder, "qwen35", draft)
     question = message(f"see {MARKER}", picture(3, 128, 96))
-    prompt = engine._input_processor.make_prompt(asked("a", question))
+    prompt = engine.input_processor.make_prompt(asked("a", question))
     before_end = len(prompt.tokens) - prompt.images[0].end - behind
-    engine._scheduler._prefix_cache.checkpoints = Checkpoints(2, before_end=before_end)
+    engine.scheduler.prefix_cache.checkpoints = Checkpoints(2, before_end=before_end)
     drive(engine, [asked("a", question)])
     turns = (question, message("it is", role="assistant"), message("sure?"))
     result = drive(engine, [asked("b", *turns)])["b"]
@@ -287,7 +287,7 @@ def test_a_row_end_is_known_of_pixtral(folder: Path) -> None:
     texts = []
     for _ in range(2):
         engine = engine_of(folder, "pixtral")
-        reader = engine._input_processor._image_reader
+        reader = engine.input_processor._image_reader
         assert isinstance(reader, LlamaImageReader) and reader._params.row_end is not None
         texts.append(drive(engine, [asked("a", message(f"What is {MARKER} this?", NOISE))])["a"].tokens)
         engine.close()

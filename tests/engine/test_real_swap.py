@@ -140,7 +140,7 @@ def test_texts_of_conversations_that_come_and_go_are_the_plain_ones(
     draft = DRAFTS[kind]
     changes = {"num_slots": slots, "unified": unified, "n_batch": 48, "num_draft_tokens": 3}
     engine = real_engine(target, kind.split()[0], files / draft if draft else None, **changes)
-    engine._scheduler._prefix_cache.swap = HostSwap(2**26, min_rows=30)
+    engine.scheduler.prefix_cache.swap = HostSwap(2**26, min_rows=30)
     plain = real_engine(target)
     rng, reused = random.Random(slots), []
     chats = [text[: rng.choice([60, 80, 100])] for text in TEXTS]
@@ -206,9 +206,9 @@ def uncut_engine(uncut: tuple[str, Path], kind: str = "none", **changes: object)
     whole = None if name in STATES else name.startswith("whole")
     sizes = {"n_ctx": 512, "n_batch": 64, **changes}
     engine = real_engine(target, kind, swa_full=whole, cache_ram=64, **sizes)
-    engine._scheduler.swap.min_rows = 30
+    engine.scheduler.prefix_cache.swap.min_rows = 30
     if name in STATES:
-        engine._scheduler._prefix_cache.checkpoints = Checkpoints(9)
+        engine.scheduler.prefix_cache.checkpoints = Checkpoints(9)
     return engine
 
 
@@ -265,7 +265,7 @@ def test_the_text_just_before_is_there_again(uncut: tuple[str, Path]) -> None:
 def test_states_next_to_windows_are_those_that_were_saved(tmp_path: Path) -> None:
     target = write_runnable(tmp_path / "model.gguf", "qwen35")
     engine, plain = uncut_engine(("qwen35", target)), real_engine(target, n_ctx=512)
-    engine._scheduler._prefix_cache.swap = HostSwap(2**26, min_rows=30, has_windows=True)
+    engine.scheduler.prefix_cache.swap = HostSwap(2**26, min_rows=30, has_windows=True)
     said(engine, "first", TEXTS[0])
     said(engine, "other", TEXTS[1])
     for number, prompt in enumerate(([*TEXTS[0], 7], [*TEXTS[1], 8])):
@@ -278,13 +278,13 @@ def test_states_count_as_memory_too(uncut: tuple[str, Path]) -> None:
     engine = uncut_engine(uncut)
     said(engine, "first", TEXTS[0])
     said(engine, "second", TEXTS[1])
-    (swapped,) = engine._caches._swapped.values()
+    (swapped,) = engine.caches.swapped.values()
     num_bytes = len(swapped.cells) + sum(map(len, swapped.states.values()))
     assert engine.snapshot().swapped_bytes == num_bytes
     assert (num_bytes > len(swapped.cells)) is (uncut[0] != "windows")
-    engine._scheduler._prefix_cache.swap = HostSwap(num_bytes - 1, min_rows=30, has_windows=uncut[0] in WINDOWS)
+    engine.scheduler.prefix_cache.swap = HostSwap(num_bytes - 1, min_rows=30, has_windows=uncut[0] in WINDOWS)
     said(engine, "third", TEXTS[2])
-    assert not engine._caches._swapped
+    assert not engine.caches.swapped
     engine.close()
 
 
@@ -293,13 +293,13 @@ def test_states_count_as_memory_too(uncut: tuple[str, Path]) -> None:
 def test_mixed_traffic_gets_the_plain_texts(uncut: tuple[str, Path], kind: str, slots: int) -> None:
     traffic = MixedTraffic(uncut[1], uncut_engine(uncut, kind, num_slots=slots), seed=slots)
     engine, swapped = traffic.engine, []
-    swap_in = engine._context.swap_in
+    swap_in = engine.context.swap_in
 
     def counted(sequence: int, cells: Bytes) -> None:
         swapped.append(sequence)
         swap_in(sequence, cells)
 
-    engine._context.swap_in = counted
+    engine.context.swap_in = counted
     traffic.run(25)
     assert swapped
     traffic.close()
@@ -309,13 +309,13 @@ def test_mixed_traffic_gets_the_plain_texts(uncut: tuple[str, Path], kind: str, 
 def test_what_was_copied_ahead_comes_back(uncut: tuple[str, Path], num_slots: int) -> None:
     """Copies are made beside an answer, or after it; where windows would be cut, in front of the next one."""
     engine, plain = uncut_engine(uncut, num_slots=num_slots), real_engine(uncut[1], n_ctx=512)
-    chats, swap_out, in_front = [text[:150] for text in TEXTS], engine._context.swap_out, []
+    chats, swap_out, in_front = [text[:150] for text in TEXTS], engine.context.swap_out, []
 
     def counted(sequence: int, buffer: Bytes | None = None) -> Bytes:
-        in_front.append(any(each.is_prefilling for each in engine._scheduler.running))
+        in_front.append(any(each.is_prefilling for each in engine.scheduler.running))
         return swap_out(sequence, buffer)
 
-    engine._context.swap_out = counted
+    engine.context.swap_out = counted
     for turn in range(3):
         for number, chat in enumerate(chats):
             answer, cached = said(engine, f"{turn} {number}", chat)
@@ -339,7 +339,7 @@ def test_as_much_as_was_said(files: Path, cache_ram: int | None, has_room: bool)
 
 def has_swap(engine: Engine) -> bool:
     text = SwappedText(list(range(1000)), is_seen=True)
-    return engine._scheduler.swap.is_worth_keeping(text, 0, is_other=False)
+    return engine.scheduler.prefix_cache.swap.is_worth_keeping(text, 0, is_other=False)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from doubles.engine_harness import drive
 from doubles.margin import BOUNDS, margin_differences
 from doubles.random_models import write_agreeing_pairs, write_target
-from doubles.real_engine import TINY, ask, real_engine
+from doubles.real_engine import TINY, ask, real_engine, use_controller
 from doubles.steady_costs import FreeController, FreeRows
 
 from eaglelocal.backend.context import LlamaContext
@@ -75,7 +75,7 @@ def decode(context: LlamaContext, slot: int, first: int, tokens: Sequence[int]) 
     outputs = context.decode(Batch(list(tokens), list(range(first, first + n)), [(slot,)] * n, [True] * n))
     features = outputs.features(list(range(n)))
     assert features is not None
-    return np.array([context._logits(row) for row in range(n)]), features.copied()
+    return np.array([context.logits(row) for row in range(n)]), features.copied()
 
 
 def decode_tree(
@@ -86,7 +86,7 @@ def decode_tree(
     outputs = context.decode(Batch(tokens, positions, branches.grow(slot, draft, root), [True] * len(tokens)))
     features = outputs.features(list(range(len(tokens))))
     assert features is not None
-    return np.array([context._logits(row) for row in range(len(tokens))]), features.copied()
+    return np.array([context.logits(row) for row in range(len(tokens))]), features.copied()
 
 
 @pytest.mark.parametrize("draft", [COMB, BUSHY], ids=["comb", "bushy"])
@@ -178,8 +178,7 @@ def tree_engine(files: Path, name: str, kind: str = "eagle3", **changes: object)
     controller = FreeController(
         AUTO, DrafterSet(kind, ("ngram",), num_branches=MAX_BRANCHES), FreeRows(), max_siblings=MAX_BRANCHES
     )
-    for owner in (engine, engine._answers, engine._answers._drafting, engine._learning):
-        owner._controller = controller  # type: ignore[attr-defined]
+    use_controller(engine, controller)
     return engine
 
 
@@ -191,9 +190,9 @@ def questions(rng_seed: int, count: int, **params: object) -> list[ChatRequest]:
 
 
 def check_cells(engine: Engine) -> None:
-    context, scheduler = engine._context, engine._scheduler
+    context, scheduler = engine.context, engine.scheduler
     for slot in range(engine.info.num_slots):
-        assert context.last_position(slot) == scheduler.num_cached(slot) - 1
+        assert context.last_position(slot) == scheduler.prefix_cache.num_cached(slot) - 1
 
 
 class Counted:
@@ -201,8 +200,8 @@ class Counted:
 
     def __init__(self, engine: Engine) -> None:
         self.trees = self.leaves = 0
-        self._keep = engine._caches._branches.keep
-        engine._caches._branches.keep = self.keep  # type: ignore[method-assign]
+        self._keep = engine.caches.branches.keep
+        engine.caches.branches.keep = self.keep  # type: ignore[method-assign]
 
     def keep(self, slot: int, draft: Draft, path: Sequence[int], position: int) -> None:
         self.trees += not draft.is_chain
@@ -252,7 +251,7 @@ def test_seeded_texts_with_forced_trees(files: Path, slots: int) -> None:
 def test_a_small_batch_has_fewer_branches(files: Path) -> None:
     changes = {"num_slots": 2, "unified": True, "n_batch": 7}
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, **changes)
-    assert engine._context.num_branches == 4
+    assert engine.context.num_branches == 4
     asked = questions(1, 4)
     result = drive(engine, asked)
     engine.close()
@@ -264,6 +263,6 @@ def test_a_small_batch_has_fewer_branches(files: Path) -> None:
 def test_trees_are_for_one_slot_on_a_processor(files: Path) -> None:
     for slots, branches in ((1, MAX_BRANCHES), (2, 0), (3, 0)):
         engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, num_slots=slots)
-        assert engine._context.num_branches == branches
+        assert engine.context.num_branches == branches
         assert not any("drafts are chains" in note for note in engine.info.notes)  # the user cannot change it
         engine.close()

@@ -61,7 +61,7 @@ def last_logits(context: LlamaContext, token: int, position: int, wrong: list[in
     n = 1 + len(wrong)
     rows = Batch([token, *wrong], list(range(position, position + n)), [(0,)] * n, [True] * n)
     context.decode(rows)
-    logits = context._logits(0).copy()
+    logits = context.logits(0).copy()
     context.remove(0, position + 1)
     return logits
 

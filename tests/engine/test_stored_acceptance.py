@@ -23,7 +23,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def learned(engine: Engine) -> dict[str, object]:
-    state = engine._controller.acceptance.state()["drafters"]
+    state = engine.controller.acceptance.state()["drafters"]
     assert isinstance(state, dict)
     return state
 

@@ -132,8 +132,8 @@ def test_no_more_is_kept_than_there_is_room_for() -> None:
     harness = harness_of("none", most_bytes=8 * 140)  # two of them
     for number in range(4):
         run(harness, ask(str(number), TEXTS[number]))
-    assert len(harness.engine._caches._swapped) == 2  # what it holds, not what it says it holds
-    held = sum(len(one.cells) for one in harness.engine._caches._swapped.values())
+    assert len(harness.engine.caches.swapped) == 2  # what it holds, not what it says it holds
+    held = sum(len(one.cells) for one in harness.engine.caches.swapped.values())
     assert harness.engine.snapshot().swapped_bytes == held > 0
     assert cached(run(harness, ask("old", (*TEXTS[0], 9)))["old"]) == 0
     assert cached(run(harness, ask("young", (*TEXTS[2], 9)))["young"]) == 60
@@ -161,9 +161,9 @@ def test_what_drafters_keep_counts(kind: str) -> None:
     harness = harness_of(kind, most_bytes=8 * 140)  # two of a target's alone
     for number in range(4):
         run(harness, ask(str(number), TEXTS[number]))
-    (held,) = harness.engine._caches._swapped.values()
+    (held,) = harness.engine.caches.swapped.values()
     ((_, cells),) = held.drafters
-    assert 8 * 120 < held.cells.nbytes + cells.nbytes <= harness.scheduler.swap.num_bytes <= 8 * 140
+    assert 8 * 120 < held.cells.nbytes + cells.nbytes <= harness.scheduler.prefix_cache.swap.num_bytes <= 8 * 140
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -220,7 +220,7 @@ def test_where_it_fails_the_prompt_is_read_anew(kind: str) -> None:
     harness.context.swaps_fail = True
     assert cached(run(harness, ask("b2", (*TEXTS[1], 3)))["b2"]) == 0  # it cannot come back
     harness.context.swaps_fail = False
-    assert harness.scheduler.swap.num_bytes == 0 and not harness.engine._caches._swapped
+    assert harness.scheduler.prefix_cache.swap.num_bytes == 0 and not harness.engine.caches.swapped
 
 
 def test_another_slot_that_has_as_much_is_taken_rather() -> None:
@@ -381,7 +381,7 @@ def test_a_copy_is_dropped_when_its_conversation_goes_on(cut: int) -> None:
     assert held_bytes(harness) > 0
     harness.engine.submit(ask("a2", (*TEXTS[0][:cut], 5, 6)))
     harness.engine.step()
-    assert held_bytes(harness) == harness.scheduler.swap.num_bytes == 0
+    assert held_bytes(harness) == harness.scheduler.prefix_cache.swap.num_bytes == 0
     harness.run([])
     assert harness.context.swaps_in == 0
 
@@ -391,7 +391,7 @@ def test_copies_ahead_evict_nothing_and_are_evicted_first() -> None:
     for number in range(3):
         run(harness, ask(str(number), TEXTS[number]))
     wait(harness)  # 0 was evicted from its slot, and 1 is copied
-    assert (harness.context.swaps, len(harness.engine._caches._swapped)) == (2, 2)
+    assert (harness.context.swaps, len(harness.engine.caches.swapped)) == (2, 2)
     run(harness, ask("1 goes on", (*TEXTS[1], 5)))
     wait(harness)  # 2 is copied
     run(harness, ask("1 goes on again", (*TEXTS[1], 5, 6)), ask("3", TEXTS[3]))  # 2 is evicted, and 0 stays
@@ -417,7 +417,7 @@ def test_a_copy_that_fails_is_not_tried_over_and_over() -> None:
     run(harness, ask("b", TEXTS[1], max_tokens=1))
     harness.context.swaps_fail = True
     assert 0 < wait(harness) < 10
-    assert harness.scheduler.swap.num_bytes == 0
+    assert harness.scheduler.prefix_cache.swap.num_bytes == 0
     harness.context.swaps_fail = False
     run(harness, ask("c", TEXTS[2]))
     assert cached(run(harness, ask("a2", (*TEXTS[0], 5)))["a2"]) == 60
@@ -433,14 +433,18 @@ def turn_of(chat: list[int], name: str, rng: random.Random) -> ChatRequest:
 
 def check_books(harness: EngineHarness) -> None:
     assert harness.engine.miscounted_slots() == []
-    assert set(harness.engine._caches._swapped) == set(harness.scheduler.swap._texts)
-    assert held_bytes(harness) <= harness.scheduler.swap.num_bytes <= harness.scheduler.swap.max_bytes
-    pending = harness.engine._caches._pending
-    assert pending is None or harness.scheduler.swap.has_room(len(pending.buffer))
+    assert set(harness.engine.caches.swapped) == set(harness.scheduler.prefix_cache.swap._texts)
+    assert (
+        held_bytes(harness)
+        <= harness.scheduler.prefix_cache.swap.num_bytes
+        <= harness.scheduler.prefix_cache.swap.max_bytes
+    )
+    pending = harness.engine.caches.pending
+    assert pending is None or harness.scheduler.prefix_cache.swap.has_room(len(pending.buffer))
 
 
 def held_bytes(harness: EngineHarness) -> int:
-    held = harness.engine._caches._swapped.values()
+    held = harness.engine.caches.swapped.values()
     cells = [one.cells for one in held] + [known[1] for one in held for known in one.drafters if known]
     states = [state for one in held for state in one.states.values()]
     return sum([len(each) for each in cells if each is not None]) + sum(map(len, states))
@@ -513,7 +517,7 @@ def test_much_that_comes_and_goes_gets_the_plain_texts(
     )
     if context_kind is RecurrentContext:
         harness.scheduler._most_drafted = NUM_SNAPSHOTS
-        prefix_cache = harness.scheduler._prefix_cache
+        prefix_cache = harness.scheduler.prefix_cache
         prefix_cache.can_cut, prefix_cache.checkpoints = False, Checkpoints(rng.randint(1, 6), min_gain_rows=3)
     live(harness, rng, num_moves=600, most_asked=80)
     assert harness.context.swaps_in > 3

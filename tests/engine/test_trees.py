@@ -81,7 +81,7 @@ def request(name: str, prompt: tuple[int, ...], spec: Spec | None = None, **chan
 def check_cells(harness: EngineHarness) -> None:
     """Slots hold just what the scheduler knows, and branches nothing else."""
     cells, num_slots = harness.context.cells, harness.engine.info.num_slots
-    cached = [harness.scheduler.num_cached(slot) for slot in range(num_slots)]
+    cached = [harness.scheduler.prefix_cache.num_cached(slot) for slot in range(num_slots)]
     assert [cells.last_position(slot) + 1 for slot in range(num_slots)] == cached
     assert cells.num_cells == len({cell for slot in range(num_slots) for cell in cells.cells.get(slot, [])})
 

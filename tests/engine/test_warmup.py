@@ -56,18 +56,18 @@ def result(engine: Engine) -> dict[str, AnswerResult]:
 
 
 def warm_up(engine: Engine, *, makes_kernels: bool) -> None:
-    warmup = Warmup(engine._context, engine._drafters, max_outputs=17)
-    warmup.measure(engine._controller.costs, num_slots=engine.info.num_slots, makes_kernels=makes_kernels)
+    warmup = Warmup(engine.context, engine.drafters, max_outputs=17)
+    warmup.measure(engine.controller.costs, num_slots=engine.info.num_slots, makes_kernels=makes_kernels)
 
 
 def test_nothing_of_it_is_left(engines: tuple[Engine, Engine]) -> None:
     warmed, fresh = engines
-    warmup = Warmup(warmed._context, warmed._drafters, max_outputs=17 if warmed._drafters else 1)
+    warmup = Warmup(warmed.context, warmed.drafters, max_outputs=17 if warmed.drafters else 1)
     for size in SIZES:
         warmup.prepare(size)
     assert warmed.miscounted_slots() == []
-    assert warmed._context.last_position(0) == -1
-    for drafter in warmed._drafters:
+    assert warmed.context.last_position(0) == -1
+    for drafter in warmed.drafters:
         if isinstance(drafter, Ngram):
             assert count_indexed(drafter) == 0
         else:
@@ -83,7 +83,7 @@ def test_a_head_and_a_draft_model_run_every_size_and_one_row_after_it(
     ran: list[int] = []  # rows
     for kind, draft in (("eagle3", "F32-head.gguf"), ("draft_model", "F32.gguf")):
         engine = real_engine(files / "F32.gguf", kind, files / draft, spec=AUTO)
-        model = context_of(engine._drafters[-1])
+        model = context_of(engine.drafters[-1])
         decode = model.decode
 
         def watched(batch: Batch | PairBatch, *more: object, decode: Any = decode, **how: object) -> object:
@@ -119,7 +119,7 @@ def test_the_last_decode_before_sizes_are_timed_is_no_first_one(files: Path, mon
     """A head that was shown rows encodes along with the decode behind them: not with one that is timed."""
     asked: list[bool] = []
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO)
-    head = context_of(engine._drafters[-1])._struct
+    head = context_of(engine.drafters[-1])._struct
     time_rows = Warmup.time_rows
 
     def watched(warmup: Warmup, num_rows: int) -> float:
@@ -139,7 +139,7 @@ def test_contexts_that_hold_no_more_than_a_size(files: Path, kind: str, n_ctx: i
     engine = real_engine(files / "F32.gguf", kind, draft, spec=AUTO, n_ctx=n_ctx, num_slots=slots, n_batch=512)
     max_rows = slots * 17 if kind != "none" else slots
     for size in list_useful_sizes(min(n_ctx, max_rows), num_slots=slots, max_prompt_rows=n_ctx):
-        Warmup(engine._context, engine._drafters, max_outputs=max_rows).prepare(size)
+        Warmup(engine.context, engine.drafters, max_outputs=max_rows).prepare(size)
     assert engine.miscounted_slots() == []
     engine.close()
 
@@ -151,8 +151,8 @@ def test_drafts_are_made_before_the_first_request_where_a_gpu_computes(
     fit = engine_builder.fit_plan
     monkeypatch.setattr(engine_builder, "fit_plan", lambda *a, **how: replace(fit(*a, **how), uses_gpu=uses_gpu))
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO)
-    assert (engine._drafters[-1].native_s > 0.0) is uses_gpu
-    costs = engine._controller.costs
+    assert (engine.drafters[-1].native_s > 0.0) is uses_gpu
+    costs = engine.controller.costs
     costs.learn_draft("another", 1, 0.001)
     assert (costs.draft_seconds("another", 1) == 0.0) is uses_gpu
     engine.close()

@@ -138,7 +138,7 @@ def measure_rows(reference: str) -> Question:
             "n_ctx": max(PROMPT_ROWS),
         }  # has logits for all rows
         with opened_engine(plan_of(reference, **undrafted)) as engine:
-            warming = Warmup(engine._context, (), max_outputs=max(ROWS))
+            warming = Warmup(engine.context, (), max_outputs=max(ROWS))
             half = time.monotonic() + 0.6 * (ends_at - time.monotonic())
             time_sizes(reference, warming, half, report)
             time_changes(reference, warming, ends_at, report)

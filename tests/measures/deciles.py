@@ -46,7 +46,7 @@ class Noted(AcceptanceModel):
 
 def note(engine: Engine, num_prompts: int, temperature: float) -> Noted:
     """Ask the six kinds in turn, one answer after the other, with a controller that begins knowing nothing."""
-    noted = engine._controller.acceptance = Noted()
+    noted = engine.controller.acceptance = Noted()
     by_kind = [builtin_prompts([kind], num_prompts) for kind in SIX_KINDS]
     for at, prompts in enumerate(zip(*by_kind, strict=True)):
         for prompt in prompts:

@@ -58,7 +58,7 @@ def write_texts(model: Path, num_texts: int, max_tokens: int, threads: int) -> l
     results = drive(engine, requests)
     texts = []
     for one in requests:
-        prompt = list(engine._input_processor.make_prompt(one).tokens)
+        prompt = list(engine.input_processor.make_prompt(one).tokens)
         texts.append(([*prompt, *results[one.id].tokens[:-1]], len(prompt) - 1))
     engine.close()
     return texts

@@ -83,7 +83,7 @@ def measure(
 ) -> tuple[Watch, dict[str, list[float]]]:
     """Return what the drafted steps were made of, and the gains of all prompts by kind."""
     watch, gains = Watch(), dict[str, list[float]]()
-    watch.attach(engine._controller)
+    watch.attach(engine.controller)
     for round_ in range(num_rounds + 1):
         for number, prompt in enumerate(prompts if round_ else prompts[:WARM_UP]):
             speeds = {}

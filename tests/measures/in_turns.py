@@ -51,9 +51,9 @@ class Total:
 
 def choose_way(engine: Engine, way: str) -> Spec:
     """Let the engine draft that way, and return the spec of requests for it."""
-    controller = engine._controller
+    controller = engine.controller
     if way in WAYS["trees"]:
-        branches = engine._context.num_branches if way != "chains" else 0
+        branches = engine.context.num_branches if way != "chains" else 0
         controller._max_siblings = branches
         controller._drafters = replace(controller._drafters, num_branches=branches if way == "trees" else 0)
     else:

@@ -210,7 +210,7 @@ def guess(context: LlamaContext, tokens: list[int], first: int, num_last: int) -
     n = len(tokens)
     outputs = [False] * (n - num_last) + [True] * num_last
     context.decode(Batch(tokens, list(range(first, first + n)), [(0,)] * n, outputs))
-    found = [int(context._logits(row).argmax()) for row in range(n - num_last, n)]
+    found = [int(context.logits(row).argmax()) for row in range(n - num_last, n)]
     context.remove(0, first + n - num_last)
     return found
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from doubles.real_engine import use_controller
 from doubles.simulated_machine import BF16, CLIFF, GPU, Q4_0, Q8_0, SimulatedMachine
 from doubles.simulation import LOOKUP, DraftCosts, curve
 from guide.evaluate import SIX_KINDS
@@ -95,8 +96,7 @@ class Trial:
         if kept is not None:
             assert controller.acceptance.restore(kept)
         engine = self._engine
-        for owner in (engine, engine._answers, engine._answers._drafting, engine._learning):
-            owner._controller = controller
+        use_controller(engine, controller)
         self._num_owners += 1
         for at, prompt in enumerate(self._prompts):
             owner = f"owner {self._num_owners}"

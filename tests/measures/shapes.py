@@ -36,7 +36,7 @@ def took(warming: Warmup, sizes: list[int]) -> float:
 def measure(name: str, plan: Plan, num_pairs: int) -> None:
     engine = build(plan, lambda _: None)
     ratios, sorted_s = [], []
-    warming = Warmup(engine._context, (), max_outputs=MAX_ROWS)
+    warming = Warmup(engine.context, (), max_outputs=MAX_ROWS)
     took(warming, IN_TURN)
     for pair in range(num_pairs):
         blocks = [SORTED, IN_TURN] if pair % 2 == 0 else [IN_TURN, SORTED]

@@ -51,8 +51,8 @@ class Counter:
     def __init__(self, engine: Engine) -> None:
         self.num_checks = 0
         self.made: list[tuple[int, float]] = []  # tokens of a check, and its time
-        self._learn = engine._controller.learn
-        engine._controller.learn = self._count  # type: ignore[method-assign]
+        self._learn = engine.controller.learn
+        engine.controller.learn = self._count  # type: ignore[method-assign]
 
     def _count(self, report: StepReport) -> list[Change]:
         if report.verdicts:
@@ -68,7 +68,7 @@ def answer(engine: Engine, name: str, prompt: BenchPrompt, max_tokens: int, spec
     engine.submit(ChatRequest(id=name, messages=prompt.messages, params=params, owner=name, spec=spec))
     while engine.has_work:
         engine.step()
-    del engine._controller.learn
+    del engine.controller.learn
     if len(counter.made) < LEAST_CHECKS:
         return None
     begin_s, num, first = counter.made[0][1], 0, 0.0

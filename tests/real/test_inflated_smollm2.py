@@ -66,7 +66,7 @@ def test_an_inflated_model_chooses_the_same_tokens(model: Path, record_property:
     engine = build(plan_of(f"{model}@f16"), lambda _: None)
     requests = ask_all(engine)
     result = drive(engine, requests)
-    prompts = [engine._input_processor.make_prompt(one).tokens for one in requests]
+    prompts = [engine.input_processor.make_prompt(one).tokens for one in requests]
     engine.close()
     texts = [(*prompt, *result[one.id].tokens) for prompt, one in zip(prompts, requests, strict=True)]
     small, large = (RawLogits(plan_of(f"{model}@{recipe}").target) for recipe in ("f16", "300m:f16"))

@@ -102,7 +102,7 @@ def check_swapping(target: Path, kind: str, *, num_slots: int, num_turns: int) -
     can_swap = draft is None or not read_shape(read_header(draft)).has_windows  # copies of its windows lose cells
     sizes = {"n_ctx": 768, "n_batch": 256}
     engine = real_engine(target, kind, draft, num_slots=num_slots, num_draft_tokens=3, cache_ram=256, **sizes)
-    engine._scheduler.swap.min_rows = 30
+    engine.scheduler.prefix_cache.swap.min_rows = 30
     plain = real_engine(target, **sizes)
     sentences = PASSAGE.split(". ")
     chats = [list(read_text(engine, f"{name}. {PASSAGE}")) for name in ("Harbour", "Ferry", "Winter", "Ticket")]

@@ -106,7 +106,7 @@ def test_a_stored_curve_that_is_wrong_is_measured_again(decoded: list[int], fact
 def test_real_steps_correct_stored_costs(level: float, many: float) -> None:
     """No idle moment came: a machine that is slower or faster by 3, and rows that cost three times as much."""
     harness = EngineHarness(TABLE, (Ngram(128),), spec=AUTO)
-    costs = harness.engine._controller.costs
+    costs = harness.engine.controller.costs
     steady = measured(lambda rows: level * (1.0 + 0.05 * rows) * (many if rows > 1 else 1.0))
     assert costs.restore(steady)
     params = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
@@ -127,7 +127,7 @@ def test_a_request_ends_idle_work() -> None:
             done.append(piece)
             yield
 
-    harness.engine.idle_work.begin(pieces())  # type: ignore[arg-type]
+    harness.engine.idle_work = pieces()  # type: ignore[arg-type]
     assert harness.engine.has_work and harness.engine.step() == [] and done == [0]
     params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
     answers = harness.run([ChatRequest(id="a", tokens=(5, 6), spec=AUTO, params=params)])
@@ -137,7 +137,7 @@ def test_a_request_ends_idle_work() -> None:
 
 def test_idle_work_ends_by_itself() -> None:
     harness = EngineHarness(TABLE, (Ngram(128),), spec=AUTO)
-    harness.engine.idle_work.begin(iter((None, None)))
+    harness.engine.idle_work = iter((None, None))
     for _ in range(3):
         assert harness.engine.has_work
         harness.engine.step()

@@ -84,7 +84,7 @@ class World:
     def step(self) -> None:
         slot = self.scheduler.slot_to_copy()
         if slot is not None:
-            self.keep(self.scheduler.put_copy(slot))
+            self.keep(self.scheduler.prefix_cache.put_copy(slot))
         for assignment in [*self.scheduler.resume(), *self.scheduler.admit()]:
             self.start(assignment)
         plan = self.scheduler.schedule(0)
@@ -93,7 +93,7 @@ class World:
         for chunk in plan.prefill:
             self.scheduler.commit(chunk.sequence, chunk.tokens)
             if chunk.is_saved:
-                self.scheduler.checkpoints.use(chunk.slot, chunk.first + chunk.count)
+                self.scheduler.prefix_cache.checkpoints.use(chunk.slot, chunk.first + chunk.count)
         for sequence in [*plan.decode, *(chunk.sequence for chunk in plan.prefill if chunk.is_last)]:
             is_foreign = sequence.request.owner == BOB and self.is_foreign
             sequence.tokens.append(1 + FOREIGN * is_foreign)

@@ -83,14 +83,14 @@ class World:
         else:
             self.check_fork(admission, self.caches[source])
             cache[:] = self.caches[source][: sequence.num_reused]
-        assert len(cache) == sequence.num_cached == self.scheduler.num_cached(sequence.slot)
+        assert len(cache) == sequence.num_cached == self.scheduler.prefix_cache.num_cached(sequence.slot)
 
     def save(self, slot: int) -> None:
         place = (slot, len(self.caches[slot]))
-        self.scheduler.checkpoints.use(*place)
+        self.scheduler.prefix_cache.checkpoints.use(*place)
         self.saved[place] = list(self.caches[slot])
-        assert place in self.scheduler.checkpoints
-        assert sum(each in self.scheduler.checkpoints for each in self.saved) <= self.most_saved
+        assert place in self.scheduler.prefix_cache.checkpoints
+        assert sum(each in self.scheduler.prefix_cache.checkpoints for each in self.saved) <= self.most_saved
 
     def check_fork(self, admission: SlotAssignment, held: list[int]) -> None:
         sequence, unchanged = admission.sequence, admission.num_unchanged
@@ -110,7 +110,7 @@ class World:
         assert is_cut or reused == len(cache)
         if is_cut and reused and not self.can_cut:
             assert self.saved[sequence.slot, reused] == cache[:reused]
-            assert (sequence.slot, reused) in self.scheduler.checkpoints
+            assert (sequence.slot, reused) in self.scheduler.prefix_cache.checkpoints
         assert self.can_cut or self.most_saved or reused in (0, len(cache))
         if is_cut:
             assert reused == max(num_unchanged - self.reuse_margin, 0)
@@ -326,7 +326,7 @@ def test_a_forgotten_cache_is_not_reused() -> None:
     world.step(0)
     (sequence,) = world.scheduler.running
     world.scheduler.release(sequence)
-    world.scheduler.forget(0)
+    world.scheduler.prefix_cache.forget(0)
     world.scheduler.add(request("b", 1, 2, 3))
     (admission,) = world.scheduler.admit()
     assert admission.sequence.num_reused == 0
@@ -462,7 +462,7 @@ def test_what_came_back_in_part_is_not_seen_until_a_row_of_it_is_read() -> None:
     scheduler = swapping()
     held(scheduler, "a", *range(1, 21))
     held(scheduler, "b", *range(40, 60))
-    scheduler.forget(0)
+    scheduler.prefix_cache.forget(0)
     part = admitted(scheduler, "edited", *range(1, 16), 30)
     assert (part.swapped_in is not None, part.is_cut, part.sequence.num_reused) == (True, True, 14)
     scheduler.release(part.sequence)
@@ -472,7 +472,7 @@ def test_what_came_back_in_part_is_not_seen_until_a_row_of_it_is_read() -> None:
 
 def places_of(scheduler: Scheduler, admission: SlotAssignment) -> tuple[int, ...] | None:
     assert admission.swapped_out is not None
-    return scheduler.swap[admission.swapped_out].places
+    return scheduler.prefix_cache.swap[admission.swapped_out].places
 
 
 def held_with_answer(scheduler: Scheduler, name: str, prompt: list[int], answer: list[int]) -> SlotAssignment:
@@ -577,14 +577,14 @@ def test_states_come_along_and_are_where_to_go_back_to(common: int, place: int) 
     scheduler = Scheduler(n_ctx=200, n_batch=200, prefix_cache=prefix_cache)
     text = list(range(1, 41))
     for saved in (10, 32):
-        scheduler.checkpoints.use(0, saved)
+        scheduler.prefix_cache.checkpoints.use(0, saved)
     held(scheduler, "a", *text)
     other = held(scheduler, "b", *range(60, 90))
     assert places_of(scheduler, other) == (10, 32)
-    scheduler.checkpoints.use(0, 20)  # of this other text
+    scheduler.prefix_cache.checkpoints.use(0, 20)  # of this other text
     back = held(scheduler, "edited", *text[:common], 50, 51)
     assert (back.is_cut, back.sequence.num_reused, back.num_unchanged) == (True, place, place + 1)
-    assert scheduler.checkpoints.positions(0) == tuple(one for one in (10, 32) if one <= place)
+    assert scheduler.prefix_cache.checkpoints.positions(0) == tuple(one for one in (10, 32) if one <= place)
 
 
 @pytest.mark.parametrize(("step_s", "run"), [(0.0, 1), (1.0, 1), (TURN_S, 1), (TURN_S / 4, 4)])
