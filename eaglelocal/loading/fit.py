@@ -43,12 +43,11 @@ from eaglelocal.memory.budget import (
 )
 from eaglelocal.memory.contexts import (
     ROLLBACKS,
-    image_buffers,
     plan_contexts,
     plan_rollback,
     settle_plan,
 )
-from eaglelocal.memory.estimate import estimate
+from eaglelocal.memory.estimate import estimate, image_buffers
 from eaglelocal.memory.placement import (
     BORROWS_OUTPUT,
     adapter_buffers,

@@ -79,13 +79,13 @@ def kv_bytes_of_layer(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
         return 0
     window = shape.windows[layer]
     cells = sizes.num_cells if window is None else sizes.window_cells(window)
-    values = shape.value_width(layer) if sizes.flash_attn else widest_values(shape)
+    width = shape.value_width(layer) if sizes.flash_attn else max(map(shape.value_width, range(shape.n_layer)))
     if shape.compressions:  # each sequence has its own caches, whatever the plan says
         compressed = row_bytes(sizes.kv_type, shape.compressions[layer][1]) * compressed_cells(shape, layer, sizes)
         unused = shape.n_layer_ahead if layer == shape.n_layer - 1 else 0  # of MTP layers, allocated here too
         keys = row_bytes(sizes.kv_type, shape.key_width(layer)) * cells * (1 + unused)
         return (keys + compressed) * sizes.num_sequences
-    return (row_bytes(sizes.kv_type, shape.key_width(layer)) + row_bytes(sizes.kv_type, values)) * (
+    return (row_bytes(sizes.kv_type, shape.key_width(layer)) + row_bytes(sizes.kv_type, width)) * (
         cells * sizes.num_streams
     )
 
@@ -96,18 +96,10 @@ def compressed_cells(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
     return round_up(-(-sizes.num_cells // ratio), CELL_STEP) if ratio else 0
 
 
-def widest_values(shape: ModelShape) -> int:
-    return max((shape.value_width(layer) for layer in range(shape.n_layer)), default=0)
-
-
-def state_bytes_of_layer(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
-    num_states = 1 + (sizes.num_snapshots if shape.keeps_snapshots else 0)
-    return shape.layer_states[layer] * sizes.num_sequences * num_states
-
-
 def cache_bytes_of_layer(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
     """Return the bytes of a layer's keys, values and recurrent states."""
-    return kv_bytes_of_layer(shape, layer, sizes) + state_bytes_of_layer(shape, layer, sizes)
+    num_states = sizes.num_sequences * (1 + (sizes.num_snapshots if shape.keeps_snapshots else 0))
+    return kv_bytes_of_layer(shape, layer, sizes) + shape.layer_states[layer] * num_states
 
 
 def cache_bytes(shape: ModelShape, sizes: CacheParams) -> int:

@@ -6,7 +6,7 @@ what is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from eaglelocal.core.plan import MAX_SLOTS, Plan, shares_cache
@@ -14,8 +14,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.architectures import BLOCK, EAGLE
 from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.gguf.model_shape import MTP, ModelShape
-from eaglelocal.gguf.projector import Projector, max_image_tokens
-from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
+from eaglelocal.memory.budget import FreeMemory
 from eaglelocal.memory.cache_bytes import CacheParams, compressed_cells, kv_bytes_of_layer, row_bytes
 from eaglelocal.memory.placement import choose_gpus
 
@@ -143,47 +142,6 @@ def plan_rollback(draft_kind: str) -> int:
     return planned.get(draft_kind, PLANNED_ROLLBACK)
 
 
-# ---- projector bytes: estimate the memory for reading images: a projector's weights, and the buffers for encoding
-# one image. Pure
-CHANNELS = 3
-ATTENTION_ROWS, FEED_FORWARD_ROWS = 8, 3  # rows alive at once in a layer, the residual included
-
-
-def image_buffers(projector: Projector | None, plan: Plan, gpus: Sequence[FreeMemory]) -> Iterator[Buffer]:
-    """Yield a projector's buffers: on the first GPU if the target uses one, else in RAM. None without a projector."""
-    if projector is None:
-        return
-    projector = projector.limit_tokens(max_image_tokens(projector.kind, n_ctx=plan.n_ctx, n_batch=plan.n_batch))
-    device = gpus[0].device if gpus and plan.gpu_layers != 0 and not plan.rpc else RAM
-    yield Buffer(device, MemoryKind.IMAGES, projector.weights_bytes + encoding_bytes(projector))
-    if device != RAM:
-        yield Buffer(RAM, MemoryKind.IMAGES, image_bytes(projector))
-
-
-def image_bytes(projector: Projector) -> int:
-    """Return the bytes of the largest image as floats, and of the rows it is encoded to."""
-    pixels = projector.num_patches * projector.patch_size**2
-    return FLOAT_BYTES * (CHANNELS * pixels + projector.num_patches * (projector.width or projector.n_embd))
-
-
-def encoding_bytes(projector: Projector, *, flash_attn: bool = True) -> int:
-    """Return an upper bound of the buffer for encoding the largest image; llama.cpp reserves it for the first image.
-
-    Layers reuse the buffer, so one layer counts. For each patch at most these are alive: the residual row, its norm,
-    queries, keys and values, their permuted copies, and the attention's output (8 rows of the width); or the residual,
-    its norm and the sum, plus three rows of the feed-forward's width: gate, up, product. Before the first layer the
-    image is there by patches, as it came and unfolded. A mask (window attention) has a float and a half float for each
-    pair of patches; scores (no flash attention) two floats for each pair and head. llama.cpp uses flash attention
-    wherever the device has it.
-    """
-    layer = max(ATTENTION_ROWS * projector.n_embd, FEED_FORWARD_ROWS * (projector.n_embd + projector.n_ff))
-    unfolded = 2 * CHANNELS * projector.patch_size**2
-    pairs = projector.num_patches**2
-    mask = pairs * (FLOAT_BYTES + HALF_BYTES) if projector.has_windows else 0
-    scores = 0 if flash_attn else 2 * FLOAT_BYTES * pairs * projector.n_head
-    return projector.num_patches * FLOAT_BYTES * max(layer, unfolded) + image_bytes(projector) + mask + scores
-
-
 # ---- compute buffers: compute an upper bound of llama.cpp's compute buffers, stage by stage of a layer
 #
 # A graph's buffer holds the tensors that are alive at the same time: the attention masks and the residual stream
@@ -210,21 +168,19 @@ def compute_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int | N
 
     max_outputs  rows of one decode that are outputs; None: the device computes layers only
     """
-    return sum(
-        graph_bytes(part, sizes, max_outputs=max_outputs, device=device) for part in (shape, *shape.list_upper())
-    )
-
-
-def graph_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int | None, device: str) -> int:
-    """Return the bytes of one context's buffer, of compute_bytes."""
-    stages = (
-        attention_bytes(shape, sizes) + converted_cache_bytes(shape, sizes, device),
-        feed_forward_bytes(shape, sizes),
-        recurrence_bytes(shape, sizes),
-        0 if max_outputs is None else output_bytes(shape, sizes, max_outputs=max_outputs),
-        LIVE_LAYER_INPUTS * layer_inputs_bytes(shape, sizes),
-    )
-    return add_slack(mask_bytes(shape, sizes) + residual_bytes(shape, sizes) + max(stages))
+    num_bytes = 0
+    for part in (shape, *shape.list_upper()):
+        stages = (
+            attention_bytes(part, sizes) + converted_cache_bytes(part, sizes, device),
+            feed_forward_bytes(part, sizes),
+            recurrence_bytes(part, sizes),
+            0 if max_outputs is None else output_bytes(part, sizes, max_outputs=max_outputs),
+            LIVE_LAYER_INPUTS * layer_inputs_bytes(part, sizes),
+        )
+        streams = RESIDUAL_STREAMS.get(part.architecture, 1) * part.n_embd * LIVE_RESIDUALS
+        residual = sizes.n_batch * streams * FLOAT_BYTES + layer_inputs_bytes(part, sizes)
+        num_bytes += add_slack(mask_bytes(part, sizes) + residual + max(stages))
+    return num_bytes
 
 
 def inputs_bytes(shape: ModelShape, sizes: CacheParams) -> int:
@@ -267,11 +223,7 @@ def mask_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     if shape.compressions:  # one of single tokens, and one of each kind of compressed rows
         rows = {shape.compressions[layer]: compressed_cells(shape, layer, sizes) for layer in range(shape.n_layer)}
         cells = window_cells_of(shape, sizes) + sum(rows.values())
-    return sizes.n_batch * cells * mask_value_bytes(sizes)
-
-
-def mask_value_bytes(sizes: CacheParams) -> int:
-    return HALF_BYTES if sizes.flash_attn else FLOAT_BYTES
+    return sizes.n_batch * cells * (HALF_BYTES if sizes.flash_attn else FLOAT_BYTES)
 
 
 def window_cells_of(shape: ModelShape, sizes: CacheParams) -> int:
@@ -290,16 +242,12 @@ def compressed_attention_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     rows = max(compressed_cells(shape, layer, sizes) for layer in range(shape.n_layer))
     cells = window_cells_of(shape, sizes) + rows
     keys = cells * sizes.num_sequences * row_bytes(sizes.kv_type, shape.key_dim)
-    masks = sizes.n_batch * (cells + LIVE_INDEX_MASKS * rows) * mask_value_bytes(sizes)
+    value_bytes = HALF_BYTES if sizes.flash_attn else FLOAT_BYTES
+    masks = sizes.n_batch * (cells + LIVE_INDEX_MASKS * rows) * value_bytes
     scored = sizes.n_batch * rows * FLOAT_BYTES
     if not sizes.flash_attn:
         scored += scores_bytes(n_batch=sizes.n_batch, num_cells=cells, n_head=shape.n_head)
     return keys + masks + scored
-
-
-def residual_bytes(shape: ModelShape, sizes: CacheParams) -> int:
-    streams = RESIDUAL_STREAMS.get(shape.architecture, 1) * shape.n_embd * LIVE_RESIDUALS
-    return sizes.n_batch * streams * FLOAT_BYTES + layer_inputs_bytes(shape, sizes)
 
 
 def layer_inputs_bytes(shape: ModelShape, sizes: CacheParams) -> int:

@@ -17,14 +17,15 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import TENSOR, is_rpc_device
 from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.gguf.model_shape import ModelShape
-from eaglelocal.gguf.projector import Projector
+from eaglelocal.gguf.projector import Projector, max_image_tokens
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
 from eaglelocal.memory.contexts import (
+    FLOAT_BYTES,
+    HALF_BYTES,
     PlannedContext,
     compute_bytes,
     copies_bytes,
-    image_buffers,
     inputs_bytes,
     logits_bytes,
     plan_contexts,
@@ -104,7 +105,10 @@ def estimate_context(context: PlannedContext, gpus: Sequence[FreeMemory], shares
     expert_devices = place_experts(devices[: shape.n_layer], context.n_cpu_moe)
     buffers = (
         *weight_buffers(shape, devices, expert_devices),
-        *cache_buffers(context, devices),
+        *(
+            Buffer(devices[layer], MemoryKind.CACHE, cache_bytes_of_layer(shape, layer, context.sizes))
+            for layer in range(shape.n_layer)
+        ),
         *compute_buffers(context, devices, expert_devices),
         *output_buffers(context, devices),
     )
@@ -128,11 +132,6 @@ def weight_buffers(shape: ModelShape, devices: Sequence[str], expert_devices: Se
         routed = shape.experts_of_layer(layer)
         yield Buffer(devices[layer], MemoryKind.WEIGHTS, shape.bytes_of_layer(layer) - routed)
         yield Buffer(expert_devices[layer], MemoryKind.WEIGHTS, routed)
-
-
-def cache_buffers(context: PlannedContext, devices: Sequence[str]) -> Iterator[Buffer]:
-    for layer in range(context.shape.n_layer):
-        yield Buffer(devices[layer], MemoryKind.CACHE, cache_bytes_of_layer(context.shape, layer, context.sizes))
 
 
 def compute_buffers(context: PlannedContext, devices: Sequence[str], expert_devices: Sequence[str]) -> Iterator[Buffer]:
@@ -207,3 +206,44 @@ def sum_by_purpose(buffers: Iterable[Buffer]) -> MemorySummary:
         compute_bytes=sum(size for (kind, _), size in sums.items() if kind in (MemoryKind.BUFFERS, MemoryKind.RUNTIME)),
         images_bytes=sums.get((MemoryKind.IMAGES, False), 0),
     )
+
+
+# ---- projector bytes: estimate the memory for reading images: a projector's weights, and the buffers for encoding
+# one image. Pure
+CHANNELS = 3
+ATTENTION_ROWS, FEED_FORWARD_ROWS = 8, 3  # rows alive at once in a layer, the residual included
+
+
+def image_buffers(projector: Projector | None, plan: Plan, gpus: Sequence[FreeMemory]) -> Iterator[Buffer]:
+    """Yield a projector's buffers: on the first GPU if the target uses one, else in RAM. None without a projector."""
+    if projector is None:
+        return
+    projector = projector.limit_tokens(max_image_tokens(projector.kind, n_ctx=plan.n_ctx, n_batch=plan.n_batch))
+    device = gpus[0].device if gpus and plan.gpu_layers != 0 and not plan.rpc else RAM
+    yield Buffer(device, MemoryKind.IMAGES, projector.weights_bytes + encoding_bytes(projector))
+    if device != RAM:
+        yield Buffer(RAM, MemoryKind.IMAGES, image_bytes(projector))
+
+
+def image_bytes(projector: Projector) -> int:
+    """Return the bytes of the largest image as floats, and of the rows it is encoded to."""
+    pixels = projector.num_patches * projector.patch_size**2
+    return FLOAT_BYTES * (CHANNELS * pixels + projector.num_patches * (projector.width or projector.n_embd))
+
+
+def encoding_bytes(projector: Projector, *, flash_attn: bool = True) -> int:
+    """Return an upper bound of the buffer for encoding the largest image; llama.cpp reserves it for the first image.
+
+    Layers reuse the buffer, so one layer counts. For each patch at most these are alive: the residual row, its norm,
+    queries, keys and values, their permuted copies, and the attention's output (8 rows of the width); or the residual,
+    its norm and the sum, plus three rows of the feed-forward's width: gate, up, product. Before the first layer the
+    image is there by patches, as it came and unfolded. A mask (window attention) has a float and a half float for each
+    pair of patches; scores (no flash attention) two floats for each pair and head. llama.cpp uses flash attention
+    wherever the device has it.
+    """
+    layer = max(ATTENTION_ROWS * projector.n_embd, FEED_FORWARD_ROWS * (projector.n_embd + projector.n_ff))
+    unfolded = 2 * CHANNELS * projector.patch_size**2
+    pairs = projector.num_patches**2
+    mask = pairs * (FLOAT_BYTES + HALF_BYTES) if projector.has_windows else 0
+    scores = 0 if flash_attn else 2 * FLOAT_BYTES * pairs * projector.n_head
+    return projector.num_patches * FLOAT_BYTES * max(layer, unfolded) + image_bytes(projector) + mask + scores

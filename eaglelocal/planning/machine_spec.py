@@ -6,8 +6,8 @@ depend on it. Free memory is what is free now, without what other processes hold
 
 from __future__ import annotations
 
-import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -177,23 +177,27 @@ def make_machine_spec(machine: Machine, known: Mapping[str, KnownMachine]) -> Ma
     """Return this machine as it was probed. `known`: the catalog, for the bandwidth and arithmetic of its GPUs."""
     host, notes = _host(machine)
     gpus: list[DeviceSpec] = []
-    numbers: dict[str, int] = {}  # the last device number of each backend
+    numbers: Counter[str] = Counter()  # of devices that each backend has so far
     for gpu in sorted(machine.gpus, key=lambda gpu: gpu.device_index or 0):
         backend = None if gpu.is_unresponsive or gpu.hidden_by else machine.backend_of(gpu)
-        device, said = _gpu(machine, gpu, host, _device_name(backend, numbers), known)
+        name = f"{NAMES[backend]}{numbers[backend]}" if backend else ""
+        numbers.update([backend] if backend else [])
+        device, said = _gpu(machine, gpu, host, name, known)
         notes += said
         gpus += [device] if device else []
     if machine.unified is not None:
         device, said = _apple(machine, machine.unified, known)
         notes += said
         gpus += [device] if device else []
+    chips = [machine.unified.chip or "Apple chip"] if machine.unified else []
+    names = [*(gpu.name or "GPU" for gpu in machine.gpus), *chips, machine.cpu.name or "unknown processor"]
     return MachineSpec(
-        name=_name(machine), host=host, gpus=tuple(gpus), notes=tuple(notes), is_here=True, probed=machine
+        name=", ".join(names), host=host, gpus=tuple(gpus), notes=tuple(notes), is_here=True, probed=machine
     )
 
 
 def _host(machine: Machine) -> tuple[DeviceSpec, list[str]]:
-    measured = machine.cpu.bandwidth
+    measured, clock_mhz = machine.cpu.bandwidth, machine.cpu.clock_mhz
     notes = []
     if measured is None:
         bytes_s = min(THREAD_BYTES_S * machine.cpu.usable_threads, DDR4_BYTES_S)
@@ -212,28 +216,16 @@ def _host(machine: Machine) -> tuple[DeviceSpec, list[str]]:
         total_bytes=memory.total_bytes,
         free_bytes=memory.available_bytes,
         bytes_s=bytes_s,
-        flops=machine.cpu.usable_threads * _clock(machine) * CYCLE_FLOPS,
+        flops=machine.cpu.usable_threads * (clock_mhz * MEGA if clock_mhz else USUAL_CLOCK) * CYCLE_FLOPS,
         has_layouts=machine.cpu.has_avx2,
     ), notes
-
-
-def _clock(machine: Machine) -> float:
-    return machine.cpu.clock_mhz * MEGA if machine.cpu.clock_mhz else USUAL_CLOCK
-
-
-def _device_name(backend: str | None, numbers: dict[str, int]) -> str:
-    """Return the name of the backend's next device; empty if there is no backend for it."""
-    if backend is None:
-        return ""
-    numbers[backend] = numbers.get(backend, -1) + 1
-    return f"{NAMES[backend]}{numbers[backend]}"
 
 
 def _gpu(
     machine: Machine, gpu: Gpu, host: DeviceSpec, device: str, known: Mapping[str, KnownMachine]
 ) -> tuple[DeviceSpec | None, list[str]]:
-    name = gpu.name or f"GPU {gpu.index}"
-    free = _free_bytes(machine, gpu)
+    name, free, total = gpu.name or f"GPU {gpu.index}", _free_bytes(machine, gpu), machine.memory.total_bytes
+    has_all = _may_have_all(gpu)
     if problem := _not_planned(machine, gpu, free):
         return None, [f"{name} {problem}"]
     entry = find_entry(name, known, (CUDA, VULKAN))
@@ -244,13 +236,16 @@ def _gpu(
     if bytes_s is None:
         bytes_s = host.bytes_s if gpu.shares_memory else UNKNOWN_GPU_BYTES_S
         notes.append(f"the bandwidth of {name} is unknown, {bytes_s / GIGA:.0f} GB/s assumed")
-    notes += _about_lent(machine, gpu, name)
+    lent = gpu.total_bytes
+    if gpu.shares_memory and not has_all and lent is not None and total is not None and lent < MOST_LENT * total:
+        memory = f"{lent / GIB:.0f} GiB of main memory"
+        notes.append(f"the kernel lends {name} {memory}; its option ttm.pages_limit can lend more")
     tflops = entry.fp16_tflops if entry else None
     return DeviceSpec(
         name=device,
         label=name,
         kind=CUDA if gpu.vendor == "nvidia" else VULKAN,
-        total_bytes=machine.memory.total_bytes if _may_have_all(gpu) else gpu.total_bytes,
+        total_bytes=total if has_all else gpu.total_bytes,
         free_bytes=free,
         bytes_s=float(bytes_s),
         flops=tflops * TERA if tflops else float(bytes_s) * FLOPS_PER_BYTE[CUDA],
@@ -268,23 +263,9 @@ def _free_bytes(machine: Machine, gpu: Gpu) -> int | None:
     return None if lent is None else min(free, lent)
 
 
-def _about_lent(machine: Machine, gpu: Gpu, name: str) -> list[str]:
-    """Return a note if the kernel lends an integrated GPU less RAM than it could."""
-    lent, total = gpu.total_bytes, machine.memory.total_bytes
-    if not gpu.shares_memory or _may_have_all(gpu) or lent is None or total is None or lent >= MOST_LENT * total:
-        return []
-    return [f"the kernel lends {name} {lent / GIB:.0f} GiB of main memory; its option ttm.pages_limit can lend more"]
-
-
 def _may_have_all(gpu: Gpu) -> bool:
     """Return whether a GPU may use all RAM: NVIDIA's integrated ones, of which NVML often reports no memory."""
     return gpu.shares_memory and gpu.vendor == "nvidia"
-
-
-def _is_beside_a_card(machine: Machine, gpu: Gpu) -> bool:
-    """Return whether it is an integrated GPU next to a discrete one; llama.cpp leaves it out."""
-    cards = (each for each in machine.gpus if not (each.shares_memory or each.is_unresponsive or each.hidden_by))
-    return gpu.shares_memory and not _may_have_all(gpu) and any(machine.backend_of(each) for each in cards)
 
 
 def _not_planned(machine: Machine, gpu: Gpu, free: int | None) -> str:
@@ -295,7 +276,8 @@ def _not_planned(machine: Machine, gpu: Gpu, free: int | None) -> str:
         return f"is not used: llama.cpp here was built without {' or '.join(gpu.backends)}"
     if gpu.hidden_by:
         return f"is not used: {gpu.hidden_by} hides it"
-    if _is_beside_a_card(machine, gpu):
+    cards = (each for each in machine.gpus if not (each.shares_memory or each.is_unresponsive or each.hidden_by))
+    if gpu.shares_memory and not _may_have_all(gpu) and any(map(machine.backend_of, cards)):
         return "is not used: llama.cpp takes a processor's graphics only where there is no card"
     if gpu.shares_memory and free is None:
         return "is not planned for: it works in the main memory, and how much of that it may have is unknown"
@@ -341,12 +323,6 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(words) - NO_MODEL
 
 
-def _name(machine: Machine) -> str:
-    gpus = [gpu.name or "GPU" for gpu in machine.gpus]
-    chips = [machine.unified.chip or "Apple chip"] if machine.unified else []
-    return ", ".join([*gpus, *chips, machine.cpu.name or "unknown processor"])
-
-
 # ---- what a run may use
 def subtract_other_models(machine: MachineSpec, held: Needs) -> MachineSpec:
     """Reduce the machine's free memory by the memory that other models hold."""
@@ -380,4 +356,4 @@ def select_gpus(machine: MachineSpec, options: RunOptions) -> MachineSpec:
             f"--split {options.split} gives {len(shares)} shares, but this run uses {names}",
             hint=suggest_split(len(used)),
         )
-    return dataclasses.replace(machine, gpus=tuple(gpus[room.device] for room in used))
+    return replace(machine, gpus=tuple(gpus[room.device] for room in used))

@@ -7,7 +7,7 @@ holds only what the engine can run, `unusable` the others, each with its reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import field
 
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.draft_entries import BLOCKS, DRAFT_MODEL, EAGLE, MTP, NGRAM, DraftEntry, find_unsupported_reason
@@ -17,7 +17,7 @@ from eaglelocal.catalog.estimated_shapes import (
     estimate_target_shape,
     find_loaded_type,
 )
-from eaglelocal.catalog.target_entries import EntryShape, Quantization, TargetEntry
+from eaglelocal.catalog.target_entries import Quantization, TargetEntry
 from eaglelocal.core.draft import LOOKUP
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import NONE
@@ -44,12 +44,8 @@ from eaglelocal.planning.quality import (
 )
 from eaglelocal.planning.speed import SpeedModel, choose_arithmetic
 
-DEFAULTS = {
-    EAGLE: HEAD_DEFAULT,
-    BLOCK: HEAD_DEFAULT,
-    MTP: MTP_DEFAULT,
-    DRAFT_MODEL: MODEL_DEFAULT,
-}  # acceptance probability of drafts without reports
+# acceptance probability of drafts without reports
+DEFAULTS = {EAGLE: HEAD_DEFAULT, BLOCK: HEAD_DEFAULT, MTP: MTP_DEFAULT, DRAFT_MODEL: MODEL_DEFAULT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,59 +114,8 @@ class ModelOption:
 
 
 # ---- from both
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetBuild:
-    """A target in one quantization, with the sizes that its speed and quality follow from.
-
-    quant      as its name or header calls it, else the type of most of its bytes
-    num_bytes  of its weights
-    active     number of parameters that one token is multiplied with
-    """
-
-    reference: str
-    label: str
-    quant: str
-    shape: ModelShape
-    num_bytes: int
-    parameters: float
-    active: float
-
-
-def make_option(
-    build: TargetBuild, catalog: Catalog, draft: DraftOption | None = None, *, computed_quant: str = ""
-) -> ModelOption:
-    """Return the option of a target on disk, of unknown age, with its own draft.
-
-    computed_quant  the type that it is computed in, if not `build.quant`
-    """
-    shape = build.shape
-    bits_per_weight = 8.0 * build.num_bytes / max(build.parameters, 1.0)
-    drafts = list_lookup_options(shape.architecture, has_state=shape.has_state)
-    has_inputs = shape.architecture in LAYER_INPUT_ARCHITECTURES
-    if draft is not None and drafts[0].kind != NONE and (has_inputs or draft.kind not in (EAGLE, BLOCK)):
-        drafts = (draft, *drafts)
-    return ModelOption(
-        target=build.label,
-        quant=build.quant,
-        reference=build.reference,
-        model=SpeedModel(
-            shape=shape,
-            parameters=build.parameters,
-            active_parameters=build.active,
-            arithmetic=choose_arithmetic(computed_quant or build.quant, bits_per_weight),
-        ),
-        quality_b=effective_b(
-            parameters_b=build.parameters / 1e9,
-            active_b=build.active / 1e9,
-            quant=build.quant,
-            bits_per_weight=bits_per_weight,
-            quants=catalog.quants,
-        ),
-        age=Age(),
-        drafts=drafts,
-        max_context=shape.max_context,
-        is_here=True,
-    )
+def bits_per_weight(num_bytes: int, parameters: float) -> float:
+    return 8.0 * num_bytes / max(parameters, 1.0)
 
 
 def list_lookup_options(architecture: str, *, has_state: bool) -> tuple[DraftOption, ...]:
@@ -196,25 +141,30 @@ def make_catalog_options(target: TargetEntry, catalog: Catalog, *, quant: str | 
 
 
 def _make_catalog_option(target: TargetEntry, quantization: Quantization, catalog: Catalog) -> ModelOption:
-    outline, is_unseen = target.outline, quantization.confidence != "page"
-    build = TargetBuild(
-        reference=f"{target.id}:{quantization.name}",
-        label=target.id,
-        quant=quantization.name,
-        shape=estimate_target_shape(outline, quantization.name, quantization.num_bytes),
-        num_bytes=quantization.num_bytes,
-        parameters=outline.parameters_b * 1e9,
-        active=outline.active_parameters_b * 1e9,
-    )
-    drafts, unusable = find_draft_options(target, build.shape, catalog)
-    # experts keep their native type
-    option = make_option(build, catalog, computed_quant=NATIVE if NATIVE in target.quantizations else "")
-    return replace(
-        option,
-        drafts=drafts,
+    outline, quant = target.outline, quantization.name
+    parameters_b, active_b = outline.parameters_b, outline.active_parameters_b
+    bits = bits_per_weight(quantization.num_bytes, parameters_b * 1e9)
+    shape = estimate_target_shape(outline, quant, quantization.num_bytes)
+    drafts, unusable = find_draft_options(target, shape, catalog)
+    is_unseen = quantization.confidence != "page"
+    return ModelOption(
+        target=target.id,
+        quant=quant,
+        reference=f"{target.id}:{quant}",
+        model=SpeedModel(
+            shape=shape,
+            parameters=parameters_b * 1e9,
+            active_parameters=active_b * 1e9,
+            # experts keep their native type
+            arithmetic=choose_arithmetic(NATIVE if NATIVE in target.quantizations else quant, bits),
+        ),
+        quality_b=effective_b(
+            parameters_b=parameters_b, active_b=active_b, quant=quant, bits_per_weight=bits, quants=catalog.quants
+        ),
         age=Age(target.released, usual=catalog.median_release),
+        drafts=drafts,
         unusable=unusable,
-        is_here=False,
+        max_context=shape.max_context,
         is_unseen=is_unseen,
         by_name=target.by_name,
         notes=("the size of this file is computed, not seen",) if is_unseen else (),
@@ -227,28 +177,24 @@ def find_draft_options(
     """Return the usable drafts of a target, model-free ones last, and the unusable ones."""
     drafts: list[DraftOption] = []
     unusable: list[UnusableDraft] = []
+    outline = target.outline
     for draft in catalog.drafts_for(target):
         if draft.kind == NGRAM:
             continue
-        problem = _problem(draft, target.outline)
+        own = estimate_mtp_shape(outline, shape) if draft.is_in_target else estimate_draft_shape(draft, outline)
+        problem = find_unsupported_reason(draft, outline)
+        if not problem and own is None:
+            how = " before it is fetched" if draft.kind in BLOCKS else "; `eaglelocal import` shows it"
+            problem = f"its size is not known{how}"
         if problem:
             unusable.append(UnusableDraft(draft.id, problem))
         else:
-            drafts.append(_draft_option(draft, target.outline, shape))
-    lookups = list_lookup_options(target.outline.architecture, has_state=bool(target.outline.state_bytes))
+            drafts.append(_draft_option(draft, own))
+    lookups = list_lookup_options(outline.architecture, has_state=bool(outline.state_bytes))
     return (*drafts, *lookups), tuple(unusable)
 
 
-def _problem(draft: DraftEntry, target: EntryShape) -> str:
-    """Return the reason why this draft cannot be planned for this target; empty if it can."""
-    if found := find_unsupported_reason(draft, target):
-        return found
-    is_known = draft.is_in_target or estimate_draft_shape(draft, target) is not None
-    how = " before it is fetched" if draft.kind in BLOCKS else "; `eaglelocal import` shows it"
-    return "" if is_known else f"its size is not known{how}"
-
-
-def _draft_option(draft: DraftEntry, target: EntryShape, shape: ModelShape) -> DraftOption:
+def _draft_option(draft: DraftEntry, shape: ModelShape | None) -> DraftOption:
     kind = BLOCK if draft.kind in BLOCKS else draft.kind
     default = DEFAULTS[kind]
     acceptance = PredictedAcceptance.from_reports(draft.acceptance_lengths, default=default)
@@ -262,7 +208,7 @@ def _draft_option(draft: DraftEntry, target: EntryShape, shape: ModelShape) -> D
     return DraftOption(
         id=draft.id,
         kind=kind,
-        shape=estimate_mtp_shape(target, shape) if draft.is_in_target else estimate_draft_shape(draft, target),
+        shape=shape,
         acceptance=acceptance,
         import_from=draft.repo or "" if draft.needs_import else "",
         notes=tuple(notes),
@@ -279,16 +225,35 @@ def make_file_option(
     """
     shape = read_shape(header)
     parameters, active = count_parameters(header, shape)
-    build = TargetBuild(
+    quant = read_quantization(header) or header.main_type
+    bits = bits_per_weight(shape.weights_bytes, parameters)
+    drafts = list_lookup_options(shape.architecture, has_state=shape.has_state)
+    has_inputs = shape.architecture in LAYER_INPUT_ARCHITECTURES
+    if draft is not None and drafts[0].kind != NONE and (has_inputs or draft.kind not in (EAGLE, BLOCK)):
+        drafts = (draft, *drafts)
+    return ModelOption(
+        target=label,
+        quant=quant,
         reference=reference,
-        label=label,
-        quant=read_quantization(header) or header.main_type,
-        shape=shape,
-        num_bytes=shape.weights_bytes,
-        parameters=parameters,
-        active=active,
+        model=SpeedModel(
+            shape=shape,
+            parameters=parameters,
+            active_parameters=active,
+            arithmetic=choose_arithmetic(quant, bits),
+        ),
+        quality_b=effective_b(
+            parameters_b=parameters / 1e9,
+            active_b=active / 1e9,
+            quant=quant,
+            bits_per_weight=bits,
+            quants=catalog.quants,
+        ),
+        age=find_age(header, catalog),
+        drafts=drafts,
+        max_context=shape.max_context,
+        is_here=True,
+        header=header,
     )
-    return replace(make_option(build, catalog, draft), age=find_age(header, catalog), header=header)
 
 
 def make_draft_option(label: str, shape: ModelShape, acceptance: PredictedAcceptance | None = None) -> DraftOption:

@@ -159,6 +159,5 @@ def _find_best(decision: Decision, models: Sequence[ModelOption], machine: Machi
     return dataclasses.replace(
         decision,
         candidate=chosen,
-        needs=chosen.memory.buffers,
         without_draft=explain_missing_draft(chosen, CandidateEvaluator(machine, options)),
     )

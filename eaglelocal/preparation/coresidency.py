@@ -48,39 +48,31 @@ def plan_together(
     for name, needs in sorted(least.items(), key=lambda item: sum(buffer.num_bytes for buffer in item[1])):
         if most is not None and len(kept) + 1 >= most:
             break
-        closer = replan(first, other_needs=[*chain(*kept.values()), *needs])
-        if loses_little(closer, first):
-            chosen, kept[name] = keep_small_windows(closer), needs
+        if closer := replan_beside(first, [*chain(*kept.values()), *needs]):
+            chosen, kept[name] = closer, needs
     held = chosen.needs or estimate_minimum_needs(first, free_memory)
     decisions = {}
     for name, alone in others.items():
-        beside = [held, *(needs for other, needs in kept.items() if other != name)]
-        decisions[name] = decide_with_others(alone, list(chain(*beside)) if most != 1 else ())
+        beside = list(chain(held, *(needs for other, needs in kept.items() if other != name)))
+        closer = replan_beside(alone, beside) if beside and most != 1 else None
+        decisions[name] = closer or alone
         if name in kept:
             kept[name] = decisions[name].needs or kept[name]
     return chosen, decisions
 
 
-def decide_with_others(alone: Decision, beside: Needs) -> Decision:
-    """Return the decision with other models in memory if that costs the model little, else the one as if alone."""
-    if not beside:
-        return alone
+def replan_beside(alone: Decision, beside: Needs) -> Decision | None:
+    """Return the decision with other models in memory; None if that costs the model more than little.
+
+    Losing its projector is never little. Window caches stay as small as planned: memory that is free when the model is
+    loaded is for the others.
+    """
     closer = replan(alone, other_needs=beside)
-    return keep_small_windows(closer) if loses_little(closer, alone) else alone
-
-
-def keep_small_windows(closer: Decision) -> Decision:
-    """Return the decision with window caches as small as planned: free memory at load time is for other models."""
-    if closer.candidate is None or closer.candidate.setup.swa_full:
-        return closer
-    return dataclasses.replace(closer, swa_full=False)
-
-
-def loses_little(closer: Decision, alone: Decision) -> bool:
-    """Return whether a model loses little beside others; losing its projector is never little."""
     if closer.candidate is None or alone.candidate is None or closer.without_projector != alone.without_projector:
-        return False
-    return closer.fits and costs_little(closer.candidate, alone.candidate)
+        return None
+    if not costs_little(closer.candidate, alone.candidate):
+        return None
+    return closer if closer.candidate.setup.swa_full else dataclasses.replace(closer, swa_full=False)
 
 
 def estimate_minimum_needs(decision: Decision, free_memory: Sequence[FreeMemory]) -> Needs:

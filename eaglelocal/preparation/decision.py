@@ -45,7 +45,6 @@ class Decision:
     files              the files of the run; None: they are found when the plan is made
     models_on_disk     the models that the target was chosen among, if none was named
     candidate          how the model runs here; None: not planned, the defaults apply
-    needs              the memory that it needs; empty: unknown
     without_draft      the reason why the draft on disk is not loaded; empty: it is, or there is none
     without_projector  whether the projector on disk is left out: memory is short, or it would cost too much speed
     swa_full           as in core/plan.py
@@ -58,7 +57,6 @@ class Decision:
     files: ModelFiles | None = None
     models_on_disk: tuple[LocalModel, ...] = ()
     candidate: Candidate | None = None
-    needs: Needs = ()
     without_draft: str = ""
     without_projector: bool = False
     swa_full: bool | None = None
@@ -69,6 +67,11 @@ class Decision:
     def target(self) -> str:
         """Return the reference of the model."""
         return self.chosen or EMBEDDED if self.options.target is None else self.options.target
+
+    @property
+    def needs(self) -> Needs:
+        """Return the memory that the model needs; empty: unknown."""
+        return () if self.candidate is None else self.candidate.memory.buffers
 
     @property
     def ctx(self) -> int | None:

@@ -17,7 +17,7 @@ from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.lora_adapter import is_adapter, read_adapter
 from eaglelocal.gguf.model_info import read_recommended_sampling
 from eaglelocal.hub.draft_resolver import NO_KNOWN_HEAD
-from eaglelocal.memory.contexts import encoding_bytes
+from eaglelocal.memory.estimate import encoding_bytes
 from eaglelocal.planning.candidate import COMFORTABLE_CTX
 
 if TYPE_CHECKING:

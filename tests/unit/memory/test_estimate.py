@@ -22,8 +22,8 @@ from eaglelocal.gguf.projector import RESERVED_TOKENS, Projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, FreeMemory, MemoryKind, check_fits, subtract_margins
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes, kv_bytes_of_layer, row_bytes
-from eaglelocal.memory.contexts import converted_cache_bytes, encoding_bytes, inputs_bytes, plan_contexts
-from eaglelocal.memory.estimate import RUNTIME_BYTES, estimate, runtime_bytes, sum_by_purpose
+from eaglelocal.memory.contexts import converted_cache_bytes, inputs_bytes, plan_contexts
+from eaglelocal.memory.estimate import RUNTIME_BYTES, encoding_bytes, estimate, runtime_bytes, sum_by_purpose
 from eaglelocal.memory.placement import place_layers
 from eaglelocal.planning.options import make_catalog_options
 
