@@ -75,9 +75,8 @@ def list_folder(folder: Path, place: str = OWN_FOLDER) -> Iterator[LibraryModel]
             stem = build.stem
             repo = stem.rpartition("/")[0]
             in_folder = f"{folder.name}/{stem}"  # for a file with the same name as one elsewhere
-            aliases = [stem, in_folder, f"{stem}{GGUF_SUFFIX}", *([repo, f"{repo}:{build.quant}"] if repo else [])]
-            paths = tuple(folder / name for name in build.names)
-            yield LibraryModel(stem.rpartition("/")[2], place, paths, tuple(aliases))
+            aliases = (stem, in_folder, f"{stem}{GGUF_SUFFIX}", *((repo, f"{repo}:{build.quant}") if repo else ()))
+            yield LibraryModel(stem.rpartition("/")[2], place, tuple(folder / name for name in build.names), aliases)
 
 
 def choose_named(text: str, models: Sequence[LibraryModel]) -> LibraryModel | None:
@@ -102,8 +101,10 @@ def locate_reference(text: str, folders: Sequence[str] = ()) -> Reference:
         if model is None:
             raise
         return File(model.path, text)
-    models = list_library(folders) if isinstance(parsed, Profile | Repo) else []
-    if not models or not isinstance(parsed, Profile | Repo) or _is_known(parsed):
+    if not isinstance(parsed, Profile | Repo):
+        return parsed
+    models = list_library(folders)
+    if not models or _is_known(parsed):
         return parsed
     if model := choose_named(text, models):
         return File(model.path, text)

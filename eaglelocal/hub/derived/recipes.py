@@ -10,6 +10,7 @@ Makes nothing.
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
@@ -17,7 +18,6 @@ from eaglelocal.hub.inflation.generated_files import QUANTIZABLE
 from eaglelocal.hub.inflation.inflated_sizes import DEFAULT_SIZE, ModelSize, parse_size
 
 RECIPE_FORMS = "`@1b:q4_k_m` (its size and type), `@drop10` (layers left out), or `@q2_k` (a type)"
-# a key of derived files: the reference that finds them: the source's, `@` and the recipe
 WRITTEN_TYPES = ("f32", "f16", "bf16")  # types that an inflated model is written in; others are quantized from f16
 
 _SIZE = re.compile(r"\d[\d.]*[mb]")
@@ -29,6 +29,7 @@ class Inflation:
     """The same model, padded to the cost of a larger one."""
 
     size: ModelSize
+    origin: ClassVar[str] = "inflated"  # the word for such models in lists
 
     @property
     def text(self) -> str:
@@ -38,11 +39,6 @@ class Inflation:
     @property
     def quantized_to(self) -> str | None:
         return None if self.size.type in WRITTEN_TYPES else self.size.type
-
-    @property
-    def origin(self) -> str:
-        """The word for such models in lists."""
-        return "inflated"
 
     def describe(self, name: str, n_layer: int) -> str:
         return f"{name} at the cost of {self.size.phrase} ({self.size.type})"
@@ -54,14 +50,11 @@ class LayerDrop:
 
     num_layers: int
     quantized_to: str | None = None
+    origin: ClassVar[str] = "fewer layers"
 
     @property
     def text(self) -> str:
         return f"drop{self.num_layers}" + (f":{self.quantized_to}" if self.quantized_to else "")
-
-    @property
-    def origin(self) -> str:
-        return "fewer layers"
 
     def describe(self, name: str, n_layer: int) -> str:
         kind = f" ({self.quantized_to})" if self.quantized_to else ""
@@ -73,14 +66,11 @@ class Requantization:
     """The same model in another type."""
 
     quantized_to: str
+    origin: ClassVar[str] = "requantized"
 
     @property
     def text(self) -> str:
         return self.quantized_to
-
-    @property
-    def origin(self) -> str:
-        return "requantized"
 
     def describe(self, name: str, n_layer: int) -> str:
         return f"{name} requantized to {self.quantized_to}"
@@ -92,8 +82,8 @@ Recipe = Inflation | LayerDrop | Requantization
 def parse_recipe(text: str) -> Recipe:
     """Parse the part after the `@`, ignoring case. Raises UsageError on anything else."""
     word, _, kind = text.lower().partition(":")
-    if ":" in text:
-        _check_type(kind)
+    if ":" in text and kind not in QUANTIZABLE:
+        raise UsageError(f"cannot quantize to the type {kind!r}", hint=f"use one of {', '.join(QUANTIZABLE)}")
     if dropped := _DROP.fullmatch(word):
         if int(dropped["number"]) == 0:
             raise UsageError("`@drop0` leaves no layer out", hint="`@drop10`")
@@ -103,8 +93,3 @@ def parse_recipe(text: str) -> Recipe:
     if word in QUANTIZABLE and not kind:
         return Requantization(word)
     raise UsageError(f"cannot make `@{text}` of a model", hint=f"use {RECIPE_FORMS}")
-
-
-def _check_type(kind: str) -> None:
-    if kind not in QUANTIZABLE:
-        raise UsageError(f"cannot quantize to the type {kind!r}", hint=f"use one of {', '.join(QUANTIZABLE)}")

@@ -121,7 +121,7 @@ class HeadVersions:
             if lost := _find_loss(target, known.target_key):
                 return "" if known.target_key in models else lost
             if _is_gone(base):
-                return _describe_gone(base)
+                return f"{base} is not there any more"
             has_changed = _name_folder(known.target_key, base) != self.folder.name
         except OSError as error:
             raise _UnclearError(f"{error.filename or target} cannot be read ({error.strerror})") from error
@@ -262,7 +262,7 @@ def _find_loss(target: Path, key: str) -> str:
     Raises OSError, and _UnclearError if a part is missing: the others cannot be identified then.
     """
     if _is_gone(target):
-        return _describe_gone(target)
+        return f"{target} is not there any more"
     missing = next((part for part in list_named_parts(target) if not part.is_file()), None)
     if missing is not None:
         raise _UnclearError(f"{missing} is missing")
@@ -282,10 +282,6 @@ def _is_gone(path: Path) -> bool:
         return is_gone(path) or (path.is_relative_to(cache) and any(cache.iterdir()) and not os.path.lexists(path))
     except OSError:
         return False
-
-
-def _describe_gone(path: Path) -> str:
-    return f"{path} is not there any more"
 
 
 def _make_current(known: VersionList, number: int, why: str, replaced: VersionState) -> VersionList:

@@ -22,7 +22,7 @@ from eaglelocal.core.own_files import append_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS, GGML_TYPES_BY_NAME, GgmlType
-from eaglelocal.gguf.header import ArrayValue, Header, TensorInfo, Value
+from eaglelocal.gguf.header import ArrayValue, Header, TensorInfo
 from eaglelocal.gguf.writer import LAYOUT_KEYS, KeyValue, StreamedTensor, copy_entries, max_file_bytes, write_streamed
 
 SPARE_DISK_BYTES = 256 << 20  # to be left free
@@ -174,28 +174,22 @@ class FilePlan:
         kind  the type that it will be quantized to; None: none. The types of some tensors are then a guess.
         """
         tensors = {one.name: self._find_indices(one) or _sketch_tensor(one, kind) for one in self.tensors}
-        changed: dict[str, Value] = {
-            entry.key: entry.value for entry in self.changed if not isinstance(entry.value, tuple)
-        }
+        before, types = self.source.metadata, {entry.key: entry.type for entry in self.changed}
+        metadata = {key: value for key, value in before.items() if key == ARCHITECTURE_KEY or key not in LAYOUT_KEYS}
         for entry in self.changed:
-            old = self.source.metadata.get(entry.key)
-            if isinstance(entry.value, tuple) and isinstance(old, ArrayValue):
-                changed[entry.key] = replace(old, count=len(entry.value))
+            old = before.get(entry.key)
+            if not isinstance(entry.value, tuple):
+                metadata[entry.key] = entry.value
+            elif isinstance(old, ArrayValue):
+                metadata[entry.key] = replace(old, count=len(entry.value))
         if kind is not None:
-            changed[FILE_TYPE_KEY] = FILE_TYPE_IDS[kind]
-        kept = {
-            key: value
-            for key, value in self.source.metadata.items()
-            if key == ARCHITECTURE_KEY or key not in LAYOUT_KEYS
-        }
+            metadata[FILE_TYPE_KEY] = FILE_TYPE_IDS[kind]
         first = self.source.shards[0]
         num_bytes = sum(tensor.nbytes for tensor in tensors.values()) + first.data_offset
         return replace(
             self.source,
-            metadata=MappingProxyType({**kept, **changed}),
-            value_types=MappingProxyType(
-                {**self.source.value_types, **{entry.key: entry.type for entry in self.changed}}
-            ),
+            metadata=MappingProxyType(metadata),
+            value_types=MappingProxyType({**self.source.value_types, **types}),
             tensors=MappingProxyType(tensors),
             shards=(replace(first, file_bytes=num_bytes),),
         )
