@@ -107,7 +107,6 @@ class Rendering:
         return before + content
 
     def _place_tools(self, turns: list[Turn], offered: list[Turn]) -> tuple[list[Turn], list[Turn]]:
-        """Put tools, calls and results where this template looks for them."""
         family = self.family
         if not family.takes_tools:
             return turn_changes.convert_to_hermes(turns, offered), []
@@ -220,7 +219,7 @@ class Rendering:
 
 
 def open_renderings() -> Callable[..., str | None]:
-    """Return the function that a RenderProcess serves; called with a source alone, it only checks it.
+    """Return the function that the process serves; called with a source alone, it only checks it.
 
     The last template stays compiled.
     """

@@ -59,7 +59,6 @@ def wrap_arguments(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _change_arguments(turns: Sequence[Turn], change: Callable[[object], object]) -> list[Turn]:
-    """Apply `change` to the arguments of every call."""
     changed: list[Turn] = []
     for turn in turns:
         calls = [
