@@ -135,7 +135,6 @@ def _borrowing_problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
 
 
 def _mask_problems(head: EagleInfo) -> Iterator[str]:
-    """Yield the problems of the rows that a P-EAGLE head drafts from."""
     if head.mask is None:
         return
     width = len(head.target_layers) * head.target_hidden_size

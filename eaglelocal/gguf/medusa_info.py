@@ -98,7 +98,6 @@ class MedusaInfo(head_info.DraftHeadInfo):
 
 
 def _size_problems(head: MedusaInfo) -> Iterator[str]:
-    """Yield contradictions between the sizes in the header."""
     num_parts, num_layers, width = head.num_parts, head.num_layers, head.state_width
     if not (1 <= num_parts <= MAX_PARTS and 1 <= num_layers <= MAX_LAYERS):
         yield f"it has {num_parts} heads of {num_layers} layers, expected up to {MAX_PARTS} of {MAX_LAYERS}"

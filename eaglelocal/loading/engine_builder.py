@@ -50,7 +50,7 @@ from eaglelocal.scheduler.slot import Checkpoints
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
-from eaglelocal.text.templates.chat_template import ChatTemplate, RenderProcess, chat_template
+from eaglelocal.text.templates.chat_template import ChatTemplate, chat_template, make_render_process
 
 MAX_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # limit, and divisor of the free memory
 MAX_SWAP_BYTES, SWAP_PART = 2**33, 8
@@ -80,7 +80,7 @@ def build(plan: Plan, report: Report) -> Engine:
     machine, threads = probe(), plan.threads or count_usable_threads()
     check_batch(plan.num_slots, plan.n_batch)
     with contextlib.ExitStack() as opened:
-        renderer = opened.enter_context(contextlib.closing(RenderProcess()))
+        renderer = opened.enter_context(contextlib.closing(make_render_process()))
         library = open_library(plan, machine)
         parts = fit_plan(restore_original_draft(plan), machine, library, threads=threads)
         plan = parts.plan
@@ -88,7 +88,7 @@ def build(plan: Plan, report: Report) -> Engine:
         target = loader.load_target()
         info = read_model(parts.target.header)
         template = chat_template(target.vocabulary, renderer)
-        template_check = TemplateCheck(template, renderer, is_urgent=plan.is_brief)
+        template_check = TemplateCheck(template, is_urgent=plan.is_brief)
         constraints = BackgroundWork("constraints")
         context = loader.open_target_context(target, info)
         draft = open_draft(loader, machine, target, context)

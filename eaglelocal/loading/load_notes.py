@@ -19,7 +19,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.loading.calibration_store import load, make_template_key, save
 from eaglelocal.loading.fit import FittedPlan
-from eaglelocal.text.templates.chat_template import ChatTemplate, RenderProcess
+from eaglelocal.text.templates.chat_template import ChatTemplate
 
 
 def list_notes(
@@ -67,18 +67,17 @@ LATER_S = 1.0  # seconds after a server's start: until then its processes need a
 
 
 class TemplateCheck:
-    """Starts the renderer's process in time for the first conversation.
+    """Starts the template's process in time for the first conversation.
 
-    template   what conversations are rendered with
-    renderer   its renderer, which is not started yet
+    template   what conversations are rendered with; its process is not started yet
     is_urgent  a conversation follows as soon as the engine is loaded
     """
 
-    def __init__(self, template: ChatTemplate, renderer: RenderProcess, *, is_urgent: bool) -> None:
+    def __init__(self, template: ChatTemplate, *, is_urgent: bool) -> None:
         self._template = template
         self._key = make_template_key(template.text)
         self._is_known = load(self._key) is not None
-        renderer.start(after_s=0.0 if is_urgent or not self._is_known else LATER_S)
+        template.start(after_s=0.0 if is_urgent or not self._is_known else LATER_S)
 
     def note(self) -> str:
         """Return a note for the user if another template is used, or none can be. In the latter case chats fail, but

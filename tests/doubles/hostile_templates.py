@@ -14,7 +14,7 @@ import time
 from eaglelocal.core.request import Message
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.processes.limited_process import ProcessLimits
-from eaglelocal.text.templates.chat_template import ChatTemplate, RenderProcess
+from eaglelocal.text.templates.chat_template import ChatTemplate, make_render_process
 
 LIMITS = ProcessLimits(cpu_s=0.3, memory_bytes=96 * 2**20, max_deaths=10**9)
 HONEST, HOSTILE = (Message("user", "hello"),), (Message("user", "now"),)
@@ -167,7 +167,7 @@ def switched(source: str) -> str:
 
 
 def limited_template(source: str, limits: ProcessLimits = LIMITS) -> ChatTemplate:
-    return ChatTemplate(source, renderer=RenderProcess(limits))
+    return ChatTemplate(source, process=make_render_process(limits))
 
 
 def try_it(seed: int) -> dict[str, object]:

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from eaglelocal.text.templates.rendering import open_renderings
-from eaglelocal.text.templates.template_messages import RenderInputs, TemplateSource
 
 
 class RenderedHere:
-    """Takes the place of chat_template.RenderProcess, without limits, for templates that tests write."""
+    """Takes the place of chat_template.make_render_process(), without limits, for templates that tests write."""
 
     def __init__(self) -> None:
-        self._serve = open_renderings()
+        self.call = open_renderings()
 
-    def start(self) -> None: ...
-
-    def check(self, source: TemplateSource) -> None:
-        self._serve(source)
-
-    def render(self, source: TemplateSource, inputs: RenderInputs) -> str:
-        text = self._serve(source, inputs)
-        assert text is not None
-        return text
+    def start(self, *, after_s: float = 0.0) -> None: ...
 
     def close(self) -> None: ...

@@ -43,7 +43,7 @@ def chat(name: str) -> ChatRequest:
 
 
 def renderer_pid(engine: Engine) -> int:
-    pid = engine.input_processor.template._renderer._process.pid  # type: ignore[attr-defined]
+    pid = engine.input_processor.template._process.pid  # type: ignore[attr-defined]
     assert isinstance(pid, int)
     return pid
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from eaglelocal.core.tools import MessageHeaders, Tool, ToolCall
+from eaglelocal.core.tools import MessageHeaders, Split, ToolCall
 from eaglelocal.text.reasoning.markers import Item, Marker
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
 from eaglelocal.text.tool_calls.json_calls import JsonCalls, normalize_arguments
@@ -41,16 +41,11 @@ class HarmonyKind(Enum):
 class HarmonyParser:
     """A parser of harmony messages. Implements call_parser.CallParser."""
 
-    def __init__(
-        self, collector: AnswerCollector, tools: tuple[Tool, ...], *, first_kind: HarmonyKind | None = None
-    ) -> None:
-        """Create a parser.
-
-        first_kind  kind of the message that the prompt has begun; None: it begins none
-        """
-        self._collector, self._tools = collector, {tool.name: tool for tool in tools}
+    def __init__(self, collector: AnswerCollector, split: Split) -> None:
+        self._collector, self._tools = collector, {tool.name: tool for tool in split.tools}
         self._header, self._header_text = "", ""  # with and without its markers
-        self._kind: HarmonyKind | None = first_kind  # of the message; None: in its header
+        begun = HarmonyKind.TEXT if split.in_text else None
+        self._kind = HarmonyKind.REASONING if split.in_reasoning else begun  # of the message; None: in its header
         self._recipient = self._body_text = ""  # of the message; its text, before a JSON object begins
         self._json: JsonCalls | None = None  # the arguments, once they have begun
         self._has_markers = False

@@ -7,13 +7,13 @@ Templates are not used here: `Split` has the family's markers.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 
 from eaglelocal.core.request import Request
 from eaglelocal.core.tools import MessageHeaders, Notation, Split, join_calls
 from eaglelocal.text.answer_text import AnswerPiece, AnswerText, Detokenizer, Pieces, StopMatcher
-from eaglelocal.text.reasoning.harmony_parser import HarmonyKind, HarmonyParser
+from eaglelocal.text.reasoning.harmony_parser import HarmonyParser
 from eaglelocal.text.reasoning.markers import Item, Marker, MarkerReader, make_control_char
 from eaglelocal.text.reasoning.model_families import is_harmony, list_header_markers, list_markers
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector, NewId, make_hex_id, make_short_id
@@ -101,16 +101,13 @@ def make_answer_text(pieces: Pieces, request: Request) -> AnswerText | SplitAnsw
 
 def _make_parser(split: Split, collector: AnswerCollector) -> CallParser:
     if is_harmony(split):
-        first = HarmonyKind.REASONING if split.in_reasoning else HarmonyKind.TEXT if split.in_text else None
-        return HarmonyParser(collector, split.tools, first_kind=first)
+        return HarmonyParser(collector, split)
     answer = _make_call_parser(split, collector)
     if split.form is not None and split.form.headers is not None:
         return MessageParser(collector, answer, split.form.headers, split)
     if split.reasoning_markers is None:
         return answer
-    openings = (split.form.begin, *list_bare_openings(split.form, split.tools)) if split.form and split.tools else ()
-    tail = ReasoningTail(openings, lambda own: _make_call_parser(split, own))
-    return ReasoningParser(collector, answer, split, tail=tail, openings=openings)
+    return ReasoningParser(collector, answer, split)
 
 
 def _make_call_parser(split: Split, collector: AnswerCollector) -> CallParser:
@@ -149,13 +146,8 @@ class MessageParser:
         self._markers = frozenset(list_header_markers(headers))
         # the markers after which a message itself begins
         self._header_ends = frozenset(header[header.rindex("<|") :] for header in (headers.reasoning, headers.text))
-        self._state = (
-            MessageState.REASONING
-            if split.in_reasoning
-            else MessageState.TEXT
-            if split.in_text
-            else MessageState.HEADER
-        )
+        begun = MessageState.TEXT if split.in_text else MessageState.HEADER
+        self._state = MessageState.REASONING if split.in_reasoning else begun
         self._header = ""  # with its markers
         self._has_markers = split.in_reasoning or split.in_text
         # markers are control tokens, so one written as text is text
@@ -233,14 +225,14 @@ class ReasoningTail:
     The calls are parsed separately, because only the end of the answer shows that they count.
     """
 
-    def __init__(self, openings: Sequence[str], make_parser: Callable[[AnswerCollector], CallParser]) -> None:
-        self._openings, self._make_parser = openings, make_parser
+    def __init__(self, openings: Sequence[str], split: Split) -> None:
+        self._openings, self._split = openings, split
         self._reading: tuple[AnswerCollector, CallParser] | None = None  # from the marker or tag that begins a call
 
     def push(self, item: Item) -> None:
         if self._reading is None and isinstance(item, Marker) and item.name in self._openings:
             collector = AnswerCollector(str)
-            self._reading = collector, self._make_parser(collector)
+            self._reading = collector, _make_call_parser(self._split, collector)
         if self._reading is None:
             return
         collector, parser = self._reading
@@ -261,36 +253,22 @@ class ReasoningTail:
 
 
 class ReasoningParser:
-    """A parser of reasoning in front of one for text and calls. Implements call_parser.CallParser.
+    """A parser of reasoning in front of one for text and calls. Implements call_parser.CallParser."""
 
-    `split` has the markers; `openings` are the marker and the tags that may begin a call.
-    """
-
-    def __init__(
-        self,
-        collector: AnswerCollector,
-        answer: CallParser,
-        split: Split,
-        *,
-        tail: ReasoningTail,
-        openings: Sequence[str],
-    ) -> None:
+    def __init__(self, collector: AnswerCollector, answer: CallParser, split: Split) -> None:
         assert split.reasoning_markers is not None
-        self._collector, self._answer, self._tail = collector, answer, tail
+        form = split.form
+        openings = (form.begin, *list_bare_openings(form, split.tools)) if form and split.tools else ()
+        self._collector, self._answer, self._tail = collector, answer, ReasoningTail(openings, split)
         self._begin, self._end = split.reasoning_markers
         self._text_begin, self._text_end = split.text_markers
         # where a call ends the answer, it ends the reasoning as well
-        self._call_begin = split.form.begin if split.form and split.form.ends_turn and split.tools else ""
-        self._call_openings = (*openings, *split.form.section) if split.form else ()
+        self._call_begin = form.begin if form and form.ends_turn and split.tools else ""
+        self._call_openings = (*openings, *form.section) if form else ()
         self._stray_end = ""  # a closing marker after text, and white space: dropped if a call follows
         self._is_begin_quoted = False  # the text has an opening marker, so the closing one belongs to it
-        self._state = (
-            ReasoningState.REASONING
-            if split.in_reasoning
-            else ReasoningState.AFTER
-            if split.in_text
-            else ReasoningState.BEFORE
-        )
+        begun = ReasoningState.AFTER if split.in_text else ReasoningState.BEFORE
+        self._state = ReasoningState.REASONING if split.in_reasoning else begun
         self._label = "" if split.in_reasoning else split.reasoning_label  # still to come
         self._label_text = ""  # text that may be the label
         self._is_framed = split.in_text or not self._text_begin  # the text has a closing marker

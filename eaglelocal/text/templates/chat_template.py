@@ -39,9 +39,9 @@ class ChatTemplate:
     """
 
     def __init__(
-        self, source: str | None, *, bos_text: str = "", eos_text: str = "", renderer: RenderProcess | None = None
+        self, source: str | None, *, bos_text: str = "", eos_text: str = "", process: LimitedProcess | None = None
     ) -> None:
-        """Create a template. `renderer`: None starts a process with limits for it."""
+        """Create a template. `process`: renders it (make_render_process); None: one of its own."""
         self.is_fallback = not (source and source.strip())
         self.note = "the model file has no chat template, so ChatML is used" if self.is_fallback else ""
         self.stops: tuple[str, ...] = ("<|im_end|>",) if self.is_fallback else ()
@@ -49,23 +49,23 @@ class ChatTemplate:
         self.family = detect_family(template[:MAX_TEMPLATE_BYTES])  # a longer one is refused
         self.tools_note = "" if self.family.takes_tools else NO_TOOLS_NOTE
         self._source = TemplateSource(template, bos_text, eos_text)
-        self._renderer = RenderProcess() if renderer is None else renderer
+        self._process = make_render_process() if process is None else process
 
     @property
     def text(self) -> str:
         """The template itself."""
         return self._source.template
 
-    def start(self) -> None:
-        """Start the renderer without waiting until it is ready."""
-        self._renderer.start()
+    def start(self, *, after_s: float = 0.0) -> None:
+        """Start the process after so many seconds, or when it is first needed."""
+        self._process.start(after_s=after_s)
 
     def check(self) -> None:
-        """Wait until the renderer is ready. Raises ModelFileError if it cannot read the template."""
-        self._renderer.check(self._source)
+        """Wait until the process is ready. Raises ModelFileError if it cannot read the template."""
+        self._call()
 
     def close(self) -> None:
-        self._renderer.close()
+        self._process.close()
 
     def render(
         self,
@@ -89,12 +89,21 @@ class ChatTemplate:
         literals = HiddenSpellings(Spellings()) if literals is None else literals
         turns, offered = make_turns(messages, literals), [make_tool(tool, literals) for tool in tools]
         hidden = {name: literals.hide_all(value) for name, value in (values or {}).items()}
-        return self._renderer.render(self._source, RenderInputs(turns, offered, hidden, continues))
+        text = self._call(RenderInputs(turns, offered, hidden, continues))
+        assert isinstance(text, str)
+        return text
+
+    def _call(self, *inputs: RenderInputs) -> object:
+        """Call the process. Raises ModelFileError if the template makes it fail, ResourceError if it cannot start."""
+        try:
+            return self._process.call(self._source, *inputs)
+        except limited_process.LimitedProcessError as error:
+            raise _translate_error(error) from error
 
 
-def chat_template(vocabulary: Vocabulary, renderer: RenderProcess | None = None) -> ChatTemplate:
+def chat_template(vocabulary: Vocabulary, process: LimitedProcess | None = None) -> ChatTemplate:
     source, bos_text, eos_text = vocabulary.chat_template, vocabulary.bos_text, vocabulary.eos_text
-    return ChatTemplate(source, bos_text=bos_text, eos_text=eos_text, renderer=renderer)
+    return ChatTemplate(source, bos_text=bos_text, eos_text=eos_text, process=process)
 
 
 # ---- render process: an untrusted template runs under limits and cannot block the engine
@@ -104,33 +113,9 @@ OPENER = "eaglelocal.text.templates.rendering:open_renderings"
 LIMITS = ProcessLimits(cpu_s=2.0, memory_bytes=256 * 2**20, wall_s=40.0, max_reply_bytes=64 * 2**20, rest_s=5.0)
 
 
-class RenderProcess:
-    """A client of the process that renders (rendering.py). It can start before there is a template."""
-
-    def __init__(self, limits: ProcessLimits = LIMITS) -> None:
-        self._process = LimitedProcess(OPENER, limits=limits)
-
-    def start(self, *, after_s: float = 0.0) -> None:
-        """Start the process after so many seconds, or when the first template needs it."""
-        self._process.start(after_s=after_s)
-
-    def check(self, source: TemplateSource) -> None:
-        self._call(source)
-
-    def render(self, source: TemplateSource, inputs: RenderInputs) -> str:
-        text = self._call(source, inputs)
-        assert isinstance(text, str)
-        return text
-
-    def close(self) -> None:
-        self._process.close()
-
-    def _call(self, *args: object) -> object:
-        """Call the process. Raises ModelFileError if the template makes it fail, ResourceError if it cannot start."""
-        try:
-            return self._process.call(*args)
-        except limited_process.LimitedProcessError as error:
-            raise _translate_error(error) from error
+def make_render_process(limits: ProcessLimits = LIMITS) -> LimitedProcess:
+    """Return the process that renders (rendering.py). It can start before there is a template."""
+    return LimitedProcess(OPENER, limits=limits)
 
 
 def _translate_error(error: limited_process.LimitedProcessError) -> EagleLocalError:

@@ -25,7 +25,6 @@ from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError
 from eaglelocal.text.reasoning.model_families import MAX_TEMPLATE_BYTES, detect_family
 from eaglelocal.text.templates import turn_changes
 from eaglelocal.text.templates.literal_text import POSITION
-from eaglelocal.text.templates.message_forms import count_lost, iter_forms, make_call_probe, make_sketch, needs_sketch
 from eaglelocal.text.templates.sandbox import MAX_TEXT_CHARS, LimitExceeded, Refused, Sandbox
 from eaglelocal.text.templates.template_messages import SYSTEMS, RenderInputs, TemplateSource, Turn
 
@@ -107,7 +106,6 @@ class Rendering:
         return before + content
 
     def _place_tools(self, turns: list[Turn], offered: list[Turn]) -> tuple[list[Turn], list[Turn]]:
-        """Put tools, calls and results where this template looks for them."""
         family = self.family
         if not family.takes_tools:
             return turn_changes.convert_to_hermes(turns, offered), []
@@ -123,9 +121,11 @@ class Rendering:
 
     def _iter_forms(self, turns: list[Turn], variables: Mapping[str, object], fit: Fit) -> Iterator[list[Turn]]:
         """Yield the forms of the conversation in order, forms that the template shows completely first."""
-        is_sketched = needs_sketch(turns)
+        is_sketched = turn_changes.needs_sketch(turns)
         known, incomplete = list[list[Turn]](), list[tuple[int, list[Turn]]]()
-        for form, sketch in zip(iter_forms(turns), iter_forms(make_sketch(turns)), strict=True):
+        for form, sketch in zip(
+            turn_changes.iter_forms(turns), turn_changes.iter_forms(turn_changes.make_sketch(turns)), strict=True
+        ):
             if form in known:
                 continue
             known.append(form)
@@ -139,7 +139,7 @@ class Rendering:
     def _count_lost(self, sketch: list[Turn], variables: Mapping[str, object], fit: Fit) -> int:
         """Return how many texts the template loses or moves; more than there are if it refuses the conversation."""
         try:
-            return count_lost(sketch, self._show(sketch, variables, fit))
+            return turn_changes.count_lost(sketch, self._show(sketch, variables, fit))
         except EagleLocalError as error:
             if isinstance(error.__cause__, LimitExceeded):  # rendering reports the error then
                 return 0
@@ -181,7 +181,7 @@ class Rendering:
 
     def _find_fit(self, text: str, arguments: object, fits: Sequence[Fit]) -> Fit:
         """Return the first fit for which the template shows all, or otherwise the most, of a call with this text."""
-        sketch, num_lost = make_sketch(make_call_probe(text, arguments)), dict[Fit, int]()
+        sketch, num_lost = turn_changes.make_sketch(turn_changes.make_call_probe(text, arguments)), dict[Fit, int]()
         for fit in fits:
             num_lost[fit] = self._count_lost(sketch, self._probe_variables, fit)
             if not num_lost[fit]:
@@ -220,7 +220,7 @@ class Rendering:
 
 
 def open_renderings() -> Callable[..., str | None]:
-    """Return the function that a RenderProcess serves; called with a source alone, it only checks it.
+    """Return the function that the process serves; called with a source alone, it only checks it.
 
     The last template stays compiled.
     """

@@ -53,7 +53,6 @@ def argument_rules(
 
 
 def _choose_builder(form: CallForm) -> type[RuleBuilder] | None:
-    """Return the builder of a notation that is not JSON."""
     if form.call.endswith("(«args»)"):
         return _PythonRules
     return {Notation.TAGS: _TagRules, Notation.GEMMA: _GemmaRules}.get(form.notation)
@@ -266,7 +265,6 @@ class _GemmaRules(RuleBuilder):
         return f"{self._write(GEMMA_QUOTE)} {self._free_text(GEMMA_QUOTE)}"
 
     def _constant(self, value: object) -> str:
-        """Return an expression for one value."""
         match value:
             case str():
                 marker = self._write(GEMMA_QUOTE)

@@ -183,7 +183,6 @@ def _count_keywords(schema: Schema) -> Counter[str]:
 
 
 def _loosen(schema: Schema) -> Iterator[dict[str, object]]:
-    """Yield each looser schema that differs from the one before."""
     last = schema
     for left_out in (_UNSUPPORTED, _ANY):
         less = _without_patterns(schema, left_out)

@@ -58,7 +58,6 @@ class CertainArguments:
         return "".join(parts)
 
     def _take(self) -> str:
-        """Return the next certain part; empty while there is none."""
         match self._expected:
             case Expected.KEY:
                 return self._take_key()

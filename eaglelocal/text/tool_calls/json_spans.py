@@ -64,7 +64,7 @@ class JsonReader:
         if not char:
             return char
         if char < " ":
-            return "\\" * (1 + was_escaped) + _escape(char)
+            return "\\" * was_escaped + json.dumps(char)[1:-1]
         if was_escaped:
             return _complete_escape(char)
         if char == "\\":
@@ -76,11 +76,6 @@ class JsonReader:
         elif self._open:
             self._open.pop()
         return char
-
-
-def _escape(control: str) -> str:
-    """Return a control character as JSON escapes it, without the backslash."""
-    return json.dumps(control)[2:-1]
 
 
 def _complete_escape(char: str) -> str:

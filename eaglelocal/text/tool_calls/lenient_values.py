@@ -319,7 +319,6 @@ class LenientText:
         return values[0], end
 
     def _read_bare(self, at: int, shape: Shape) -> tuple[str, int]:
-        """Read a string without quotes."""
         is_text = "string" in shape.types if shape.types else self.style is Style.GEMMA
         if not is_text or _BARE_START.match(self.text, at) is None:
             raise UnreadableCall("a value is neither quoted nor a literal")
@@ -344,7 +343,6 @@ class LenientText:
         return self.text[at : at + 1] in _QUOTES and at < len(self.text)
 
     def _read_quoted(self, at: int) -> tuple[str, str, int]:
-        """Return the string's value, its JSON, and the index after it."""
         if self.style is Style.GEMMA and self.text.startswith(GEMMA_QUOTE, at):
             end = self.text.find(GEMMA_QUOTE, at + len(GEMMA_QUOTE))
             if end < 0:
@@ -395,7 +393,6 @@ class LenientText:
         return value, dump_json(value), found.end()
 
     def _decode(self, quote: str, text: str) -> tuple[str, str]:
-        """Return the value of a string and its JSON."""
         if self.style is Style.GEMMA:
             if "\\" in text:
                 raise UnreadableCall("a backslash may be an escape, or text")

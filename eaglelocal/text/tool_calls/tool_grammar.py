@@ -119,7 +119,6 @@ class _GrammarBuilder:
         return Constraint(Syntax.LARK, "\n".join(rules), unbound=tuple(sorted(self._unbound)))
 
     def _body(self) -> str:
-        """Return the expression for what follows the reasoning."""
         calls = ["calls"] if self._has_calls else []
         match self._alternative:
             case Alternative.NOTHING:
