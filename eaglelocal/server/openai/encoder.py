@@ -111,8 +111,8 @@ class ChatEncoder(OpenAIEncoder):
 
     def _encode_choice(self, choice: AnswerState, delta: Delta, reason: str | None) -> Mapping[str, object]:
         text, calls = delta.text, delta.calls
-        message: dict[str, object] = {"role": "assistant", "content": text if text or not calls else None}
-        message["refusal"] = None
+        content = text if text or not calls else None
+        message: dict[str, object] = {"role": "assistant", "content": content, "refusal": None}
         if reasoning := delta.reasoning:
             message["reasoning_content"] = reasoning
         if calls:
