@@ -182,7 +182,6 @@ class ResponseWriter:
         await self._send({"type": "http.response.body", "body": text.encode(), "more_body": not is_end})
 
     async def send_json(self, status: int, body: bytes, headers: Mapping[str, str] = NO_HEADERS) -> None:
-        """Send a whole response."""
         await self._start(status, {"content-type": "application/json", "content-length": str(len(body)), **headers})
         await self._send({"type": "http.response.body", "body": body})
 

@@ -229,8 +229,8 @@ class ModelManager:
         with self._reserve_victims(name) as victims:
             for victim in victims:
                 await victim.is_free.wait()
-            with pending.begin():
-                return await self._replace(victims, name)
+            pending.has_begun = True
+            return await self._replace(victims, name)
 
     @contextlib.contextmanager
     def _reserve_victims(self, name: str) -> Iterator[list[LoadedModel]]:
@@ -356,22 +356,13 @@ class PendingLoad:
     """
 
     def __init__(self, load: Callable[[PendingLoad], Coroutine[None, None, None]]) -> None:
-        self._has_begun = False
+        self.has_begun = False
         self._waiting: set[asyncio.Future[LoadedModel]] = set()
         self._task = asyncio.create_task(load(self))
 
     @property
     def is_needed(self) -> bool:
-        return self._has_begun or bool(self._waiting)
-
-    @contextlib.contextmanager
-    def begin(self) -> Iterator[None]:
-        """Mark the load as begun while the block runs."""
-        self._has_begun = True
-        try:
-            yield
-        finally:
-            self._has_begun = False
+        return self.has_begun or bool(self._waiting)
 
     async def wait(self) -> LoadedModel:
         """Return the model, acquired for the caller. Raises the error that prevented the load."""

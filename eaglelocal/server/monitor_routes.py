@@ -102,46 +102,12 @@ async def metrics(server: ServerState, is_operator: bool) -> Response:
 @routes.add("GET", "/v1/snapshot", reply=dict[str, object])
 async def snapshot(server: ServerState, owner: str, is_operator: bool) -> dict[str, object]:
     """Return the current snapshot for a monitor."""
-    return await take_snapshot(server, owner, is_operator)
-
-
-@routes.add("GET", "/v1/events", stream=EVENT_STREAM, others={429: ErrorReply})
-async def events(server: ServerState, owner: str, is_operator: bool) -> Response:
-    """Stream snapshots as server-sent events, two a second, until the client disconnects. 429: too many streams."""
-    if server.event_streams[owner] >= MAX_EVENT_STREAMS:
-        what = f"this key has {MAX_EVENT_STREAMS} streams of /v1/events open, and may have no more"
-        raise Problem(429, what, RATE_LIMIT, code="too_many_streams")
-    return SnapshotStream(server, owner, is_operator)
-
-
-class SnapshotStream(StreamingResponse):
-    """A stream of snapshots, counted while it is open."""
-
-    def __init__(self, server: ServerState, owner: str, is_operator: bool) -> None:
-        self._server, self._owner, self._is_operator = server, owner, is_operator
-        super().__init__(self._encode(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._server.event_streams[self._owner] += 1
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._server.event_streams[self._owner] -= 1
-
-    async def _encode(self) -> AsyncIterator[str]:
-        while not self._server.is_draining:
-            yield encode_event(await take_snapshot(self._server, self._owner, self._is_operator))
-            await asyncio.sleep(EVENT_INTERVAL_S)
-
-
-async def take_snapshot(server: ServerState, owner: str, is_operator: bool) -> dict[str, object]:
-    """Return the state of the server as an owner may see it."""
     loaded = server.models.current
     engines = {one.name: await asyncio.to_thread(one.client.snapshot) for one in server.models.loaded}
     engine = engines.get(loaded.name) if loaded else None
     states = server.name_active_states()
     active = [(call.model, choice, states[choice.request.id]) for call, choice in server.active.values()]
-    recent = [(model, choice, choice.state) for model, choice in server.recent]
+    recent = [(model, choice, choice.state) for model, choice in reversed(server.recent)]
     running, waiting = server.count_active()
     model_keys, engine_keys = (None, None) if is_operator else (PUBLIC_MODEL_FIELDS, PUBLIC_ENGINE_FIELDS)
 
@@ -169,12 +135,41 @@ async def take_snapshot(server: ServerState, owner: str, is_operator: bool) -> d
         "engine": choose(engine_fields(engine), engine_keys) if engine else None,
         "restarts": loaded.client.restarts if loaded else 0,
         "requests": [request_row(*row) for row in active if is_shown(row[1])],
-        "recent": [request_row(*row) for row in recent if is_shown(row[1])][: -NUM_RECENT_SHOWN - 1 : -1],
+        "recent": [request_row(*row) for row in recent if is_shown(row[1])][:NUM_RECENT_SHOWN],
         "learning": asdict(server.read_learning()),
         "drift": [asdict(report) | {"text": report.text} for report in server.drift.reports()],
         "is_operator": is_operator,
     }
     return found if is_operator else {name: value for name, value in found.items() if name not in OPERATOR_FIELDS}
+
+
+@routes.add("GET", "/v1/events", stream=EVENT_STREAM, others={429: ErrorReply})
+async def events(server: ServerState, owner: str, is_operator: bool) -> Response:
+    """Stream snapshots as server-sent events, two a second, until the client disconnects. 429: too many streams."""
+    if server.event_streams[owner] >= MAX_EVENT_STREAMS:
+        what = f"this key has {MAX_EVENT_STREAMS} streams of /v1/events open, and may have no more"
+        raise Problem(429, what, RATE_LIMIT, code="too_many_streams")
+    return SnapshotStream(server, owner, is_operator)
+
+
+class SnapshotStream(StreamingResponse):
+    """A stream of snapshots, counted while it is open."""
+
+    def __init__(self, server: ServerState, owner: str, is_operator: bool) -> None:
+        self._server, self._owner, self._is_operator = server, owner, is_operator
+        super().__init__(self._encode(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._server.event_streams[self._owner] += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._server.event_streams[self._owner] -= 1
+
+    async def _encode(self) -> AsyncIterator[str]:
+        while not self._server.is_draining:
+            yield encode_event(await snapshot(self._server, self._owner, self._is_operator))
+            await asyncio.sleep(EVENT_INTERVAL_S)
 
 
 def choose(fields: Mapping[str, object], names: Collection[str] | None) -> dict[str, object]:

@@ -24,7 +24,7 @@ from eaglelocal.core.stats import LEARNING_OFF, LearningStatus
 from eaglelocal.learning.drift import DriftWatch
 from eaglelocal.learning.kept_answers import KINDS, guess_kind
 from eaglelocal.server.access_log import GONE, RequestRecord, current_record
-from eaglelocal.server.active_call import ActiveCall, EventStream, hash_text
+from eaglelocal.server.active_call import ActiveCall, hash_text
 from eaglelocal.server.answer_state import READING, WAITING, AnswerState
 from eaglelocal.server.connections import MAX_CONNECTIONS
 from eaglelocal.server.content import replace_unseen_images
@@ -189,13 +189,11 @@ class ServerState:
         """
         self._check_task(model, requests[0])  # all requests of a call are alike
         async with self.reserve(model, requests) as (call, loaded):
-            events = EventStream(loaded.client_thread, requests)
-            events.submit()
-            call.attach(events)
+            call.submit(loaded.client_thread, requests)
             try:
                 yield call
             finally:
-                events.cancel()
+                call.cancel_unfinished()
 
     @asynccontextmanager
     async def reserve(self, model: str, requests: list[AnyRequest]) -> AsyncIterator[tuple[ActiveCall, LoadedModel]]:

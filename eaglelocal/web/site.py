@@ -13,8 +13,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from weakref import WeakSet
 
 import aiohttp_jinja2
@@ -124,8 +125,11 @@ class ScreenSite(Server):
         runner = web.AppRunner(await self._make_app(), access_log=None, shutdown_timeout=SHUTDOWN_S)
         await runner.setup()
         assert runner.server is not None  # after setup
-        num_connections = max_connections(raise_descriptor_limit()) // CONNECTION_DIVISOR
-        acceptor = accept_limited(listening, runner.server, num_connections)
+        places = ConnectionPlaces(max_connections(raise_descriptor_limit()) // CONNECTION_DIVISOR)
+        make_protocol = partial(LimitedConnection, runner.server, places)
+        acceptor = Acceptor(
+            listening, cast(Callable[[], asyncio.Protocol], make_protocol), ConnectionPlaces(MAX_HANDSHAKES)
+        )
         try:
             yield
         finally:
@@ -244,16 +248,19 @@ def _clamp(size: int, maximum: int) -> int:
 HEAD_END = b"\r\n\r\n"
 
 
-class LimitedConnection(asyncio.Protocol):
-    """A connection that has a place in `places` and forwards everything to aiohttp's protocol `inner`."""
+class LimitedConnection:
+    """A connection that has a place in `places`: an asyncio.Protocol that forwards everything to aiohttp's `inner`."""
 
     is_receiving = False  # pages send small requests, so a busy connection is never evicted
 
-    def __init__(self, inner: asyncio.Protocol, places: ConnectionPlaces) -> None:
-        self._inner, self._places = inner, places
+    def __init__(self, make_inner: Callable[[], asyncio.Protocol], places: ConnectionPlaces) -> None:
+        self._inner, self._places = make_inner(), places
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tail = b""  # the last bytes of the head so far: its end may arrive in two parts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -266,17 +273,11 @@ class LimitedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._timer is not None:
-            self._await_head(data)
+            if HEAD_END in self._tail + data:
+                self._end_timer()
+                self._places.set_busy(self)
+            self._tail = (self._tail + data)[-len(HEAD_END) :]
         self._inner.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        return self._inner.eof_received()
-
-    def pause_writing(self) -> None:
-        self._inner.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_timer()
@@ -287,21 +288,7 @@ class LimitedConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _await_head(self, data: bytes) -> None:
-        if HEAD_END in self._tail + data:
-            self._end_timer()
-            self._places.set_busy(self)
-        self._tail = (self._tail + data)[-len(HEAD_END) :]
-
     def _end_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def accept_limited(
-    listening: socket.socket, make_protocol: Callable[[], asyncio.Protocol], num_connections: int
-) -> Acceptor:
-    """Accept connections at a socket, so many at once."""
-    places = ConnectionPlaces(num_connections)
-    return Acceptor(listening, lambda: LimitedConnection(make_protocol(), places), ConnectionPlaces(MAX_HANDSHAKES))

@@ -16,6 +16,7 @@ from eaglelocal.core.tools import CallPart, ToolCall
 from eaglelocal.server.answer_state import AnswerState, ReasoningRun, TextRun
 from eaglelocal.server.anthropic.encoder import parse_arguments
 from eaglelocal.server.openai.encoder import ChatEncoder
+from eaglelocal.server.request_reader import EngineCall
 
 HEAD = CallPart(0, "", "id_0", "f")
 
@@ -61,7 +62,12 @@ def test_a_chunk_has_one_kind_of_thing_and_one_call() -> None:
     choice = choice_of(
         said("Yes", reasoning="hm", calls=(HEAD, CallPart(0, "{}"), CallPart(1, "{}", "id_1", "g"))), said("Done")
     )
-    lines = ChatEncoder("id", "m").encode_delta(choice, choice.take_delta()).strip().split("\n\n")
+    lines = (
+        ChatEncoder(EngineCall(model="m", requests=(ChatRequest(id="id"),)), "m")
+        .encode_delta(choice, choice.take_delta())
+        .strip()
+        .split("\n\n")
+    )
     deltas = [json.loads(line.removeprefix("data: "))["choices"][0]["delta"] for line in lines]
     function = {"id": "id_0", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     other = {"id": "id_1", "type": "function", "function": {"name": "g", "arguments": "{}"}}

@@ -187,9 +187,8 @@ async def apply_template(body: TemplateBody, server: ServerState, owner: str) ->
 
 def respond_to(body: LlamaAnswerFields, call: EngineCall, server: ServerState) -> Response:
     name = server.models.names.resolve(call.model)
-    is_streamed, has_tokens = call.is_streamed, bool(body.return_tokens)
     encoder = LlamaServerEncoder(
-        name, server.models, fields=body.response_fields, is_streamed=is_streamed, has_tokens=has_tokens
+        name, server.models, call.is_streamed, body.response_fields, has_tokens=bool(body.return_tokens)
     )
     return respond(server, call, encoder)
 
@@ -316,13 +315,7 @@ class LlamaServerEncoder(AnswerEncoder):
     """Formats answers for /completion and /infill."""
 
     def __init__(
-        self,
-        model: str,
-        models: ModelManager,
-        *,
-        fields: Sequence[str] | None = None,
-        is_streamed: bool = False,
-        has_tokens: bool = False,
+        self, model: str, models: ModelManager, is_streamed: bool, fields: Sequence[str] | None, *, has_tokens: bool
     ) -> None:
         """`models` have the model's info, once it is loaded; of a complete answer only `fields` are sent."""
         self._model, self._models, self._fields = model, models, fields

@@ -65,13 +65,8 @@ async def chat_completions(body: ChatBody, server: ServerState, owner: str) -> R
     """Answer a conversation, whole or as a stream of server-sent events."""
     call = read_chat(body, server.defaults, owner)
     name = server.models.names.resolve(call.model)
-    encoder = ChatEncoder(
-        call.requests[0].id,
-        name,
-        has_usage=call.has_usage,
-        has_drafted_flags=bool(body.tell_drafted),
-        custom_tools={tool.custom.name for tool in body.tools or () if tool.custom},
-    )
+    custom_tools = {tool.custom.name for tool in body.tools or () if tool.custom}
+    encoder = ChatEncoder(call, name, has_drafted_flags=bool(body.tell_drafted), custom_tools=custom_tools)
     return respond(server, call, encoder)
 
 
@@ -79,13 +74,7 @@ async def chat_completions(body: ChatBody, server: ServerState, owner: str) -> R
 async def completions(body: CompletionBody, server: ServerState, owner: str) -> Response:
     """Continue a text, without a chat template."""
     call = read_completion(body, server.defaults, owner)
-    encoder = CompletionEncoder(
-        call.requests[0].id,
-        server.models.names.resolve(call.model),
-        num_prompts=call.num_prompts,
-        has_usage=call.has_usage,
-    )
-    return respond(server, call, encoder)
+    return respond(server, call, CompletionEncoder(call, server.models.names.resolve(call.model)))
 
 
 @routes.add("HEAD", "/v1/models")

@@ -103,7 +103,7 @@ def test_the_monitor_shows_refused_requests_apart(actor: Server) -> None:
 def call_of(model: str = "m", num: int = 1, *, is_submitted: bool = True) -> ActiveCall:
     call = ActiveCall(model, [ChatRequest(id=f"{model}{i}") for i in range(num)], 60.0)
     if is_submitted:
-        call._events = object()  # type: ignore[assignment]
+        call._client = object()  # type: ignore[assignment]
     return call
 
 
