@@ -86,28 +86,6 @@ class Conversation:
         self.num_saved = min(self.num_saved, len(self.turns))
         return question
 
-    def rename(self, name: str) -> None:
-        """Record the name under which the conversation is saved; "" if it is no longer saved."""
-        self.name = name
-
-    def forget(self, num_turns: int) -> None:
-        """Send the first `num_turns` turns no more."""
-        self.num_forgotten = num_turns
-
-    def drop_unanswered(self) -> None:
-        self.unanswered = ""
-
-    def mark_saved(self, stamp: FileStamp) -> None:
-        """Count all turns as saved, in a file with this stamp."""
-        self.num_saved, self.stamp = len(self.turns), stamp
-
-    def record_model(self, target: str, reference: str) -> None:
-        self.target, self.reference = target, reference
-
-    def keep_unanswered(self, question: str, pictures: Pictures) -> None:
-        """Keep a question whose answer failed, to be asked again."""
-        self.unanswered, self.unanswered_pictures = question, pictures
-
     def clear(self) -> None:
         """Forget the turns; the system message stays."""
         self.turns.clear()

@@ -98,13 +98,9 @@ def rename(folder: Path, old: str, new: str) -> str:
     source, target = _find_existing(folder, old), find_path(folder, new)
     if target.exists() and target != source:
         raise UsageError(f"a conversation named {target.stem!r} already exists")
-    try:
+    with _report_failure("rename", source):
         source.rename(target)
         sync_folder(folder)
-    except OSError as problem:
-        raise ResourceError(
-            f"cannot rename {source}: {problem.strerror}", hint=f"ls -ld {quote_path(folder)}"
-        ) from problem
     return target.stem
 
 
@@ -112,14 +108,20 @@ def delete(folder: Path, name: str) -> None:
     """Remove a saved conversation for good. Raises UsageError, ResourceError."""
     path = _find_existing(folder, name)
     digests = pictures.find_digests(path)
-    try:
+    with _report_failure("remove", path):
         path.unlink()
         sync_folder(folder)
         pictures.drop(folder, digests)
+
+
+@contextmanager
+def _report_failure(action: str, path: Path) -> Iterator[None]:
+    """Turn an OSError into a ResourceError that names the path."""
+    try:
+        yield
     except OSError as problem:
-        raise ResourceError(
-            f"cannot remove {path}: {problem.strerror}", hint=f"ls -ld {quote_path(folder)}"
-        ) from problem
+        hint = f"ls -ld {quote_path(path.parent)}"
+        raise ResourceError(f"cannot {action} {path}: {problem.strerror}", hint=hint) from problem
 
 
 def find_path(folder: Path, name: str) -> Path:
@@ -135,16 +137,12 @@ def find_path(folder: Path, name: str) -> Path:
 
 def save(conversation: Conversation, path: Path, *, target: str) -> None:
     """Write a conversation and its pictures; a crash leaves the old file. Raises ResourceError."""
-    try:
+    with _report_failure("write", path):
         make_folder(path.parent, PRIVATE)
         pictures.keep(path.parent, (picture for turn in conversation.turns for picture in turn.pictures))
         conversation.target = target
         write_atomically(path, json.dumps(join_in_json(_to_json(conversation)), ensure_ascii=False, indent=1))
-        conversation.mark_saved(read_stamp(path))
-    except OSError as problem:
-        raise ResourceError(
-            f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {quote_path(path.parent)}"
-        ) from problem
+        conversation.num_saved, conversation.stamp = len(conversation.turns), read_stamp(path)
 
 
 def read_stamp(path: Path) -> FileStamp:
@@ -276,19 +274,13 @@ def _read_text(value: object) -> str:
 
 
 def _read_turn(content: object, number: int, path: Path) -> Turn:
-    fields = content if isinstance(content, dict) else {}
-    question, answer, reasoning = fields.get("question"), fields.get("answer"), fields.get("reasoning", "")
-    stopped = fields.get("stopped", False)
-    if (
-        isinstance(question, str)
-        and isinstance(answer, str)
-        and isinstance(reasoning, str)
-        and isinstance(stopped, bool)
-    ):
-        shown = pictures.from_json(path.parent, fields.get("pictures", []))
-        if shown is not None:
-            return Turn(question, answer, stopped, reasoning, shown)
-        raise UsageError(f"{path}: turn {number} has invalid pictures")
+    fields = {"stopped": False, "reasoning": ""} | (content if isinstance(content, dict) else {})
+    match fields:
+        case {"question": str(question), "answer": str(answer), "reasoning": str(reasoning), "stopped": bool(stopped)}:
+            shown = pictures.from_json(path.parent, fields.get("pictures", []))
+            if shown is not None:
+                return Turn(question, answer, stopped, reasoning, shown)
+            raise UsageError(f"{path}: turn {number} has invalid pictures")
     raise UsageError(f"{path}: turn {number} needs a question and an answer, both text")
 
 

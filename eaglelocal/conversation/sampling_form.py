@@ -45,8 +45,7 @@ def parse_fields(params: SamplingParams, texts: Mapping[str, str], shown: Sampli
     Raises UsageError for a text that is no number, RequestError for a value out of range.
     """
     numbers = {field.name: _parse_number(field, texts[field.name].strip()) for field in FIELDS}
-    set_field = {name: number for name, number in numbers.items() if number != getattr(shown, name)}
-    return replace(params, left_open=params.left_open.difference(set_field), **set_field)  # type: ignore[arg-type]
+    return apply_changes(params, {name: value for name, value in numbers.items() if value != getattr(shown, name)})
 
 
 def set_field(params: SamplingParams, name: str, text: str) -> SamplingParams:
@@ -54,8 +53,7 @@ def set_field(params: SamplingParams, name: str, text: str) -> SamplingParams:
     known = {field.name: field for field in FIELDS}
     if name not in known:
         raise UsageError(f"unknown parameter {name!r}", hint=f"one of: {', '.join(known)}")
-    value = _parse_number(known[name], text.strip())
-    return replace(params, left_open=params.left_open.difference([name]), **{name: value})  # type: ignore[arg-type]
+    return apply_changes(params, {name: _parse_number(known[name], text.strip())})
 
 
 def find_changes(params: SamplingParams, base: SamplingParams) -> dict[str, float | int | None]:

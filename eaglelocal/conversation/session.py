@@ -204,9 +204,6 @@ class Session:
             check_sees(self.model)
             self.attached = join_pictures(last, self.attached)
 
-    def detach_all(self) -> None:
-        self.attached = ()
-
     def check_attached(self) -> None:
         """Raise UsageError if pictures are attached that the model cannot read."""
         if self.attached:
@@ -238,9 +235,9 @@ class Session:
     def record(self, question: str, outcome: RequestOutcome, num_forgotten: int, pictures: Pictures = ()) -> None:
         """Add a question and its answer to the conversation. A question without an answer is kept for /retry."""
         if outcome.stopped and not outcome.text:
-            self.conversation.keep_unanswered(question, pictures)
+            self.conversation.unanswered, self.conversation.unanswered_pictures = question, pictures
             return
-        self.conversation.forget(num_forgotten)
+        self.conversation.num_forgotten = num_forgotten
         self.conversation.add(Turn(question, outcome.text, outcome.stopped, outcome.reasoning, pictures))
         if outcome.finished is not None:
             self.answers.append(outcome.finished)
@@ -305,32 +302,24 @@ def save_session(session: Session, folder: Path, name: str = "") -> SavedSession
     conversation = session.conversation
     with conversation_file.lock_folder(folder):
         old = conversation.name
-        path = conversation_file.find_path(folder, name or old or _name_after_question(folder, conversation))
+        path = conversation_file.find_path(
+            folder, name or old or conversation_file.choose_name(folder, conversation.turns[0].question)
+        )
         old_path = conversation_file.find_path(folder, old) if old else None
         is_theirs = old_path is not None and conversation_file.is_changed(conversation, old_path)
         notice = ""
-        if path != old_path:
-            _check_free(path)
-        elif is_theirs:
+        if path != old_path and path.exists():
+            hint = f"/save ANOTHER, or rm {quote_path(path)}"
+            raise UsageError(f"a conversation named {path.stem!r} already exists", hint=hint)
+        if path == old_path and is_theirs:
             path = conversation_file.find_path(folder, conversation_file.choose_name(folder, old))
             notice = f"another chat has changed {old!r}, so this one is now saved as {path.stem!r}"
-        conversation.record_model(session.model.info.target, session.reference)
-        conversation_file.save(conversation, path, target=conversation.target)
+        conversation.reference = session.reference
+        conversation_file.save(conversation, path, target=session.model.info.target)
         if old_path is not None and path != old_path and old_path.exists() and not is_theirs:
             conversation_file.delete(folder, old)
-        conversation.rename(path.stem)
+        conversation.name = path.stem
     return SavedSession(path, notice)
-
-
-def _name_after_question(folder: Path, conversation: Conversation) -> str:
-    return conversation_file.choose_name(folder, conversation.turns[0].question)
-
-
-def _check_free(path: Path) -> None:
-    if path.exists():
-        raise UsageError(
-            f"a conversation named {path.stem!r} already exists", hint=f"/save ANOTHER, or rm {quote_path(path)}"
-        )
 
 
 def resume_conversation(session: Session, conversation: Conversation, output: MessageOutput) -> None:

@@ -205,7 +205,7 @@ def _retry(context: ActionContext, argument: str) -> str:
 def _image(context: ActionContext, argument: str) -> None:
     session = context.session
     if argument == "none":
-        session.detach_all()
+        session.attached = ()
     elif argument:
         check_sees(session.model)  # before files are read
         session.attach(read_picture(path) for path in parse_paths(argument))
@@ -254,7 +254,7 @@ def _rename(context: ActionContext, argument: str) -> None:
     conversation = context.session.conversation
     if not argument or not conversation.name:
         raise UsageError("/rename needs a saved conversation and a new name", hint="/save NAME, then /rename NAME")
-    conversation.rename(conversation_file.rename(context.conversations, conversation.name, argument))
+    conversation.name = conversation_file.rename(context.conversations, conversation.name, argument)
     context.say(f"renamed to {conversation.name}")
 
 
@@ -265,7 +265,7 @@ def _delete(context: ActionContext, argument: str) -> None:
     name = conversation_file.find_path(context.conversations, argument).stem
     conversation_file.delete(context.conversations, name)
     if context.session.conversation.name == name:
-        context.session.conversation.rename("")
+        context.session.conversation.name = ""
     context.say(f"deleted {name}")
 
 

@@ -24,6 +24,7 @@ from textual.command import CommandPalette
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
+from textual.geometry import Size
 from textual.message_pump import MessagePump
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES, Theme
@@ -35,7 +36,6 @@ from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.mapped_keys import name_key
 from eaglelocal.tui.modal_screens import HelpRow, HelpScreen
-from eaglelocal.tui.terminal.screen_size import enlarge_to_minimum, format_too_small, is_large_enough
 from eaglelocal.tui.terminal.terminal_driver import TerminalDriver
 
 THEMES = (
@@ -60,6 +60,8 @@ EXPIRY_MARGIN_S = 0.05  # delay after a notification's end, so that it is over w
 NO_COLOR = "NO_COLOR"
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 TERMINAL, ANSI = "terminal", "ansi-dark"  # our name and Textual's for one theme
+MIN_SIZE = Size(16, 4)  # columns and rows
+CLEAR, HOME = "\x1b[0m\x1b[2J", "\x1b[H"
 
 
 @contextmanager
@@ -76,6 +78,19 @@ def set_no_color() -> Iterator[None]:
         del os.environ[NO_COLOR]
         if before is not None:
             os.environ[NO_COLOR] = before
+
+
+def enlarge_to_minimum(size: Size) -> Size:
+    """Return the size that the screen is laid out for, which may be larger than the terminal."""
+    return Size(max(size.width, MIN_SIZE.width), max(size.height, MIN_SIZE.height))
+
+
+def format_too_small(size: Size) -> str:
+    """Return the output for a terminal of that size: a message that it is too small, cut to fit."""
+    text = f"too small: {MIN_SIZE.width}x{MIN_SIZE.height} is needed"
+    width = max(size.width, 1)
+    rows = [text[at : at + width] for at in range(0, len(text), width)][: max(size.height, 1)]
+    return CLEAR + HOME + "\r\n".join(rows)
 
 
 class ControlFilter(LineFilter):
@@ -165,7 +180,7 @@ class EagleApp(App[ReturnType]):
             self.notify(f"theme {name}, {kept}", markup=False)
 
     async def on_event(self, event: events.Event) -> None:
-        """Lay out for at least `screen_size.MIN_SIZE`; a smaller terminal shows a message instead."""
+        """Lay out for at least MIN_SIZE; a smaller terminal shows a message instead."""
         await super().on_event(self._fit_to_minimum(event) if isinstance(event, events.Resize) else event)
 
     def _refresh_notifications(self) -> None:
@@ -184,11 +199,11 @@ class EagleApp(App[ReturnType]):
         """Show a notice in a place of the app's own; "" removes it."""
 
     def _fit_to_minimum(self, event: events.Resize) -> events.Resize:
-        was_small, self.is_too_small = self.is_too_small, not is_large_enough(event.size)
+        size = enlarge_to_minimum(event.size)
+        was_small, self.is_too_small = self.is_too_small, size != event.size
         if self.is_too_small:
             if self._driver is not None:
                 self._driver.write(format_too_small(event.size))
-            size = enlarge_to_minimum(event.size)
             return events.Resize(size, size)
         if was_small:
             self.call_later(self.refresh, layout=True)  # redraw everything, also if the layout's size is the same

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import UsageError
 from eaglelocal.settings import DEFAULT, Settings, write_setting
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 
@@ -18,10 +16,11 @@ from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 class DisplayOptions:
     """The appearance and keys that the user chose.
 
-    has_figures                 show a line of figures below each answer theme   dark, light, contrast or terminal (the
-    terminal's own colors) keys    (action, comma-separated keys), in place of the default ones theme_file,
-    theme_variable
-            the config file in which a theme chosen on a screen is kept, and the variable that overrides it
+    theme           dark, light, contrast or terminal (the terminal's own colors)
+    has_figures     show a line of figures below each answer
+    keys            (action, comma-separated keys), in place of the default ones
+    theme_file      the config file in which a theme chosen on a screen is kept; None: it is not
+    theme_variable  the variable that overrides it
     """
 
     theme: str = "dark"
@@ -29,7 +28,7 @@ class DisplayOptions:
     has_color: bool = True
     has_figures: bool = True
     keys: tuple[tuple[str, str], ...] = ()
-    theme_file: Path | None = None  # None: a theme is not kept
+    theme_file: Path | None = None
     theme_variable: str = ""
 
     def keep_theme(self, name: str) -> str:
@@ -65,13 +64,3 @@ def is_utf8(environ: Mapping[str, str]) -> bool:
     ctype = environ.get("LC_CTYPE", "")
     locale = environ.get("LC_ALL") or (ctype not in PYTHON_LC_CTYPES and ctype) or environ.get("LANG")
     return not locale or "utf8" in locale.lower().replace("-", "")
-
-
-def check_keys(keys: Iterable[tuple[str, str]], actions: Iterable[str]) -> None:
-    """Raise UsageError for keys of an action that is not among `actions`."""
-    known = sorted(set(actions))
-    for action, _ in keys:
-        if action not in known:
-            near = difflib.get_close_matches(action, known, n=1)
-            suggestion = f"did you mean {near[0]}? " if near else ""
-            raise UsageError(f"keys: unknown action {action!r}", hint=f"{suggestion}actions: {', '.join(known)}")

@@ -5,10 +5,12 @@ Each screen defines its bindings. Loads no Textual, so an unknown name is report
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from eaglelocal.tui.display_options import DisplayOptions, check_keys
+from eaglelocal.errors import UsageError
+from eaglelocal.tui.display_options import DisplayOptions
 
 CHAT_PURPOSES: Mapping[str, str] = MappingProxyType(  # by the id of a binding, as the help lists them
     {
@@ -54,4 +56,9 @@ MONITOR_ACTIONS = frozenset(
 
 def check_display_options(display_options: DisplayOptions) -> None:
     """Raise UsageError for keys of actions that no screen has; all screens share the config file."""
-    check_keys(display_options.keys, CHAT_ACTIONS | MONITOR_ACTIONS)
+    known = sorted(CHAT_ACTIONS | MONITOR_ACTIONS)
+    for action, _ in display_options.keys:
+        if action not in known:
+            near = difflib.get_close_matches(action, known, n=1)
+            suggestion = f"did you mean {near[0]}? " if near else ""
+            raise UsageError(f"keys: unknown action {action!r}", hint=f"{suggestion}actions: {', '.join(known)}")

@@ -20,7 +20,7 @@ from tui.monitor_app import BUSY, fed, monitor
 from eaglelocal.client.server_reading import DraftingState, ServerReading
 from eaglelocal.core.request import OFF, fixed_spec
 from eaglelocal.errors import RequestError, UsageError
-from eaglelocal.tui.base_app import THEMES
+from eaglelocal.tui.base_app import MIN_SIZE, THEMES
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.key_bindings import check_display_options
@@ -29,7 +29,6 @@ from eaglelocal.tui.modal_screens import HelpScreen, QuestionDialog
 from eaglelocal.tui.monitor.log_tail import LogTail
 from eaglelocal.tui.monitor.monitor_app import Monitor
 from eaglelocal.tui.monitor.request_table import RequestTable
-from eaglelocal.tui.terminal.screen_size import MIN_SIZE
 
 PATIENCE_S = 5.0
 

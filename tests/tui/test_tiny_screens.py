@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from textual.geometry import Size
 from tui.monitor_app import monitor
 
+from eaglelocal.tui.base_app import MIN_SIZE, enlarge_to_minimum, format_too_small
 from eaglelocal.tui.glyphs import ASCII, UNICODE
 from eaglelocal.tui.monitor.machine_text import MonitorSnapshot
 from eaglelocal.tui.monitor.monitor_text import format_header, format_snapshot
@@ -26,7 +27,6 @@ from eaglelocal.tui.monitor.table_text import TableView, format_table
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.panel.panel_text import format_panel
 from eaglelocal.tui.styled_lines import cell_width
-from eaglelocal.tui.terminal.screen_size import MIN_SIZE, enlarge_to_minimum, format_too_small, is_large_enough
 from eaglelocal.tui.transcript.entries import EntryKind, RenderOptions, TranscriptEntry, estimate_height, render_entry
 from eaglelocal.tui.transcript.text_rows import Appearance
 
@@ -80,7 +80,8 @@ def test_what_a_tiny_terminal_is_sent_fits_it() -> None:
     for width, height in TINY:
         shown = format_too_small(Size(width, height)).split("\x1b[H")[1].split("\r\n")
         assert len(shown) <= height and all(0 < len(row) <= width for row in shown)
-        assert not is_large_enough(Size(width, height)) and is_large_enough(enlarge_to_minimum(Size(width, height)))
+        enlarged = enlarge_to_minimum(Size(width, height))
+        assert enlarged != Size(width, height) and enlarged == enlarge_to_minimum(enlarged)
 
 
 def sizes(seed: int, number: int) -> list[tuple[int, int]]:

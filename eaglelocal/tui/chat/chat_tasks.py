@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from eaglelocal.conversation import conversation_file
@@ -50,21 +51,6 @@ class LastQuestion:
     text: str
     conversation: Conversation
     num_turns: int
-
-
-@dataclass(frozen=True, slots=True)
-class SessionState:
-    """The parts of a session that a command may change, to compare before and after it."""
-
-    conversation: Conversation
-    num_turns: int
-    settings: tuple[ActiveModel, str, SamplingParams, AdapterMix | None]  # model, system message, sampling, adapters
-
-    @classmethod
-    def capture(cls, session: Session) -> SessionState:
-        conversation = session.conversation
-        settings = (session.model, conversation.system, session.params, session.adapters)
-        return cls(conversation, len(conversation.turns), settings)
 
 
 class ChatTasks:
@@ -121,7 +107,7 @@ class ChatTasks:
             )
         session.attach_again()
         session.conversation.take_last_question()
-        session.conversation.drop_unanswered()
+        session.conversation.unanswered = ""
         self._emit(QuestionRemoved())
         self.ask(question)
 
@@ -137,15 +123,12 @@ class ChatTasks:
     def change_model(self, choice: ModelChoice) -> None:
         """Load the model of a choice, in place of the current one if there is one."""
         if self.session is None:
-            return self.open(choice)
-        before = SessionState.capture(self.session)
-        try:
+            self.open(choice)
+            return
+        with self._emit_changes(self.session):
             self.session.switch(choice)
             for line in model_lines(self.session.model.info, self.session.model.plan):
                 self._output.message(line)
-        finally:
-            self._emit_changes(self.session, before)
-        return None
 
     def change_settings(self, params: SamplingParams, system: str) -> None:
         session = self._require_session()
@@ -157,7 +140,7 @@ class ChatTasks:
         name = conversation_file.rename(self._folder, old, new)
         conversation = self._require_session().conversation
         if conversation.name == old:
-            conversation.rename(name)
+            conversation.name = name
         self._emit(NoteWritten(f"renamed {old} to {name}"))
 
     def export_markdown(self, name: str) -> None:
@@ -173,29 +156,31 @@ class ChatTasks:
         return self.session
 
     def _run_command(self, session: Session, command: Command) -> None:
-        before = SessionState.capture(session)
         context = ActionContext(
             session, self._output, self._folder, lambda text: self._emit(TextCopied(text)), has_screen=True
         )
         try:
-            question = run_command(context, command)
+            with self._emit_changes(session, is_cleared=command.name == "/clear"):
+                question = run_command(context, command)
         except LeaveChat:
             self._emit(ExitRequested())
             return
-        finally:
-            self._emit_changes(session, before, is_cleared=command.name == "/clear")
         if question is not None:
             self._emit(QuestionRemoved())
             self.ask(question)
 
-    def _emit_changes(self, session: Session, before: SessionState, *, is_cleared: bool = False) -> None:
-        """Emit what a command has changed. is_cleared: empty the screen too, also if there was only a note on it."""
-        now = SessionState.capture(session)
-        if now.conversation is not before.conversation or is_cleared:
-            self._emit(ConversationReplaced(tuple(now.conversation.turns), now.conversation.name))
-        if now.settings != before.settings:
-            self._emit_model(session)
-        self._emit_attachments(session)
+    @contextmanager
+    def _emit_changes(self, session: Session, *, is_cleared: bool = False) -> Iterator[None]:
+        """Emit what changes meanwhile. is_cleared: empty the screen too, also if there was only a note on it."""
+        conversation, settings = session.conversation, _list_settings(session)
+        try:
+            yield
+        finally:
+            if session.conversation is not conversation or is_cleared:
+                self._emit(ConversationReplaced(tuple(session.conversation.turns), session.conversation.name))
+            if _list_settings(session) != settings:
+                self._emit_model(session)
+            self._emit_attachments(session)
 
     def _emit_model(self, session: Session) -> None:
         if session.model is not self._fed_model:
@@ -218,6 +203,11 @@ class ChatTasks:
             self._saves = False
             self._emit(TaskFailed(error))
             self._emit(NoteWritten("conversations are no longer saved"))
+
+
+def _list_settings(session: Session) -> tuple[ActiveModel, str, SamplingParams, AdapterMix | None]:
+    """Return the settings that the screen shows: model, system message, sampling and adapters."""
+    return session.model, session.conversation.system, session.params, session.adapters
 
 
 class EventProgressBar:
@@ -244,8 +234,7 @@ class EventOutput:
     def message(self, text: str = "") -> None:
         self._emit(NoteWritten(text))
 
-    def note(self, text: str) -> None:
-        self._emit(NoteWritten(text))
+    note = message
 
     def progress(self) -> EventProgressBar:
         return EventProgressBar(self._emit)
