@@ -13,29 +13,29 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S, MIN_ANSWER, BenchFlags
-from eaglelocal.cli.chat_connection import find_api_key
-from eaglelocal.cli.load_model import count_slots, load_model, load_settings, make_run_options, plan_run
-from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.reports.bench import (
+from eaglelocal.cli.bench_report import (
+    DEFAULT_PAIRS,
     SERVER_SIDE,
     BenchOptions,
     BenchResult,
     BenchSubject,
-    check_report_file,
-    finish,
+    check_files,
     predict_unmeasured,
+    show_result,
 )
-from eaglelocal.conversation.session import ModelChoice
+from eaglelocal.cli.chat_connection import find_api_key
+from eaglelocal.cli.load_model import count_slots, load_model, load_settings, make_run_options, plan_run
+from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.draft import describe_cut_length
-from eaglelocal.core.events import EngineInfo, LoadProgress
+from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import FaultInLine, format_place, read_text_file
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
 
 if TYPE_CHECKING:
@@ -50,8 +50,69 @@ if TYPE_CHECKING:
     from eaglelocal.settings import Settings
 
 FEWEST_PROMPTS = 2  # of each category, however long they take: a single one has no interval
+LIMIT_S = 100.0  # for each mode, loading excluded; only if no flag sets the length of the run
+MIN_ANSWER = 16  # tokens: the speed of shorter answers is too uncertain
 # The flags that are settings; --spec, --temperature, --max-tokens and --seed are bench's own.
 SETTINGS = (*flags.MODEL, *flags.MACHINE, "parallel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchFlags:
+    """The flags that only `bench` has, or with another meaning than elsewhere."""
+
+    spec: Annotated[
+        str | None,
+        typer.Option(metavar="MODES", help="Modes to measure: auto, pid and draft lengths, such as auto,2,4,8."),
+    ] = None
+    category: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Categories of prompts, such as chat,math; unset: all.")
+    ] = ""
+    prompts: Annotated[
+        Path | None,
+        typer.Option(parser=expand_path, metavar="FILE", help="File of your own prompts, one a line, as text or JSON."),
+    ] = None
+    pairs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Prompts of each category; unset: as many as two minutes hold, or all of --prompts.",
+            min=1,
+        ),
+    ] = None
+    repeats: Annotated[int, typer.Option(metavar="N", help="How often each prompt is sent.", min=1)] = 1
+    warm_up: Annotated[int, typer.Option(metavar="N", help="Answers of each mode before the measurement.", min=0)] = 2
+    concurrency: Annotated[str, typer.Option(metavar="N,...", help="Requests at the same time, such as 1,2,4,8.")] = "1"
+    max_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens of each answer.", min=MIN_ANSWER)] = 64
+    skip: Annotated[
+        int, typer.Option(metavar="N", help="Leave the first N tokens of each answer out of its speed.", min=0)
+    ] = 0
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Continue every answer to --max-tokens.")] = False
+    temperature: Annotated[
+        float, typer.Option(metavar="T", help="Sampling temperature; 0 always takes the likeliest token.")
+    ] = 0.0
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the answers, if --temperature is above 0.", min=0)] = 0
+    against: Annotated[
+        str | None, typer.Option(metavar="URL", help="Compare with this OpenAI-compatible server too.")
+    ] = None
+    against_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Model of that server; unset: its first.")
+    ] = None
+    against_key_file: Annotated[
+        Path | None, typer.Option(parser=expand_path, metavar="FILE", help="File with the key of that server.")
+    ] = None
+    parallel: Annotated[str | None, typer.Option(metavar="N", help="Slots; unset: the largest --concurrency.")] = None
+    svg: Annotated[
+        Path | None, typer.Option(parser=expand_path, metavar="FILE", help="Write a chart to this SVG file.")
+    ] = None
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            parser=expand_path,
+            metavar="FILE",
+            help="Write a page to post: machine, model, predicted and measured (and FILE's .json).",
+        ),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False
 
 
 @flags.takes(*SETTINGS, before="report")
@@ -65,18 +126,21 @@ def bench(context: typer.Context, given: BenchFlags) -> None:
     eaglelocal bench --target demo@1b:bf16 --spec auto,2,4,8 --pairs 20 --json
     eaglelocal bench --prompts mine.jsonl --concurrency 1,4 --svg gain.svg
     """
+    from eaglelocal.bench.measure import order_prompts
+
     settings = load_settings({name: context.params[name] for name in SETTINGS})
     output = standard_output(colour=settings.colour)
     options = make_options(settings, given)
     chosen = choose_prompts(given)
-    check_chart_folder(given.svg)
-    check_report_file(given.report)
-    groups = order_groups(chosen, options, given.repeats)
+    check_files(given.svg, given.report)
+    groups = order_prompts(chosen.prompts, options.levels, repeats=given.repeats, warm_up=chosen.warm_up)
     settings = drop_unused_projector(settings, chosen)
     subject, result = run(settings, options, groups, given, output)
     if given.report is not None:
-        subject = dataclasses.replace(subject, predicted=predict_unmeasured(make_run_options(settings, ModelChoice())))
-    finish(result, subject, output, given)
+        subject = dataclasses.replace(subject, predicted=predict_unmeasured(make_run_options(settings)))
+    show_result(result, subject, output, as_json=given.as_json, svg=given.svg, page=given.report)
+    if result.error is not None:
+        raise result.error
 
 
 def run(
@@ -93,19 +157,13 @@ def run(
         weights = weight_type(read_header(plan.target))
         model = load_model(plan, output)
         opened.callback(model.client.close)
-        note_cut_lengths(options, model.info, output)
+        for spec in options.modes:
+            if cut := describe_cut_length(spec.num_draft_tokens, model.info.max_draft):
+                output.message(f"--spec {spec}: {cut}")
         sides = make_sides(model, options, server)
         bound = tie_bound(weights, plan.kv_type)
-        comparer = TextComparer(sides[0], bound=bound)
-        result = measure(sides, groups, options, comparer=comparer, output=output)
+        result = measure(sides, groups, options, comparer=TextComparer(sides[0], bound=bound), output=output)
     return BenchSubject(model.info, options, server_info, model.info.flash_attn, weights, bound, plan.kv_type), result
-
-
-def note_cut_lengths(options: BenchOptions, info: EngineInfo, output: Output) -> None:
-    """Say which modes draft fewer tokens than their name says."""
-    for spec in options.modes:
-        if cut := describe_cut_length(spec.num_draft_tokens, info.max_draft):
-            output.message(f"--spec {spec}: {cut}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,18 +245,6 @@ def choose_prompts(given: BenchFlags) -> ChosenPrompts:
     return ChosenPrompts({category: group[:num] for category, group in groups.items()}, warm_up[: given.warm_up])
 
 
-def order_groups(chosen: ChosenPrompts, options: BenchOptions, repeats: int) -> list[PromptGroup]:
-    from eaglelocal.bench.measure import order_prompts
-
-    return order_prompts(chosen.prompts, options.levels, repeats=repeats, warm_up=chosen.warm_up)
-
-
-def check_chart_folder(svg: Path | None) -> None:
-    """Raise UsageError if the chart's folder is missing: before the measurement, not after minutes of it."""
-    if svg is not None and not svg.absolute().parent.is_dir():
-        raise UsageError(f"the folder of the chart {svg} does not exist")
-
-
 def open_server(given: BenchFlags, opened: contextlib.ExitStack) -> HttpClient | None:
     if given.against is None:
         if given.against_model:
@@ -235,7 +281,7 @@ def plan_bench(settings: Settings, options: BenchOptions, output: Output) -> Pla
     Raises UsageError if there is no draft.
     """
     slots = max(*options.levels, count_slots(settings))
-    plan = plan_run(dataclasses.replace(make_run_options(settings, ModelChoice()), spec="auto", parallel=slots), output)
+    plan = plan_run(dataclasses.replace(make_run_options(settings), spec="auto", parallel=slots), output)
     if not plan.speculates:
         raise UsageError(f"there is nothing to compare: {plan.draft_reason}", hint="--draft auto")
     return plan

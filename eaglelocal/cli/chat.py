@@ -24,6 +24,7 @@ from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.cli.learning import LazyLearning
 from eaglelocal.cli.load_model import (
+    apply_choice,
     count_slots,
     default_sampling,
     keep_conversations,
@@ -240,13 +241,13 @@ def open_session(
     """
     begun = start or ChatStart(begin_conversation(settings, resumes=False))
     joined = join_running_server(settings, output) if choice.target is None else None
-    model = joined
+    model, options = joined, make_chat_options(settings, begun)
     if model is None:
         with early or SpareProcess(ENGINE) as spare:
-            settings, decision = plan_start(settings, choice, begun, output)
+            options, decision = plan_start(settings, choice, begun, output)
             show_decision(decision, output)
             if choice.target is None:  # a target that was chosen here is kept: later less memory is free
-                settings = replace(settings, target=decision.target)
+                options = replace(options, target=decision.target)
             model = load_model(write_plan(decision, output), output, spare, begun.open_learning(output))
     elif early is not None:
         early.close()
@@ -255,7 +256,7 @@ def open_session(
     if other and (joined is not None or keeps_model or not begun.conversation.reference):
         output.note(other)
     loader = ModelLoader(
-        plan=lambda choice: plan_run(make_chat_options(settings, choice, begun), output),
+        plan=lambda choice: plan_run(apply_choice(options, choice), output),
         load=lambda plan: load_model(plan, output, learning=begun.open_learning(output)),
     )
     return Session(
@@ -266,35 +267,37 @@ def open_session(
         spec=None if joined is None else choose_spec(settings, joined),
         choice=choice,
         attached=begun.pictures,
-        target=settings.target or "",
+        target=options.target or "",
         keeps_model=keeps_model,
     )
 
 
-def make_chat_options(settings: Settings, choice: ModelChoice, start: ChatStart) -> RunOptions:
-    options = make_run_options(settings, choice, parallel=count_slots(settings))
+def make_chat_options(settings: Settings, start: ChatStart) -> RunOptions:
+    options = make_run_options(settings, parallel=count_slots(settings))
     return replace(keep_conversations(options, settings), is_brief=start.is_brief)
 
 
 def plan_start(
     settings: Settings, choice: ModelChoice, start: ChatStart, output: MessageOutput
-) -> tuple[Settings, Decision]:
-    """Return what to load first: the model of a continued conversation if it is found and none is named.
+) -> tuple[RunOptions, Decision]:
+    """Return the options of the chat, and what to load first.
 
-    The settings come with it, as changed for that model.
+    They are those of a continued conversation's model if it is found and none is named.
     """
     from eaglelocal.preparation.autoplan import autoplan
 
     own = continue_target(settings, start.conversation) if choice.target is None else settings
     if own is not settings:
+        options = make_chat_options(own, start)
         try:
-            decision = autoplan(make_chat_options(own, choice, start))
+            decision = autoplan(apply_choice(options, choice))
         except EagleLocalError as error:
             output.note(f"{start.conversation.target} cannot be loaded again: {error.message}")
         else:
             output.note(f"loading {start.conversation.target}, as before")
-            return own, decision
-    return settings, autoplan(make_chat_options(settings, choice, start))
+            return options, decision
+    options = make_chat_options(settings, start)
+    return options, autoplan(apply_choice(options, choice))
 
 
 # ---- chat once: the one-shot chat, `chat PROMPT`: one question, from PROMPT and stdin, and one answer

@@ -63,7 +63,6 @@ def check_chat() -> Finding:
     from eaglelocal.cli.command_table import PROGRAM
     from eaglelocal.cli.hint_command import complete_hint
     from eaglelocal.cli.load_model import load_settings, make_run_options
-    from eaglelocal.conversation.session import ModelChoice
     from eaglelocal.doctor.checks import check_model, check_server
 
     def complete(hint: str, message: str) -> str:
@@ -72,7 +71,7 @@ def check_chat() -> Finding:
     settings = load_settings({})
     if settings.url is not None and settings.url != NO_SERVER:
         return check_server(settings.url, find_api_key(settings.url, os.environ), "", complete)
-    return check_model(make_run_options(settings, ModelChoice()), complete)
+    return check_model(make_run_options(settings), complete)
 
 
 # ---- the report: the findings as lines and as a JSON object

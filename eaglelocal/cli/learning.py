@@ -45,7 +45,7 @@ def open_learning(settings: Settings, owners: Iterable[str], output: MessageOutp
 
 def general_questions() -> tuple[str, ...]:
     """Return the built-in questions that a head rehearses: single ones, of all kinds in turn."""
-    from eaglelocal.cli.train_questions import iter_builtin_questions
+    from eaglelocal.cli.train_options import iter_builtin_questions
 
     single = (messages[0].content for messages in iter_builtin_questions() if len(messages) == 1)
     return tuple(islice(single, NUM_GENERAL))

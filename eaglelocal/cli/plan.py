@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from eaglelocal.catalog.catalog import KINDS
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_machine, complete_target, complete_words
 from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.cli.plan_report import outcome_object
 from eaglelocal.conversation.spelling import closest_word
+from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+from eaglelocal.memory.budget import RAM
 
 if TYPE_CHECKING:
-    from eaglelocal.cli.reports.plan_table import PlanFailure
+    from eaglelocal.catalog.catalog import KnownMachine
     from eaglelocal.core.run_options import RunOptions
+    from eaglelocal.planning.candidate_evaluation import CacheSetup
     from eaglelocal.planning.plan_search import SearchOutcome
 
 OF_SETTINGS = ("mmproj", "lora", "draft", *flags.PLACEMENT, "parallel")
@@ -106,7 +112,6 @@ def parse_machines(texts: Sequence[str]) -> list[str]:
 def plan_one(options: RunOptions, machine: str | None, ram_gib: float | None) -> SearchOutcome | PlanFailure:
     """Return the plan of one model on one machine, or the error that says why there is none."""
     from eaglelocal.catalog.catalog import load_machines
-    from eaglelocal.cli.reports.plan_table import PlanFailure
     from eaglelocal.preparation.autoplan import plan_target
 
     try:
@@ -119,8 +124,7 @@ def plan_one(options: RunOptions, machine: str | None, ram_gib: float | None) ->
 
 def show_plan(plan: SearchOutcome | PlanFailure, output: Output, wanted: PlanFlags) -> None:
     """Show one plan in full. Raises its error if it failed, and ResourceError if nothing fits."""
-    from eaglelocal.cli.reports.plan import list_all_rejected, outcome_object, report_lines
-    from eaglelocal.cli.reports.plan_table import PlanFailure
+    from eaglelocal.cli.plan_report import list_all_rejected, outcome_object, report_lines
     from eaglelocal.planning.no_fit_hints import explain_no_fit
 
     if isinstance(plan, PlanFailure):
@@ -141,8 +145,7 @@ def show_plans(plans: Sequence[SearchOutcome | PlanFailure], output: Output, wan
 
     Raises the errors of failed plans as one, and ResourceError if nothing fits anywhere.
     """
-    from eaglelocal.cli.reports.plan import link_lines, list_all_rejected
-    from eaglelocal.cli.reports.plan_table import PlanFailure, join_failures, plan_object, plan_table
+    from eaglelocal.cli.plan_report import link_lines, list_all_rejected
 
     failures = [plan for plan in plans if isinstance(plan, PlanFailure)]
     outcomes = [plan for plan in plans if not isinstance(plan, PlanFailure)]
@@ -173,7 +176,6 @@ def hint_none_fits(outcomes: Sequence[SearchOutcome], *, show_all: bool) -> str:
 def list_machines(output: Output, *, as_json: bool) -> None:
     """Show the machines that --machine knows."""
     from eaglelocal.catalog.catalog import load_machines
-    from eaglelocal.cli.reports.plan_table import machine_object, machine_table, sort_machines
 
     machines = sort_machines(load_machines().values())
     if as_json:
@@ -190,12 +192,9 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
     Raises UsageError for rpc-servers of another machine.
     """
     from eaglelocal.cli.load_model import load_settings, make_run_options
-    from eaglelocal.conversation.session import ModelChoice
 
     settings = load_settings(given)
-    options = replace(
-        make_run_options(settings, ModelChoice(), parallel=settings.parallel or 1), target=target, goal=goal
-    )
+    options = replace(make_run_options(settings, parallel=settings.parallel or 1), target=target, goal=goal)
     if not is_elsewhere:
         return options
     if given["rpc"] is not None:
@@ -218,3 +217,124 @@ def check_goal(name: str) -> None:
     if name not in GOALS:
         hint = f"--goal {closest_word(name, GOALS) or 'balanced'}"
         raise UsageError(f"--goal must be {', '.join(GOALS)}, not {name!r}", hint=hint)
+
+
+# ---- The short outputs of `plan`: a table of plans for several machines or models, and the list of machines. Pure
+HEADINGS = ("machine", "model", "quant", "GiB", "context", "tok/s", "quality")
+MACHINE_HEADINGS = ("--machine", "memory", "GB/s", "")
+RIGHT = frozenset({"GiB", "context", "tok/s", "quality", "memory", "GB/s"})  # columns of numbers
+NO_FIT, NOT_PLANNED = "no room", "error"
+MAX_MACHINE_CHARS = 22
+GIB_NOTE = "GiB: on the GPUs if there are any, else in main memory"
+IN_RAM, IN_RAM_NOTE = "*", "tok/s*: a part of the model stays in main memory, and prompts are read slowly"
+QUALITY_NOTE = "quality: billions of parameters, weighed by quantization and age; no benchmark"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFailure:
+    """A plan that could not be made: an unknown model or machine, or a file that cannot be read."""
+
+    machine: str
+    target: str
+    error: EagleLocalError
+
+
+def join_failures(failures: Sequence[PlanFailure]) -> EagleLocalError:
+    """Return the errors as one: each message once, and the first hint."""
+    errors = list({failure.error.message: failure.error for failure in failures}.values())
+    if len(errors) == 1:
+        return errors[0]
+    return UsageError("; ".join(error.message for error in errors), hint=errors[0].hint)
+
+
+def plan_object(plan: SearchOutcome | PlanFailure) -> dict[str, object]:
+    """Return the JSON object of a plan; a failed one has nothing chosen, and its error."""
+    if not isinstance(plan, PlanFailure):
+        return outcome_object(plan)
+    error = {"message": plan.error.message, "hint": plan.error.hint or None}
+    return {"machine": plan.machine, "target": plan.target or None, "chosen": None, "rejected": [], "error": error}
+
+
+def plan_table(plans: Sequence[SearchOutcome | PlanFailure]) -> list[str]:
+    """Return a row for each plan and what the columns mean; with the names of the catalog within 80 columns."""
+    rows = [plan_row(plan) for plan in plans]
+    is_split = any(row[5].endswith(IN_RAM) for row in rows)
+    return [*format_columns([HEADINGS, *rows]), "", GIB_NOTE, *([IN_RAM_NOTE] if is_split else []), QUALITY_NOTE]
+
+
+def plan_row(plan: SearchOutcome | PlanFailure) -> tuple[str, ...]:
+    if isinstance(plan, PlanFailure):
+        return _shorten(plan.machine), plan.target, NOT_PLANNED, "", "", "", ""
+    chosen, machine = plan.chosen, _shorten(plan.machine.name)
+    if chosen is None:
+        return machine, plan.options.target or "", NO_FIT, "", "", "", ""
+    candidate, slots = chosen.candidate, plan.options.parallel
+    on_gpus = [load for load in chosen.memory.used if load.device != RAM]
+    used = on_gpus or chosen.memory.used
+    return (
+        machine,
+        candidate.option.target,
+        candidate.option.quant,
+        f"{sum(load.total for load in used) / GIB:.1f}",
+        _describe_cache(candidate.setup, slots),
+        f"{candidate.prediction.spec_tok_s:.1f}{'' if candidate.offload.is_whole else IN_RAM}",
+        f"{candidate.option.answers_b:.1f}",
+    )
+
+
+def _describe_cache(setup: CacheSetup, num_slots: int) -> str:
+    """Return the context of each slot, and the cache's type if it is not f16: `2 x 32768 q8_0`."""
+    slots = f"{num_slots} x " if num_slots > 1 else ""
+    return f"{slots}{setup.n_ctx}{'' if setup.kv_type == 'f16' else f' {setup.kv_type}'}"
+
+
+def _shorten(machine: str) -> str:
+    return machine if len(machine) <= MAX_MACHINE_CHARS else f"{machine[: MAX_MACHINE_CHARS - 3].rstrip()}..."
+
+
+def sort_machines(machines: Iterable[KnownMachine]) -> list[KnownMachine]:
+    """Return the machines by kind, NVIDIA's cards first, then by number of cards, then by name, numbers as numbers."""
+
+    def key(machine: KnownMachine) -> tuple[int, int, list[tuple[int, str]]]:
+        parts = re.findall(r"([0-9]*)([^0-9]*)", machine.id)
+        return KINDS.index(machine.kind), machine.num_gpus, [(int(number or 0), rest) for number, rest in parts]
+
+    return sorted(machines, key=key)
+
+
+def machine_table(machines: Iterable[KnownMachine]) -> list[str]:
+    """Return a row for each machine of the catalog: the name for --machine, its memory, and what it is."""
+    rows = [
+        (
+            machine.id,
+            f"{max(machine.num_gpus, 1) * machine.memory_bytes / GIB:.0f} GiB",
+            f"{machine.bandwidth_gb_s:.0f}",
+            machine.name,
+        )
+        for machine in machines
+    ]
+    return format_columns([MACHINE_HEADINGS, *rows])
+
+
+def machine_object(machine: KnownMachine) -> dict[str, object]:
+    return {
+        "id": machine.id,
+        "name": machine.name,
+        "aliases": list(machine.aliases),
+        "kind": machine.kind,
+        "num_gpus": machine.num_gpus,
+        "memory_bytes": machine.memory_bytes,
+        "bandwidth_gb_s": machine.bandwidth_gb_s,
+    }
+
+
+def format_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines with aligned columns; the first row is the headings, which say how to align."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.rjust(width) if heading in RIGHT else cell.ljust(width)
+            for cell, width, heading in zip(row, widths, rows[0], strict=True)
+        ).rstrip()
+        for row in rows
+    ]

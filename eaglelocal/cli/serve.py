@@ -22,7 +22,13 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.cli.json_output import JsonOutput
 from eaglelocal.cli.learning import open_learning
-from eaglelocal.cli.load_model import default_sampling, keep_conversations, load_settings, make_run_options
+from eaglelocal.cli.load_model import (
+    apply_choice,
+    default_sampling,
+    keep_conversations,
+    load_settings,
+    make_run_options,
+)
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.server_engines import ServerEngines
 from eaglelocal.conversation.session import ModelChoice
@@ -221,13 +227,13 @@ def plan_all(settings: Settings, output: Output) -> dict[str, Decision]:
     from eaglelocal.preparation.coresidency import plan_together
 
     first = plan_first(settings)
-    parallel = first.options.parallel
     others: dict[str, Decision] = {}
     for name in list_requested(settings):
         if name == first.target:
             continue
         try:
-            others[name] = autoplan(server_options(settings, ModelChoice(target=name), parallel))
+            options = server_options(settings, first.options.parallel)
+            others[name] = autoplan(apply_choice(options, ModelChoice(target=name)))
         except EagleLocalError as error:
             if name in settings.models:
                 raise
@@ -259,8 +265,8 @@ def list_requested(settings: Settings) -> list[str]:
     return list(dict.fromkeys([*names, *own, *offered]))
 
 
-def server_options(settings: Settings, choice: ModelChoice, parallel: int) -> RunOptions:
-    options = make_run_options(settings, choice, parallel=parallel)
+def server_options(settings: Settings, parallel: int) -> RunOptions:
+    options = make_run_options(settings, parallel=parallel)
     return dataclasses.replace(keep_conversations(options, settings), binds_answers=True)
 
 
@@ -269,7 +275,7 @@ def plan_first(settings: Settings) -> Decision:
     from eaglelocal.preparation.autoplan import autoplan, replan
 
     most, *fewer = [settings.parallel] if settings.parallel else [DEFAULT_PARALLEL, 2, 1]
-    decision = autoplan(server_options(settings, ModelChoice(), most))
+    decision = autoplan(server_options(settings, most))
     for num_slots in fewer:
         if decision.fits:
             break

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.cli import export_serving
-from eaglelocal.cli.export_flags import ExportFlags
-from eaglelocal.cli.export_serving import format_plan, plan_order
+from eaglelocal.cli.export import format_plan, plan_order
+from eaglelocal.cli.export_head import ExportFlags
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.preparation.vllm.helm_values import PAIR, digest_pins, list_problems

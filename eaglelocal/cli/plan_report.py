@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from eaglelocal.catalog.draft_entries import MTP, NGRAM
-from eaglelocal.cli.reports.rpc import describe_link, link_object
+from eaglelocal.cli.show import describe_link, link_object
 from eaglelocal.core.adapters import adapter_objects, describe_adapters
 from eaglelocal.core.byte_sizes import GIB, count_noun, format_memory
 from eaglelocal.core.draft import describe_draft
