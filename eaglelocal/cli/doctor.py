@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from typing import TYPE_CHECKING
 
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.output import standard_output
+from eaglelocal.cli.output import LABEL, standard_output, wrap_text
 from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
@@ -75,10 +74,6 @@ def check_chat() -> Finding:
 
 
 # ---- the report: the findings as lines and as a JSON object
-WIDTH = 79
-INDENT = " " * 9
-
-
 def findings_object(findings: list[Finding]) -> dict[str, object]:
     rows = [
         {"check": each.check, "level": each.level, "text": each.text, "command": each.command or None}
@@ -93,29 +88,19 @@ def findings_object(findings: list[Finding]) -> dict[str, object]:
 
 def findings_lines(findings: list[Finding]) -> list[str]:
     """Return the findings as lines, the worst first, each command on its own line so that it can be copied."""
-    ordered = [each for level in ("problem", "warning", "ok") for each in findings if each.level == level]
-    return [line for finding in ordered for line in _finding_lines(finding)]
+    lines = []
+    for finding in (each for level in ("problem", "warning", "ok") for each in findings if each.level == level):
+        lines += wrap_text(f"{finding.level:<{LABEL}}", finding.text)
+        if finding.command:
+            lines.append(f"{'':<{LABEL}}$ {finding.command}")
+    return lines
 
 
 def summarize(findings: list[Finding]) -> str:
     problems, warnings = count_findings(findings, "problem"), count_findings(findings, "warning")
-    if not problems and not warnings:
-        return "nothing is wrong"
     words = [(problems, "problem"), (warnings, "warning")]
-    return ", ".join(count_noun(number, word) for number, word in words if number)
+    return ", ".join(count_noun(number, word) for number, word in words if number) or "nothing is wrong"
 
 
 def count_findings(findings: list[Finding], level: str) -> int:
     return sum(finding.level == level for finding in findings)
-
-
-def _finding_lines(finding: Finding) -> list[str]:
-    text = textwrap.wrap(
-        finding.text,
-        WIDTH,
-        initial_indent=f"{finding.level:<9}",
-        subsequent_indent=INDENT,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    return [*text, f"{INDENT}$ {finding.command}"] if finding.command else text

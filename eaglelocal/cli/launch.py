@@ -26,7 +26,7 @@ import typer
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
-from eaglelocal.cli.load_model import load_settings
+from eaglelocal.cli.load_model import is_flag, load_settings
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.own_files import append_own, read_own
@@ -228,7 +228,7 @@ def find_server(agent: Agent, settings: Settings, output: Output, *, starts: boo
     if settings.url not in (None, NO_SERVER):
         yield describe(str(settings.url), find_api_key(str(settings.url), os.environ), agent)
         return
-    target = settings.target if settings.origins()["target"].startswith("--") else None
+    target = settings.target if is_flag(settings, "target") else None
     running = () if settings.url == NO_SERVER else find_ready_servers(output, target=target, patience_s=START_S)
     for server in running:
         endpoint = describe(server.url, server.api_key, agent)

@@ -49,6 +49,11 @@ def load_settings(parameters: Mapping[str, object]) -> Settings:
     return Settings.load(flags, os.environ, locations.config_file())
 
 
+def is_flag(settings: Settings, name: str) -> bool:
+    """Return whether a setting was given on the command line."""
+    return settings.origins().get(name, "").startswith("--")
+
+
 def default_sampling(settings: Settings) -> SamplingParams:
     """Return the default sampling of requests; parameters that were not set are left to the model's recommendation."""
     return SamplingParams(
@@ -122,7 +127,7 @@ def keep_conversations(options: RunOptions, settings: Settings) -> RunOptions:
 
 def count_slots(settings: Settings) -> int:
     """Return --parallel if it was given as a flag, else 1: the environment and the config file mean it for servers."""
-    return settings.parallel or 1 if settings.origins()["parallel"] == "--parallel" else 1
+    return settings.parallel or 1 if is_flag(settings, "parallel") else 1
 
 
 def plan_run(options: RunOptions, output: MessageOutput) -> Plan:
@@ -243,7 +248,7 @@ def list_model_names(settings: Settings) -> Sequence[str]:
 def mention_model(prompt: str | None, settings: Settings, output: MessageOutput) -> None:
     """Say how to chat with a model whose name was given as the question, as `ollama run NAME` takes it."""
     words = (prompt or "").split()
-    if len(words) != 1 or settings.origins()["target"].startswith("--") or settings.url is not None:
+    if len(words) != 1 or is_flag(settings, "target") or settings.url is not None:
         return
     name = words[0].lower()
     if not {name, f"{name}:latest"}.isdisjoint(known.lower() for known in list_model_names(settings)):
