@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -29,6 +29,7 @@ from eaglelocal.cli.bench_report import (
     show_result,
 )
 from eaglelocal.cli.chat_connection import find_api_key
+from eaglelocal.cli.flags import flag
 from eaglelocal.cli.load_model import count_slots, load_model, load_settings, make_run_options, plan_run
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.draft import describe_cut_length
@@ -60,59 +61,34 @@ SETTINGS = (*flags.MODEL, *flags.MACHINE, "parallel")
 class BenchFlags:
     """The flags that only `bench` has, or with another meaning than elsewhere."""
 
-    spec: Annotated[
-        str | None,
-        typer.Option(metavar="MODES", help="Modes to measure: auto, pid and draft lengths, such as auto,2,4,8."),
-    ] = None
-    category: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Categories of prompts, such as chat,math; unset: all.")
-    ] = ""
-    prompts: Annotated[
-        Path | None,
-        typer.Option(parser=expand_path, metavar="FILE", help="File of your own prompts, one a line, as text or JSON."),
-    ] = None
-    pairs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Prompts of each category; unset: as many as two minutes hold, or all of --prompts.",
-            min=1,
-        ),
-    ] = None
-    repeats: Annotated[int, typer.Option(metavar="N", help="How often each prompt is sent.", min=1)] = 1
-    warm_up: Annotated[int, typer.Option(metavar="N", help="Answers of each mode before the measurement.", min=0)] = 2
-    concurrency: Annotated[str, typer.Option(metavar="N,...", help="Requests at the same time, such as 1,2,4,8.")] = "1"
-    max_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens of each answer.", min=MIN_ANSWER)] = 64
-    skip: Annotated[
-        int, typer.Option(metavar="N", help="Leave the first N tokens of each answer out of its speed.", min=0)
-    ] = 0
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Continue every answer to --max-tokens.")] = False
-    temperature: Annotated[
-        float, typer.Option(metavar="T", help="Sampling temperature; 0 always takes the likeliest token.")
-    ] = 0.0
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the answers, if --temperature is above 0.", min=0)] = 0
-    against: Annotated[
-        str | None, typer.Option(metavar="URL", help="Compare with this OpenAI-compatible server too.")
-    ] = None
-    against_model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Model of that server; unset: its first.")
-    ] = None
-    against_key_file: Annotated[
-        Path | None, typer.Option(parser=expand_path, metavar="FILE", help="File with the key of that server.")
-    ] = None
-    parallel: Annotated[str | None, typer.Option(metavar="N", help="Slots; unset: the largest --concurrency.")] = None
-    svg: Annotated[
-        Path | None, typer.Option(parser=expand_path, metavar="FILE", help="Write a chart to this SVG file.")
-    ] = None
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            parser=expand_path,
-            metavar="FILE",
-            help="Write a page to post: machine, model, predicted and measured (and FILE's .json).",
-        ),
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line.")] = False
+    spec: str | None = flag(None, "MODES", "Modes to measure: auto, pid and draft lengths, such as auto,2,4,8.")
+    category: str = flag("", "NAME,...", "Categories of prompts, such as chat,math; unset: all.")
+    prompts: Path | None = flag(
+        None, "FILE", "File of your own prompts, one a line, as text or JSON.", parser=expand_path
+    )
+    pairs: int | None = flag(
+        None, "N", "Prompts of each category; unset: as many as two minutes hold, or all of --prompts.", min=1
+    )
+    repeats: int = flag(1, "N", "How often each prompt is sent.", min=1)
+    warm_up: int = flag(2, "N", "Answers of each mode before the measurement.", min=0)
+    concurrency: str = flag("1", "N,...", "Requests at the same time, such as 1,2,4,8.")
+    max_tokens: int = flag(64, "N", "Tokens of each answer.", min=MIN_ANSWER)
+    skip: int = flag(0, "N", "Leave the first N tokens of each answer out of its speed.", min=0)
+    ignore_eos: bool = flag(False, "", "Continue every answer to --max-tokens.")
+    temperature: float = flag(0.0, "T", "Sampling temperature; 0 always takes the likeliest token.")
+    seed: int = flag(0, "N", "Seed of the answers, if --temperature is above 0.", min=0)
+    against: str | None = flag(None, "URL", "Compare with this OpenAI-compatible server too.")
+    against_model: str | None = flag(None, "NAME", "Model of that server; unset: its first.")
+    against_key_file: Path | None = flag(None, "FILE", "File with the key of that server.", parser=expand_path)
+    parallel: str | None = flag(None, "N", "Slots; unset: the largest --concurrency.")
+    svg: Path | None = flag(None, "FILE", "Write a chart to this SVG file.", parser=expand_path)
+    report: Path | None = flag(
+        None,
+        "FILE",
+        "Write a page to post: machine, model, predicted and measured (and FILE's .json).",
+        parser=expand_path,
+    )
+    as_json: bool = flag(False, "", "Print one JSON object as the last line.", "--json")
 
 
 @flags.takes(*SETTINGS, before="report")

@@ -9,11 +9,10 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from eaglelocal.cli.completion import complete_draft, complete_head, complete_machine, complete_words
+from eaglelocal.cli.completion import complete_draft, complete_head, complete_machine
+from eaglelocal.cli.flags import argument, flag
 from eaglelocal.cli.import_head import show_fraction
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import LABEL, label_text, standard_output
@@ -37,83 +36,29 @@ METHODS = ("eagle3", "peagle", "draft_model", "dflash", "dspark", "medusa", "mtp
 class ExportFlags:
     """The arguments and flags of `export`, as typed. what: a head, or one of FORMS for `target`."""
 
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="HEAD|vllm|compose|helm",
-            help="A head to write (its GGUF, or its name in `eaglelocal ls`), or what to write for TARGET.",
-            autocompletion=complete_head,
-        ),
-    ]
-    target: Annotated[
-        str | None, typer.Argument(metavar="TARGET", help="Of vllm, compose and helm: qwen3-8b, ./model.gguf.")
-    ] = None
-    form: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="|".join(FORMATS),
-            help="speculators: for vLLM; specforge: for SGLang and vLLM.",
-            autocompletion=complete_words(*FORMATS),
-        ),
-    ] = FORMATS[0]
-    out: Annotated[
-        str | None, typer.Option("--out", "-o", metavar="PATH", help="Folder of a head, or file, to write.")
-    ] = None
-    target_repo: Annotated[
-        str | None,
-        typer.Option(metavar="REPO", help="Repository of the target's original weights, if it is not known."),
-    ] = None
-    weight_type: Annotated[
-        str,
-        typer.Option(
-            "--type",
-            metavar="|".join(TYPES),
-            help="Weight type; keep: as in the file, bf16 if quantized.",
-            autocompletion=complete_words(*TYPES),
-        ),
-    ] = TYPES[0]
-    force: Annotated[bool, typer.Option("--force", help="Replace a folder with an exported head, or a file.")] = False
-    draft: Annotated[
-        str,
-        typer.Option(
-            metavar="auto|none|ngram|suffix|mtp|REF", help="Draft of the target.", autocompletion=complete_draft
-        ),
-    ] = "auto"
-    revision: Annotated[
-        str | None, typer.Option(metavar="COMMIT", help="Of the target's repository. Unset: its newest.")
-    ] = None
-    draft_repo: Annotated[str | None, typer.Option(metavar="REPO", help="Repository of the draft.")] = None
-    draft_revision: Annotated[str | None, typer.Option(metavar="COMMIT", help="Of the draft's repository.")] = None
-    draft_method: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(METHODS),
-            help="How a --draft-repo drafts that the catalog does not know.",
-            autocompletion=complete_words(*METHODS),
-        ),
-    ] = None
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            "--machine", metavar="NAME", help="Machine of `plan`; unset: this one.", autocompletion=complete_machine
-        ),
-    ] = None
-    ctx: Annotated[int | None, typer.Option(metavar="N", min=256, help="Tokens of a conversation.")] = None
-    parallel: Annotated[int | None, typer.Option(metavar="N", min=1, max=4096, help="Most answers at once.")] = None
-    load: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join(LOADS),
-            help="interactive: up to 32 answers at once; batch: up to 256.",
-            autocompletion=complete_words(*LOADS),
-        ),
-    ] = "interactive"
-    mig: Annotated[bool, typer.Option("--mig", help="Use the smallest slice of the card that is large enough.")] = False
-    queue: Annotated[str | None, typer.Option(metavar="NAME", help="Queue of Kueue. Unset: interactive or batch.")] = (
-        None
+    what: str = argument(
+        "HEAD|vllm|compose|helm",
+        "A head to write (its GGUF, or its name in `eaglelocal ls`), or what to write for TARGET.",
+        complete_head,
     )
-    check: Annotated[str | None, typer.Option(metavar="FILE", help="Check Helm values; write nothing.")] = None
+    target: str | None = argument("TARGET", "Of vllm, compose and helm: qwen3-8b, ./model.gguf.", default=None)
+    form: str = flag(FORMATS[0], FORMATS, "speculators: for vLLM; specforge: for SGLang and vLLM.", "--format")
+    out: str | None = flag(None, "PATH", "Folder of a head, or file, to write.", "--out", "-o")
+    target_repo: str | None = flag(None, "REPO", "Repository of the target's original weights, if it is not known.")
+    weight_type: str = flag(TYPES[0], TYPES, "Weight type; keep: as in the file, bf16 if quantized.", "--type")
+    force: bool = flag(False, "", "Replace a folder with an exported head, or a file.")
+    draft: str = flag("auto", "auto|none|ngram|suffix|mtp|REF", "Draft of the target.", complete=complete_draft)
+    revision: str | None = flag(None, "COMMIT", "Of the target's repository. Unset: its newest.")
+    draft_repo: str | None = flag(None, "REPO", "Repository of the draft.")
+    draft_revision: str | None = flag(None, "COMMIT", "Of the draft's repository.")
+    draft_method: str | None = flag(None, METHODS, "How a --draft-repo drafts that the catalog does not know.")
+    machine: str | None = flag(None, "NAME", "Machine of `plan`; unset: this one.", complete=complete_machine)
+    ctx: int | None = flag(None, "N", "Tokens of a conversation.", min=256)
+    parallel: int | None = flag(None, "N", "Most answers at once.", min=1, max=4096)
+    load: str = flag("interactive", LOADS, "interactive: up to 32 answers at once; batch: up to 256.")
+    mig: bool = flag(False, "", "Use the smallest slice of the card that is large enough.")
+    queue: str | None = flag(None, "NAME", "Queue of Kueue. Unset: interactive or batch.")
+    check: str | None = flag(None, "FILE", "Check Helm values; write nothing.")
 
     @property
     def queue_name(self) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from eaglelocal.catalog.catalog import KINDS
 from eaglelocal.cli import flags
-from eaglelocal.cli.completion import complete_machine, complete_target, complete_words
+from eaglelocal.cli.completion import complete_machine, complete_target
+from eaglelocal.cli.flags import argument, flag
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.plan_report import outcome_object
 from eaglelocal.conversation.spelling import closest_word
@@ -34,38 +35,23 @@ LIST = "list"  # value of --machine
 class PlanFlags:
     """The arguments and flags that only `plan` has, or with another meaning than elsewhere."""
 
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TARGET",
-            help="qwen3-8b, qwen3-8b:Q5_K_M, demo@8b:q4_0, ./model.gguf; several give a table.",
-            autocompletion=complete_target,
-        ),
-    ] = None
-    ctx: Annotated[
-        str | None, typer.Option(metavar="N", help="Tokens of a conversation. Unset: as many as fit well.")
-    ] = None
-    goal: Annotated[
-        str,
-        typer.Option(
-            "--goal",
-            metavar="speed|balanced|quality",
-            help="Prefer speed, quality, or a balance.",
-            autocompletion=complete_words("speed", "balanced", "quality"),
-        ),
-    ] = "balanced"
-    parallel: Annotated[str | None, typer.Option(metavar="N", help="Answers at once; each has --ctx tokens.")] = None
-    machine: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--machine",
-            metavar="NAME,NAME|list",
-            help="Plan for another machine: rtx-3090, m2-max-32gb, cpu-16gb; several give a table, list lists them.",
-            autocompletion=complete_machine,
-        ),
-    ] = None
-    ram: Annotated[float | None, typer.Option(metavar="GIB", min=1, max=4096, help="RAM of --machine, in GiB.")] = None
-    show_all: Annotated[bool, typer.Option("--all", help="Show every rejected option and why.")] = False
+    targets: list[str] | None = argument(
+        "TARGET",
+        "qwen3-8b, qwen3-8b:Q5_K_M, demo@8b:q4_0, ./model.gguf; several give a table.",
+        complete_target,
+        default=None,
+    )
+    ctx: str | None = flag(None, "N", "Tokens of a conversation. Unset: as many as fit well.")
+    goal: str = flag("balanced", ("speed", "balanced", "quality"), "Prefer speed, quality, or a balance.")
+    parallel: str | None = flag(None, "N", "Answers at once; each has --ctx tokens.")
+    machine: list[str] | None = flag(
+        None,
+        "NAME,NAME|list",
+        "Plan for another machine: rtx-3090, m2-max-32gb, cpu-16gb; several give a table, list lists them.",
+        complete=complete_machine,
+    )
+    ram: float | None = flag(None, "GIB", "RAM of --machine, in GiB.", min=1, max=4096)
+    show_all: bool = flag(False, "", "Show every rejected option and why.", "--all")
     as_json: flags.AsJson = False
 
 

@@ -11,13 +11,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
-from eaglelocal.cli.completion import complete_words
+from eaglelocal.cli.flags import flag
 from eaglelocal.cli.import_head import check_layer_inputs, find_head_target, resolve_out
 from eaglelocal.cli.load_model import make_run_options, plan_run
 from eaglelocal.cli.output import Output
@@ -81,48 +79,22 @@ class TrainOptions:
 class TrainFlags:
     """The flags that only `train` has, as typed. unroll: None: as many steps as the kind of head has."""
 
-    start: Annotated[
-        str, typer.Option("--from", metavar="auto|none|REF", help="Head to train further; none: a new one.")
-    ] = "auto"
-    method: Annotated[
-        str,
-        typer.Option(
-            "--kind", metavar="eagle|p-eagle|medusa", help="Kind of head; p-eagle and medusa draft in one pass."
-        ),
-    ] = "eagle"
-    prompts: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="File of questions, as for `bench`; unset: your chats and built-in ones."),
-    ] = None
-    tokens: Annotated[int, typer.Option(metavar="N", min=1000, help="Tokens of answers to learn from.")] = 200_000
-    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Passes over the answers.")] = 4
-    draft_vocab: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=256, help="Tokens that a new head predicts; unset: those that its texts have."),
-    ] = None
-    loss: Annotated[
-        str,
-        typer.Option(
-            metavar="soft|lk|tv|nla",
-            help="What a step learns; the others are experiments.",
-            autocompletion=complete_words("soft", "lk", "tv", "nla"),
-        ),
-    ] = "soft"
-    unroll: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=16, help="Draft steps that an EAGLE head learns; 5 if unset.")
-    ] = None
-    state_noise: Annotated[
-        float, typer.Option(metavar="SHARE", min=0.0, max=1.0, help="Noise on the states that it reads; 0.05 is 5 %.")
-    ] = 0.0
-    on_policy: Annotated[
-        int, typer.Option(metavar="STEPS", min=0, help="At the end, steps that learn from the head's own drafts.")
-    ] = 0
+    start: str = flag("auto", "auto|none|REF", "Head to train further; none: a new one.", "--from")
+    method: str = flag("eagle", "eagle|p-eagle|medusa", "Kind of head; p-eagle and medusa draft in one pass.", "--kind")
+    prompts: str | None = flag(None, "FILE", "File of questions, as for `bench`; unset: your chats and built-in ones.")
+    tokens: int = flag(200_000, "N", "Tokens of answers to learn from.", min=1000)
+    epochs: int = flag(4, "N", "Passes over the answers.", min=1)
+    draft_vocab: int | None = flag(
+        None, "N", "Tokens that a new head predicts; unset: those that its texts have.", min=256
+    )
+    loss: str = flag("soft", ("soft", "lk", "tv", "nla"), "What a step learns; the others are experiments.")
+    unroll: int | None = flag(None, "N", "Draft steps that an EAGLE head learns; 5 if unset.", min=1, max=16)
+    state_noise: float = flag(0.0, "SHARE", "Noise on the states that it reads; 0.05 is 5 %.", min=0.0, max=1.0)
+    on_policy: int = flag(0, "STEPS", "At the end, steps that learn from the head's own drafts.", min=0)
     out: flags.HeadOut = None
     type: flags.HeadType = "bf16"
-    work: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Folder for the answers and the state of a stopped run.")
-    ] = None
-    torch_device: Annotated[str, typer.Option(metavar="|".join(DEVICES), help="Device to train on.")] = "auto"
+    work: str | None = flag(None, "FOLDER", "Folder for the answers and the state of a stopped run.")
+    torch_device: str = flag("auto", "|".join(DEVICES), "Device to train on.")
 
 
 def resolve_options(settings: Settings, output: Output, device: str, given: TrainFlags) -> TrainOptions:
