@@ -11,7 +11,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -313,6 +313,18 @@ def confirm(question: str, output: Output, *, yes: bool, default: bool) -> None:
 
 
 # ---- texts: labelled lines, durations, ages and paths for people; sizes are in core/byte_sizes.py. Pure
+def format_columns(rows: Sequence[Sequence[str]], *, right: Container[str] = ()) -> list[str]:
+    """Return rows as lines with aligned columns; those whose heading in the first row is in `right` at their right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if heading in right else cell.ljust(width)
+            for cell, width, heading in zip(row, widths, rows[0], strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
 def wrap_text(begin: str, text: str, *, width: int = WIDTH, indent: int | None = None) -> list[str]:
     """Return a text in lines of at most `width` columns, the first after `begin`; no word is cut, so it can be copied.
 

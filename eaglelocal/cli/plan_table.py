@@ -1,0 +1,185 @@
+"""The plans of `plan`: one in full, several as a table, and the list of machines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from eaglelocal.catalog.catalog import KINDS, KnownMachine, load_machines
+from eaglelocal.cli.output import Output, format_columns
+from eaglelocal.cli.plan_report import link_lines, list_all_rejected, outcome_object, report_lines
+from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+from eaglelocal.memory.budget import RAM
+from eaglelocal.planning.candidate_evaluation import CacheSetup
+from eaglelocal.planning.no_fit_hints import explain_no_fit
+from eaglelocal.planning.plan_search import SearchOutcome
+from eaglelocal.preparation.autoplan import plan_target
+
+HEADINGS = ("machine", "model", "quant", "GiB", "context", "tok/s", "quality")
+MACHINE_HEADINGS = ("--machine", "memory", "GB/s", "")
+RIGHT = frozenset({"GiB", "context", "tok/s", "quality", "memory", "GB/s"})  # columns of numbers
+NO_FIT, NOT_PLANNED = "no room", "error"
+MAX_MACHINE_CHARS = 22
+GIB_NOTE = "GiB: on the GPUs if there are any, else in main memory"
+IN_RAM, IN_RAM_NOTE = "*", "tok/s*: a part of the model stays in main memory, and prompts are read slowly"
+QUALITY_NOTE = "quality: billions of parameters, weighed by quantization and age; no benchmark"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFailure:
+    """A plan that could not be made: an unknown model or machine, or a file that cannot be read."""
+
+    machine: str
+    target: str
+    error: EagleLocalError
+
+
+def plan_one(options: RunOptions, machine: str | None, ram_gib: float | None) -> SearchOutcome | PlanFailure:
+    """Return the plan of one model on one machine, or the error that says why there is none."""
+    try:
+        return plan_target(options, machine_name=machine, ram_gib=ram_gib)
+    except EagleLocalError as error:
+        known = load_machines().get((machine or "").lower())
+        name = known.name if known else machine or "this machine"
+        return PlanFailure(name, options.target or "", error)
+
+
+def show_plan(plan: SearchOutcome | PlanFailure, output: Output, *, as_json: bool, show_all: bool) -> None:
+    """Show one plan in full. Raises its error if it failed, and ResourceError if nothing fits."""
+    if isinstance(plan, PlanFailure):
+        raise plan.error
+    if as_json:
+        output.object(outcome_object(plan))
+    elif plan.chosen is not None:
+        output.lines(report_lines(plan, plan.chosen, show_all=show_all))
+    elif show_all:
+        output.lines(list_all_rejected(plan))
+    if plan.chosen is None:
+        message, hint = explain_no_fit(plan)
+        raise ResourceError(message, hint=hint)
+
+
+def show_plans(plans: Sequence[SearchOutcome | PlanFailure], output: Output, *, as_json: bool, show_all: bool) -> None:
+    """Show several plans as a table, failed ones as rows; with --all also what was rejected, and why.
+
+    Raises the errors of failed plans as one, and ResourceError if nothing fits anywhere.
+    """
+    failures = [plan for plan in plans if isinstance(plan, PlanFailure)]
+    outcomes = [plan for plan in plans if not isinstance(plan, PlanFailure)]
+    if as_json:
+        output.object({"plans": [plan_object(plan) for plan in plans]})
+    elif outcomes:
+        output.lines(plan_table(plans))
+        output.lines(dict.fromkeys(line for outcome in outcomes for line in link_lines(outcome)))
+        if show_all:
+            output.lines(line for outcome in outcomes for line in ["", *list_all_rejected(outcome)])
+    if failures:
+        raise join_failures(failures)
+    if all(outcome.chosen is None for outcome in outcomes):
+        raise ResourceError("none of these fits", hint=hint_none_fits(outcomes, show_all=show_all))
+
+
+def hint_none_fits(outcomes: Sequence[SearchOutcome], *, show_all: bool) -> str:
+    """Return --all, which shows why; where that is shown, what would make the nearest plan fit."""
+    if not show_all:
+        return "--all"
+    missed = [(near.missing_bytes, outcome) for outcome in outcomes if (near := outcome.nearest) is not None]
+    nearest = min(missed, key=lambda each: each[0] or 0)[1] if missed else outcomes[0]
+    return explain_no_fit(nearest)[1]
+
+
+def list_machines(output: Output, *, as_json: bool) -> None:
+    """Show the machines that --machine knows."""
+    machines = sort_machines(load_machines().values())
+    if as_json:
+        output.object({"machines": [machine_object(machine) for machine in machines]})
+        return
+    rows = [MACHINE_HEADINGS]
+    for machine in machines:
+        memory = f"{max(machine.num_gpus, 1) * machine.memory_bytes / GIB:.0f} GiB"
+        rows.append((machine.id, memory, f"{machine.bandwidth_gb_s:.0f}", machine.name))
+    output.lines(format_columns(rows, right=RIGHT))
+
+
+def join_failures(failures: Sequence[PlanFailure]) -> EagleLocalError:
+    """Return the errors as one: each message once, and the first hint."""
+    errors = list({failure.error.message: failure.error for failure in failures}.values())
+    if len(errors) == 1:
+        return errors[0]
+    return UsageError("; ".join(error.message for error in errors), hint=errors[0].hint)
+
+
+def plan_object(plan: SearchOutcome | PlanFailure) -> dict[str, object]:
+    """Return the JSON object of a plan; a failed one has nothing chosen, and its error."""
+    if not isinstance(plan, PlanFailure):
+        return outcome_object(plan)
+    error = {"message": plan.error.message, "hint": plan.error.hint or None}
+    return {"machine": plan.machine, "target": plan.target or None, "chosen": None, "rejected": [], "error": error}
+
+
+def plan_table(plans: Sequence[SearchOutcome | PlanFailure]) -> list[str]:
+    """Return a row for each plan and what the columns mean; with the names of the catalog within 80 columns."""
+    rows = [plan_row(plan) for plan in plans]
+    is_split = any(row[5].endswith(IN_RAM) for row in rows)
+    return [
+        *format_columns([HEADINGS, *rows], right=RIGHT),
+        "",
+        GIB_NOTE,
+        *([IN_RAM_NOTE] if is_split else []),
+        QUALITY_NOTE,
+    ]
+
+
+def plan_row(plan: SearchOutcome | PlanFailure) -> tuple[str, ...]:
+    if isinstance(plan, PlanFailure):
+        return _shorten(plan.machine), plan.target, NOT_PLANNED, "", "", "", ""
+    chosen, machine = plan.chosen, _shorten(plan.machine.name)
+    if chosen is None:
+        return machine, plan.options.target or "", NO_FIT, "", "", "", ""
+    candidate, slots = chosen.candidate, plan.options.parallel
+    on_gpus = [load for load in chosen.memory.used if load.device != RAM]
+    used = on_gpus or chosen.memory.used
+    return (
+        machine,
+        candidate.option.target,
+        candidate.option.quant,
+        f"{sum(load.total for load in used) / GIB:.1f}",
+        _describe_cache(candidate.setup, slots),
+        f"{candidate.prediction.spec_tok_s:.1f}{'' if candidate.offload.is_whole else IN_RAM}",
+        f"{candidate.option.answers_b:.1f}",
+    )
+
+
+def _describe_cache(setup: CacheSetup, num_slots: int) -> str:
+    """Return the context of each slot, and the cache's type if it is not f16: `2 x 32768 q8_0`."""
+    slots = f"{num_slots} x " if num_slots > 1 else ""
+    return f"{slots}{setup.n_ctx}{'' if setup.kv_type == 'f16' else f' {setup.kv_type}'}"
+
+
+def _shorten(machine: str) -> str:
+    return machine if len(machine) <= MAX_MACHINE_CHARS else f"{machine[: MAX_MACHINE_CHARS - 3].rstrip()}..."
+
+
+def sort_machines(machines: Iterable[KnownMachine]) -> list[KnownMachine]:
+    """Return the machines by kind, NVIDIA's cards first, then by number of cards, then by name, numbers as numbers."""
+
+    def key(machine: KnownMachine) -> tuple[int, int, list[tuple[int, str]]]:
+        parts = re.findall(r"([0-9]*)([^0-9]*)", machine.id)
+        return KINDS.index(machine.kind), machine.num_gpus, [(int(number or 0), rest) for number, rest in parts]
+
+    return sorted(machines, key=key)
+
+
+def machine_object(machine: KnownMachine) -> dict[str, object]:
+    return {
+        "id": machine.id,
+        "name": machine.name,
+        "aliases": list(machine.aliases),
+        "kind": machine.kind,
+        "num_gpus": machine.num_gpus,
+        "memory_bytes": machine.memory_bytes,
+        "bandwidth_gb_s": machine.bandwidth_gb_s,
+    }
