@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -228,7 +227,7 @@ def open_server(given: BenchFlags, opened: contextlib.ExitStack) -> HttpClient |
         return None
     from eaglelocal.client.http_client import HttpClient
 
-    key = read_key(given.against_key_file) or find_api_key(given.against, os.environ)
+    key = read_key(given.against_key_file) or find_api_key(given.against)
     return opened.enter_context(HttpClient(given.against, api_key=key, model=given.against_model or ""))
 
 

@@ -50,7 +50,7 @@ def join_running_server(settings: Settings, output: MessageOutput) -> ActiveMode
         if flags:
             what = f"{flags[0]} needs an engine of your own, but {settings.url} has its own engine"
             raise UsageError(what, hint=f"--url {NO_SERVER}")
-        model = connect(settings.url, find_api_key(settings.url, os.environ), output, model=named or "")
+        model = connect(settings.url, find_api_key(settings.url), output, model=named or "")
         if model is None:
             raise UsageError(f"{settings.url} does not generate text", hint=f"--url {NO_SERVER}")
         return model
@@ -94,7 +94,7 @@ def choose_spec(settings: Settings, model: ActiveModel) -> Spec | None:
     return parse_spec(settings.spec)
 
 
-def find_api_key(url: str, environ: Mapping[str, str]) -> str:
+def find_api_key(url: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return a server's key: as announced by a local eaglelocal server, else of OUR_KEY or OPENAI_KEY, else ""."""
     from eaglelocal.client.running_servers import find_running_servers
 

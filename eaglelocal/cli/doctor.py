@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
@@ -69,18 +69,14 @@ def check_chat() -> Finding:
 
     settings = load_settings({})
     if settings.url is not None and settings.url != NO_SERVER:
-        return check_server(settings.url, find_api_key(settings.url, os.environ), "", complete)
+        return check_server(settings.url, find_api_key(settings.url), "", complete)
     return check_model(make_run_options(settings), complete)
 
 
 # ---- the report: the findings as lines and as a JSON object
 def findings_object(findings: list[Finding]) -> dict[str, object]:
-    rows = [
-        {"check": each.check, "level": each.level, "text": each.text, "command": each.command or None}
-        for each in findings
-    ]
     return {
-        "findings": rows,
+        "findings": [{**asdict(each), "command": each.command or None} for each in findings],
         "problems": count_findings(findings, "problem"),
         "warnings": count_findings(findings, "warning"),
     }

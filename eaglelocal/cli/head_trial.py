@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts
@@ -330,7 +330,7 @@ def report_object(
     else:
         norms = {"fc_norm": head.fc_norm, "norm_before_fc": head.norm_before_fc}
         reading = head.stated if outcome is None else outcome.best.reading
-        shape = {"layers": head.config.num_layers, **norms, **reading_object(reading)}
+        shape = {"layers": head.config.num_layers, **norms, **(asdict(reading) if reading else {})}
     return {
         "head": {
             "name": head.name,
@@ -348,20 +348,10 @@ def report_object(
     }
 
 
-def reading_object(reading: HeadReading | None) -> dict[str, object]:
-    if reading is None:
-        return {}
-    return {
-        "taps": list(reading.taps),
-        "norm_before_residual": reading.norm_before_residual,
-        "norm_output": reading.norm_output,
-    }
-
-
 def tried_object(tried: TriedReading, outcome: TrialOutcome) -> dict[str, object]:
     figures = tried.figures
     return {
-        **reading_object(tried.reading),
+        **(asdict(tried.reading) if tried.reading else {}),
         "chosen": tried is outcome.best,
         "drafts": figures.drafts,
         "accepted_per_position": list(figures.accepted_per_position),

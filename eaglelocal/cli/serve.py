@@ -77,16 +77,13 @@ def serve(
     settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)  # also sets how streams encode what they cannot carry
     with context.obj or SpareProcess(ENGINE) as spare:  # its imports run beside ours and the planning
-        screen = None if no_tui or settings.log == "json" else make_screen(settings)
+        screen = None
+        if not no_tui and settings.log != "json":
+            from eaglelocal.cli.serve_screen import ServeScreen, can_show
+
+            screen = ServeScreen(settings) if can_show(os.environ) else None
         plain = JsonOutput(sys.stderr) if settings.log == "json" else output
         run_server(settings, plain if screen is None else screen.output(settings.colour), spare, screen, web=web)
-
-
-def make_screen(settings: Settings) -> ServeScreen | None:
-    """Return the monitor screen; None if there is no terminal that can show it."""
-    from eaglelocal.cli.serve_screen import ServeScreen, can_show
-
-    return ServeScreen(settings) if can_show(os.environ) else None
 
 
 def run_server(
