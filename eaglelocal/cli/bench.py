@@ -34,6 +34,8 @@ from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.draft import describe_cut_length
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import OFF
+from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.core.terminal_text import FaultInLine, format_place, read_text_file
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from eaglelocal.client.http_client import HttpClient
     from eaglelocal.conversation.session import ActiveModel
     from eaglelocal.core.plan import Plan
-    from eaglelocal.core.sampling import SamplingParams
     from eaglelocal.settings import Settings
 
 FEWEST_PROMPTS = 2  # of each category, however long they take: a single one has no interval
@@ -138,7 +139,7 @@ def run(
         sides = make_sides(model, options, server)
         bound = tie_bound(weights, plan.kv_type)
         result = measure(sides, groups, options, comparer=TextComparer(sides[0], bound=bound), output=output)
-    return BenchSubject(model.info, options, server_info, model.info.flash_attn, weights, bound, plan.kv_type), result
+    return BenchSubject(model.info, options, server_info, weights, bound, plan.kv_type), result
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +165,8 @@ def make_options(settings: Settings, given: BenchFlags) -> BenchOptions:
 
     params = make_sampling(settings, given)
     if given.skip and given.max_tokens - given.skip < MIN_ANSWER:
-        raise UsageError(
-            f"--skip {given.skip} of --max-tokens {given.max_tokens} leaves too little to measure",
-            hint=f"--max-tokens {given.skip + 4 * MIN_ANSWER}",
-        )
+        what = f"--skip {given.skip} of --max-tokens {given.max_tokens} leaves too little to measure"
+        raise UsageError(what, hint=f"--max-tokens {given.skip + 4 * MIN_ANSWER}")
     sets_length = given.pairs is not None or given.prompts is not None or given.repeats != 1
     default_mode = "auto" if settings.spec == "off" else str(settings.spec)
     return BenchOptions(
@@ -188,8 +187,6 @@ def drop_unused_projector(settings: Settings, chosen: ChosenPrompts) -> Settings
 
 def make_sampling(settings: Settings, given: BenchFlags) -> SamplingParams:
     """Return greedy sampling unless --temperature is given; the settings' temperature is for chats only."""
-    from eaglelocal.core.sampling import GREEDY, SamplingParams
-
     if given.temperature == 0:
         return dataclasses.replace(GREEDY, max_tokens=given.max_tokens, ignore_eos=given.ignore_eos)
     return SamplingParams(
@@ -267,15 +264,12 @@ def make_sides(model: ActiveModel, options: BenchOptions, server: HttpClient | N
     from eaglelocal.bench.measure import PLAIN
     from eaglelocal.bench.prompt_run import CacheClearer, Side
     from eaglelocal.client.engine_client import EngineClient
-    from eaglelocal.core.request import OFF
 
     client, info = model.client, model.info
     assert isinstance(client, EngineClient)
     clearer = CacheClearer(client, num_slots=info.num_slots, n_vocab=info.n_vocab)
-    ours = [
-        Side(PLAIN, client, OFF, clearer.clear_cache),
-        *(Side(str(spec), client, spec, clearer.clear_cache) for spec in options.modes),
-    ]
+    modes = [(PLAIN, OFF), *((str(spec), spec) for spec in options.modes)]
+    ours = [Side(name, client, spec, clearer.clear_cache) for name, spec in modes]
     return ours if server is None else [*ours, Side(SERVER_SIDE, server)]
 
 

@@ -60,7 +60,6 @@ class BenchSubject:
     info: EngineInfo
     options: BenchOptions
     server: EngineInfo | None  # another server that was measured; its `library` is the URL
-    flash_attn: str  # as the target runs: auto, on or off
     weights: str  # type of most weights of the target
     tie_bound: float  # largest gap of logits that counts as a near-tie
     kv_type: str = "f16"
@@ -102,7 +101,7 @@ def show_result(
         return
     evaluation = evaluate(result.task_results, subject.options.modes, server=SERVER_SIDE if subject.server else None)
     output.data("\n".join(head_lines(subject)))
-    output.data(f"\n{format_report(evaluation, flash_attn=subject.flash_attn, weights=subject.weights)}")
+    output.data(f"\n{format_report(evaluation, flash_attn=subject.info.flash_attn, weights=subject.weights)}")
     try:
         if svg is not None:
             write_chart(svg, evaluation.runs, subject)
@@ -238,7 +237,7 @@ def describe_model(subject: BenchSubject) -> ModelFacts:
         n_ctx=info.n_ctx,
         num_slots=info.num_slots,
         kv_type=subject.kv_type,
-        flash_attn=subject.flash_attn,
+        flash_attn=info.flash_attn,
         threads=info.threads,
         weights_bytes=info.model_bytes,
         cache_bytes=info.cache_bytes,

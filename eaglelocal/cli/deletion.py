@@ -1,4 +1,4 @@
-"""What `rm`, `forget` and `heads` delete: the files of models, and what heads and learning have kept of them."""
+"""Find and delete the files of models, and what heads and learning have kept of them: for `rm`, `forget` and `heads`."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ def stopped_after(
     planned = order_prompts(prompts, [1], repeats=1, warm_up=())
     comparer = TextComparer(sides[0], bound=0.05)
     result = measure(sides, planned, options, comparer=comparer, output=written.output)
-    subject = BenchSubject(ScriptedClient(()).info, options, None, "auto", "BF16", 0.05)
+    subject = BenchSubject(ScriptedClient(()).info, options, None, "BF16", 0.05)
     show_result(result, subject, written.output, as_json=True)
     return written, result.error
 
