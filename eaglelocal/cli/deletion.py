@@ -1,4 +1,4 @@
-"""Find and delete the files of models, and what heads and learning have kept of them: for `rm`, `forget` and `heads`."""
+"""Find and delete the files of models, and what heads and learning have kept of them; for `rm`, `forget`, `heads`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.catalog.reference import GGUF_SUFFIX, DerivedModel, EmbeddedModel, File, Reference, parse_reference
+from eaglelocal.catalog.reference import GGUF_SUFFIX, DerivedModel, EmbeddedModel, File, parse_reference
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import path_text
 from eaglelocal.core.atomic_file import make_absolute
@@ -19,14 +19,14 @@ from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.model_info import fingerprint_model
 from eaglelocal.hub.client_settings import prepare_client
-from eaglelocal.hub.derived.derived_inventory import list_derived
+from eaglelocal.hub.derived.derived_inventory import DerivedEntry, list_derived
 from eaglelocal.hub.derived.recipes import parse_recipe
 from eaglelocal.hub.heads.head_store import find_unfinished_heads
 from eaglelocal.hub.heads.requantized_copy import find_copies
 from eaglelocal.hub.heads.versions import HeadVersions, list_learned_heads
 from eaglelocal.hub.hub_cache import Partial, find_cached, find_repo_partials, list_models, resolve_hub_reference
 from eaglelocal.hub.inflation.inflated_sizes import parse_demo_reference
-from eaglelocal.hub.inventory import TRAINED, list_imported, list_inflated, make_demo_reference
+from eaglelocal.hub.inventory import TRAINED, InventoryEntry, list_imported, list_inflated, make_demo_reference
 from eaglelocal.hub.model_library import LM_STUDIO, OLLAMA, list_library, locate_reference
 from eaglelocal.hub.removal import Removal, parse_etag, plan_file_removal, plan_removal
 from eaglelocal.hub.target_resolver import NATIVE, find_target, make_derived_reference
@@ -46,7 +46,9 @@ def find_removal(reference: str) -> Removal:
         case EmbeddedModel():
             return _find_generated(reference)
         case DerivedModel():
-            return _find_derived(locate_reference(reference, load_settings({}).model_folders))
+            located = locate_reference(reference, load_settings({}).model_folders)
+            assert isinstance(located, DerivedModel)
+            return _find_derived(located)
         case File(path):
             return _find_imported(path)
         case _:
@@ -58,20 +60,20 @@ def _find_generated(reference: str) -> Removal:
     if reference == NATIVE:
         raise UsageError("the embedded model is part of eaglelocal", hint="pip uninstall eaglelocal")
     label = make_demo_reference(parse_demo_reference(reference))
-    paths = [path for entry in list_inflated() if entry.reference == label for path in entry.paths]
-    if not paths:
-        raise ModelFileError(f"{label} is not on disk", hint="eaglelocal ls")
-    return plan_file_removal(f"{label}, which is written again when it is used", paths)
+    return _find_written(label, list_inflated(), "which is written again when it is used")
 
 
-def _find_derived(reference: Reference) -> Removal:
+def _find_derived(reference: DerivedModel) -> Removal:
     """Return the file of a model that was made of another one, with its heads; the source need not exist."""
-    assert isinstance(reference, DerivedModel)
     label = make_derived_reference(reference.source, parse_recipe(reference.recipe))
-    paths = [path for entry in list_derived() if entry.reference == label for path in entry.paths]
+    return _find_written(label, list_derived(), "which is written again when it is used; its source stays")
+
+
+def _find_written(label: str, entries: Iterable[InventoryEntry | DerivedEntry], about: str) -> Removal:
+    paths = [path for entry in entries if entry.reference == label for path in entry.paths]
     if not paths:
         raise ModelFileError(f"{label} is not on disk", hint="eaglelocal ls")
-    return plan_file_removal(f"{label}, which is written again when it is used; its source stays", paths)
+    return plan_file_removal(f"{label}, {about}", paths)
 
 
 def _find_imported(path: Path) -> Removal:
@@ -176,14 +178,13 @@ def find_leftovers(removed: Sequence[Path]) -> Leftovers:
             with suppress(OSError):
                 keys.add(fingerprint_model(path))
     paths = {str(make_absolute(path)) for path in removed}
-    heads = [each for each in learned if _is_of(each, keys, paths)]
+    heads = []
+    for each in learned:
+        known, _ = each.read()
+        if known.target_key in keys or known.target_path in paths or known.base_path in paths:
+            heads.append(each)
     answers = [kept / key for key in sorted(keys) if list_files(kept / key)]
     return Leftovers(tuple(heads), tuple(answers))
-
-
-def _is_of(head: HeadVersions, keys: set[str], paths: set[str]) -> bool:
-    known, _ = head.read()
-    return known.target_key in keys or known.target_path in paths or known.base_path in paths
 
 
 def leftover_lines(left: Leftovers) -> Iterator[str]:

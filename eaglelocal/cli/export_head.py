@@ -141,7 +141,10 @@ def choose_target_repo(head: ExportHead, form: str, given: str | None) -> str:
 
 def export_lines(head: ExportHead, form: str, target_repo: str, notes: Sequence[str]) -> list[str]:
     """Return what is written, before it is."""
-    info = head.info
+    info, weights = head.info, head.dtype("fc.weight").lower()
+    if head.quantized:
+        types = sorted({head.header.tensors[name].type.name.lower() for name in head.quantized})
+        weights = f"{weights}; {len(head.quantized)} matrices were {', '.join(types)} and are decoded"
     layers = "one layer" if info.n_layer == 1 else f"{info.n_layer} layers"
     rows = [
         (
@@ -150,18 +153,10 @@ def export_lines(head: ExportHead, form: str, target_repo: str, notes: Sequence[
         ),
         ("target", target_repo or f"{info.target_name or 'not known'} (this format does not name it)"),
         ("format", form),
-        ("weights", describe_weights(head)),
+        ("weights", weights),
         *(("note", note) for note in notes),
     ]
     return [line for label, text in rows for line in label_text(label, text)]
-
-
-def describe_weights(head: ExportHead) -> str:
-    written = head.dtype("fc.weight").lower()
-    if not head.quantized:
-        return written
-    types = sorted({head.header.tensors[name].type.name.lower() for name in head.quantized})
-    return f"{written}; {len(head.quantized)} matrices were {', '.join(types)} and are decoded"
 
 
 def make_serve_command(head: ExportHead, form: str, target_repo: str, folder: Path) -> str:

@@ -12,7 +12,7 @@ from eaglelocal.cli.output import standard_output, wrap_text
 from eaglelocal.core.byte_sizes import UNKNOWN, count_noun, format_disk, format_memory
 
 if TYPE_CHECKING:
-    from eaglelocal.probe.machine import Bandwidth, Cpu, Gpu, LlamaCpp, Machine, MainMemory, MigSlice, System, Unified
+    from eaglelocal.probe.machine import Bandwidth, Cpu, Gpu, LlamaCpp, Machine, MainMemory, System, Unified
 
 BACKEND_NAMES = {"cuda": "CUDA", "hip": "HIP (ROCm)", "vulkan": "Vulkan", "sycl": "SYCL", "metal": "Metal"}
 HUGE_PAGES = {"always": "huge pages for all", "madvise": "huge pages on request", "never": "no huge pages"}
@@ -60,7 +60,10 @@ def machine_lines(machine: Machine, *, now: float) -> list[str]:
 # ---- GPUs
 def _gpu_lines(gpu: Gpu, backend: str | None) -> list[str]:
     partitioned = "partitioned: a process gets one of these" if gpu.mig else ""
-    texts = [_gpu_memory(gpu), _gpu_facts(gpu), _gpu_processes(gpu), partitioned, *map(_slice_text, gpu.slices)]
+    texts = [_gpu_memory(gpu), _gpu_facts(gpu), _gpu_processes(gpu), partitioned]
+    for part in gpu.slices:
+        sizes = f"{format_memory(part.total_bytes)}, {format_memory(part.free_bytes)} free"
+        texts.append(f"MIG {part.index}: {part.name or UNKNOWN}, {sizes}")
     return _rows(f"gpu {gpu.index}", gpu.name or UNKNOWN, *texts, _served_by(gpu, backend))
 
 
@@ -100,11 +103,6 @@ def _gpu_processes(gpu: Gpu) -> str:
     if not shown:
         return ""
     return "used by " + ", ".join(shown) + (f" and {others} more" if others else "")
-
-
-def _slice_text(part: MigSlice) -> str:
-    sizes = f"{format_memory(part.total_bytes)}, {format_memory(part.free_bytes)} free"
-    return f"MIG {part.index}: {part.name or UNKNOWN}, {sizes}"
 
 
 def _served_by(gpu: Gpu, backend: str | None) -> str:

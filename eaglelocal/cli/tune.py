@@ -121,6 +121,7 @@ CLIFF = 0.3  # of a plain decode: one more row that costs more than this is a cl
 WIDTH = 80
 BAR_CELLS = 30
 MS = 1000
+BUSY = "is something else running?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,7 @@ def find_cliffs(costs: MeasuredCosts) -> list[int]:
 # ---- for people
 def report_lines(costs: MeasuredCosts, info: EngineInfo, machine: str) -> list[str]:
     """Return the report, at most WIDTH columns wide."""
+    noise = f"{math.exp(costs.noise):.1f}"
     return [
         f"target       {info.target}"[:WIDTH],
         f"draft        {info.draft}"[:WIDTH],
@@ -206,7 +208,7 @@ def report_lines(costs: MeasuredCosts, info: EngineInfo, machine: str) -> list[s
         *overhead_lines(costs),
         "",
         *implied_lines(costs),
-        *noise_lines(costs),
+        *([f"note         equal decodes differ by a factor of {noise}: {BUSY}"] if costs.is_noisy else []),
     ]
 
 
@@ -229,10 +231,11 @@ def curve_lines(costs: MeasuredCosts) -> list[str]:
 
 def overhead_lines(costs: MeasuredCosts) -> list[str]:
     """Return lines on draft steps, the rest of a step, and the cost of context."""
-    steps = [
-        f"draft step   {drafter}: {cost.seconds * MS:.2f} ms{_of_nodes(cost.num_rows, costs.block_size)}"
-        for drafter, cost in costs.draft_steps
-    ]
+    tokens = f" for {costs.block_size} tokens" if costs.block_size > 1 else ""
+    steps = []
+    for drafter, cost in costs.draft_steps:
+        nodes = f" for {cost.num_rows} nodes" if cost.num_rows != 1 else ""
+        steps.append(f"draft step   {drafter}: {cost.seconds * MS:.2f} ms{tokens}{nodes}")
     plain, drafted = costs.plain_overhead_s * MS, costs.drafted_overhead_s * MS
     return [
         *(steps or ["draft step   none was measured: drafting counts as free below"]),
@@ -248,30 +251,19 @@ def _context_text(costs: MeasuredCosts) -> str:
     return f"1000 tokens add about {once:.1f} ms, and {each:.1f} ms for each row"
 
 
-def _of_nodes(number: int, block_size: int) -> str:
-    tokens = f" for {block_size} tokens" if block_size > 1 else ""
-    return tokens if number == 1 else f"{tokens} for {number} nodes"
-
-
 def implied_lines(costs: MeasuredCosts) -> list[str]:
     implications = Implications.of(costs)
+    lines = ["accepted per token   best draft   speed"]
+    for each in map(implications.best, ACCEPTANCES):
+        draft = count_noun(each.num_draft_tokens, "token") if each.num_draft_tokens else "none"
+        lines.append(f"{each.acceptance:18.2f}   {draft:<10}   {each.speedup:.2f}x")
+    cliffs = ", ".join(map(str, find_cliffs(costs)))
     return [
-        "accepted per token   best draft   speed",
-        *(_implied_line(implications.best(acceptance)) for acceptance in ACCEPTANCES),
+        *lines,
         "",
-        f"cliffs       {_cliff_text(costs)}",
+        f"cliffs       {f'before {cliffs} rows' if cliffs else 'none: every further row costs little'}",
         f"verdict      {_verdict(implications.break_even())}",
     ]
-
-
-def _implied_line(implied: Implied) -> str:
-    draft = count_noun(implied.num_draft_tokens, "token") if implied.num_draft_tokens else "none"
-    return f"{implied.acceptance:18.2f}   {draft:<10}   {implied.speedup:.2f}x"
-
-
-def _cliff_text(costs: MeasuredCosts) -> str:
-    found = find_cliffs(costs)
-    return f"before {', '.join(map(str, found))} rows" if found else "none: every further row costs little"
 
 
 def _verdict(break_even: float | None) -> str:
@@ -280,12 +272,6 @@ def _verdict(break_even: float | None) -> str:
     if break_even == 0.0:
         return "a further row costs nothing here: drafting always pays"
     return f"drafting pays if more than about {break_even:.0%} of it is accepted"
-
-
-def noise_lines(costs: MeasuredCosts) -> list[str]:
-    if not costs.is_noisy:
-        return []
-    return [f"note         equal decodes differ by a factor of {math.exp(costs.noise):.1f}: is something else running?"]
 
 
 # ---- for programs
