@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,9 +30,8 @@ from eaglelocal.cli.bench_report import (
 from eaglelocal.cli.chat_connection import find_api_key
 from eaglelocal.cli.flags import flag
 from eaglelocal.cli.load_model import count_slots, load_model, load_settings, make_run_options, plan_run
-from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.cli.output import Output, ShowProgress, shown_progress, standard_output
 from eaglelocal.core.draft import describe_cut_length
-from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import OFF
 from eaglelocal.core.sampling import GREEDY, SamplingParams
@@ -287,17 +286,15 @@ def measure(
 
     results: list[TaskResult] = []
     error: EagleLocalError | None = None
-    progress = output.progress()
-    on_ask = show_progress(progress, has_bar=output.redraws_messages)
-    measurement = Measurement(sides, options.params, comparer=comparer, on_ask=on_ask, skip=options.skip)
-    try:
-        measurement.run(groups, results, is_needed=limit_time(options.limit_s * (len(sides) - 1)))
-    except KeyboardInterrupt:
-        error = Cancelled("stopped")
-    except EagleLocalError as failure:
-        error = failure
-    finally:
-        progress.finish()
+    with shown_progress(output) as show:
+        on_ask = show_progress(show, has_bar=output.redraws_messages)
+        measurement = Measurement(sides, options.params, comparer=comparer, on_ask=on_ask, skip=options.skip)
+        try:
+            measurement.run(groups, results, is_needed=limit_time(options.limit_s * (len(sides) - 1)))
+        except KeyboardInterrupt:
+            error = Cancelled("stopped")
+        except EagleLocalError as failure:
+            error = failure
     if measurement.too_long and not results and error is None:
         error = measurement.too_long[0]
     return BenchResult(results, sum(group.is_counted for group in groups), error, measurement.too_long)
@@ -317,19 +314,19 @@ def limit_time(limit_s: float) -> IsNeeded:
     return is_needed
 
 
-def show_progress(progress: Callable[[LoadProgress], None], *, has_bar: bool) -> OnAsk:
+def show_progress(show: ShowProgress, *, has_bar: bool) -> OnAsk:
     """Return a callback that shows the progress of the groups; in a bar with category and remaining time."""
     began_at = time.monotonic()
 
-    def show(group: PromptGroup, done: float) -> None:
+    def on_ask(group: PromptGroup, done: float) -> None:
         at_once = f", {group.concurrency} at once" if group.concurrency > 1 else ""
         what = f"measuring{at_once}"
         if has_bar:
             left_s = (time.monotonic() - began_at) * (1 - done) / done if done else 0.0
             what = f"{group.category}{at_once}{f', about {format_duration(left_s)} left' if done else ''}"
-        progress(LoadProgress(done, what))
+        show(done, what)
 
-    return show
+    return on_ask
 
 
 def format_duration(seconds: float) -> str:

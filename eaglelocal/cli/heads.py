@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_on_disk
+from eaglelocal.cli.flags import argument, flag
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import age_text, confirm, path_text, standard_output
 from eaglelocal.core.atomic_file import make_absolute
@@ -24,22 +23,29 @@ if TYPE_CHECKING:
     from eaglelocal.hub.heads.versions import HeadVersions
 
 
-def heads(
-    target: Annotated[
-        str | None,
-        typer.Argument(metavar="TARGET", help="Only the heads of this model.", autocompletion=complete_on_disk),
-    ] = None,
-    pin: Annotated[
-        int | None,
-        typer.Option("--pin", metavar="N", min=0, help="Draft with this version, whatever is learned; 0: base."),
-    ] = None,
-    unpin: Annotated[bool, typer.Option("--unpin", help="Draft with the current version again.")] = False,
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Delete the versions whose model or first head is gone or has changed.")
-    ] = False,
-    yes: flags.Yes = False,
-    as_json: flags.AsJson = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadsFlags:
+    """The argument and flags of `heads`."""
+
+    target: str | None = argument("TARGET", "Only the heads of this model.", complete_on_disk, default=None)
+    pin: int | None = flag(None, "N", "Draft with this version, whatever is learned; 0: base.", min=0)
+    unpin: bool = flag(False, "", "Draft with the current version again.")
+    prune: bool = flag(False, "", "Delete the versions whose model or first head is gone or has changed.")
+    yes: flags.Yes = False
+    as_json: flags.AsJson = False
+
+    def check(self) -> None:
+        """Raise UsageError for flags that do not belong together."""
+        if (self.pin is not None) + self.unpin + self.prune > 1:
+            raise UsageError("--pin, --unpin and --prune contradict each other", hint="give one of them")
+        if self.prune and self.as_json:
+            raise UsageError("--prune and --json contradict each other", hint="eaglelocal heads --json")
+        if self.yes and not self.prune:
+            raise UsageError("--yes confirms --prune, which is missing", hint="eaglelocal heads --prune --yes")
+
+
+@flags.takes()
+def heads(given: HeadsFlags) -> None:
     """List what draft heads have learned, and choose the version that drafts.
 
     A version is used with `--learn`, or if it is pinned. Version 0 is the head from which learning began.
@@ -52,15 +58,15 @@ def heads(
     """
     from eaglelocal.cli.deletion import find_orphans
 
-    check_flags(pin=pin, unpin=unpin, prune=prune, yes=yes, as_json=as_json)
-    output, (found, models) = standard_output(), find_learned_heads(target)
-    if pin is not None or unpin:
-        change_pin(found, pin, models)
-    if prune:
-        return delete_orphans(found, models, yes=yes)
+    given.check()
+    output, (found, models) = standard_output(), find_learned_heads(given.target)
+    if given.pin is not None or given.unpin:
+        change_pin(found, given.pin, models)
+    if given.prune:
+        return delete_orphans(found, models, yes=given.yes)
     orphans = find_orphans(found, models)
     known = [KnownHead(each.folder, *each.read(), orphans.get(each, ""), each.find_doubt()) for each in found]
-    if as_json:
+    if given.as_json:
         return output.object({"heads": [head_object(each) for each in known]})
     if not known:
         output.message("nothing was learned: `eaglelocal serve --learn` lets a head learn from answers")
@@ -70,16 +76,6 @@ def heads(
     if orphans:
         output.message("`eaglelocal heads --prune` deletes what drafts for nothing")
     return None
-
-
-def check_flags(*, pin: int | None, unpin: bool, prune: bool, yes: bool, as_json: bool) -> None:
-    """Raise UsageError for flags that do not belong together."""
-    if (pin is not None) + unpin + prune > 1:
-        raise UsageError("--pin, --unpin and --prune contradict each other", hint="give one of them")
-    if prune and as_json:
-        raise UsageError("--prune and --json contradict each other", hint="eaglelocal heads --json")
-    if yes and not prune:
-        raise UsageError("--yes confirms --prune, which is missing", hint="eaglelocal heads --prune --yes")
 
 
 def find_learned_heads(target: str | None) -> tuple[list[HeadVersions], frozenset[str]]:

@@ -6,13 +6,12 @@ The files are chosen first, from the hub's listings; nothing is fetched before t
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from eaglelocal.catalog.reference import Profile, parse_reference
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_target
+from eaglelocal.cli.flags import argument, flag
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.plan import options_for
 from eaglelocal.core.draft import parse_draft
@@ -24,27 +23,20 @@ if TYPE_CHECKING:
     from eaglelocal.hub.pull_plan import PullPlan
 
 
-def pull(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="Model: qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.",
-            autocompletion=complete_target,
-        ),
-    ],
-    draft: Annotated[
-        str, typer.Option(metavar="REF|auto|mtp|none", help="Draft: user/repo; auto: as in the catalog.")
-    ] = "auto",
-    mmproj: Annotated[
-        str, typer.Option(metavar="NAME|auto|none", help="Projector for images, from the same repository.")
-    ] = "auto",
-    quant: Annotated[str | None, typer.Option(metavar="Q", help="Quantization, such as Q4_K_M or Q8_0.")] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Check the hashes of files on disk; fetch damaged ones again.")
-    ] = False,
-    yes: flags.Yes = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullFlags:
+    """The argument and flags of `pull`."""
+
+    target: str = argument("TARGET", "Model: qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.", complete_target)
+    draft: str = flag(AUTO, "REF|auto|mtp|none", "Draft: user/repo; auto: as in the catalog.")
+    mmproj: str = flag(AUTO, "NAME|auto|none", "Projector for images, from the same repository.")
+    quant: str | None = flag(None, "Q", "Quantization, such as Q4_K_M or Q8_0.")
+    verify: bool = flag(False, "", "Check the hashes of files on disk; fetch damaged ones again.")
+    yes: flags.Yes = False
+
+
+@flags.takes()
+def pull(given: PullFlags) -> None:
     """Download a model, its draft and its projector for images.
 
     \b
@@ -56,19 +48,19 @@ def pull(
     from eaglelocal.hub.client_settings import list_unused_settings, prepare_client
 
     output = standard_output()
-    plan = plan_here(target, draft, quant, output)
+    plan = plan_here(given.target, given.draft, given.quant, output)
     if plan is None:
-        return output.message(f"{target} is embedded: there is nothing to download")
+        return output.message(f"{given.target} is embedded: there is nothing to download")
     prepare_client()
     for line in list_unused_settings():
         output.message(line)
     from eaglelocal.cli.pull_files import check_files, discard_damaged, fetch_all, look_up_orders, verify_on_disk
 
-    orders = look_up_orders(plan, mmproj, output)
+    orders = look_up_orders(plan, given.mmproj, output)
     if not orders:
-        return verify_on_disk(plan, output) if verify else None
-    is_agreed = verify and discard_damaged(orders, output, yes=yes)
-    fetch_all(orders, output, yes=yes or is_agreed, is_verified=verify)
+        return verify_on_disk(plan, output) if given.verify else None
+    is_agreed = given.verify and discard_damaged(orders, output, yes=given.yes)
+    fetch_all(orders, output, yes=given.yes or is_agreed, is_verified=given.verify)
     return check_files(plan, orders, output)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.cli.output import Output, confirm, duration_text, path_text
+from eaglelocal.cli.output import Output, confirm, duration_text, path_text, shown_progress
 from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.user_paths import quote_path
@@ -282,17 +282,14 @@ def verify_on_disk(want: PullPlan, output: Output) -> None:
 def find_damaged_files(files: Sequence[PromisedFile], output: Output) -> list[PromisedFile]:
     """Hash the files, report the result and return the damaged ones."""
     total, done = sum(file.size_bytes for file in files), 0
-    progress = output.progress()
+    with shown_progress(output) as show:
 
-    def count(num_bytes: int) -> None:
-        nonlocal done
-        done += num_bytes
-        progress(LoadProgress(done / total, f"hashing {format_disk(total)}"))
+        def count(num_bytes: int) -> None:
+            nonlocal done
+            done += num_bytes
+            show(done / total, f"hashing {format_disk(total)}")
 
-    try:
         wrong = find_damaged(files, count)
-    finally:
-        progress.finish()
     for file in wrong:
         kind = "SHA-256" if len(file.hash) > 40 else "SHA-1"
         output.message(f"damaged: {file.name}: its {kind} is not {file.hash[:12]}..., the one that the hub lists")

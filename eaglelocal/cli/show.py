@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_on_disk
+from eaglelocal.cli.flags import argument, flag
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import WIDTH, path_text, standard_output, wrap_text
 from eaglelocal.core.byte_sizes import count_noun, format_disk, format_memory
 from eaglelocal.core.draft import LOOKUP
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import WARNING
 from eaglelocal.core.sampling import sampling_text
 
@@ -25,21 +25,17 @@ INDENT = 10  # columns before the texts
 LOOKUP_HINT = f"--draft ngram drafts by {LOOKUP}"
 
 
-def show(
-    ref: Annotated[
-        str,
-        typer.Argument(
-            metavar="REF", help="Model as `eaglelocal ls` shows it, or a .gguf file.", autocompletion=complete_on_disk
-        ),
-    ],
-    rpc: Annotated[
-        str | None,
-        typer.Option(
-            "--rpc", metavar="HOST:PORT,...", help="Show the memory of these rpc-servers, and the link to them."
-        ),
-    ] = None,
-    as_json: flags.AsJson = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowFlags:
+    """The argument and flags of `show`."""
+
+    ref: str = argument("REF", "Model as `eaglelocal ls` shows it, or a .gguf file.", complete_on_disk)
+    rpc: str | None = flag(None, "HOST:PORT,...", "Show the memory of these rpc-servers, and the link to them.")
+    as_json: flags.AsJson = False
+
+
+@flags.takes()
+def show(given: ShowFlags) -> None:
     """Describe a model and the memory it needs.
 
     \b
@@ -49,10 +45,11 @@ def show(
     from eaglelocal.hub.model_details import describe_model
     from eaglelocal.probe.rpc_servers import ask_rpc_server
 
-    output, settings = standard_output(), load_settings({"rpc": rpc})
-    details = describe_model(ref, settings.model_folders)
-    servers = [ask_rpc_server(address) for address in settings.rpc] if rpc else []  # those of the settings may be busy
-    if as_json:
+    output, settings = standard_output(), load_settings({"rpc": given.rpc})
+    details = describe_model(given.ref, settings.model_folders)
+    asked = settings.rpc if given.rpc else ()  # those of the settings may be busy
+    servers = [ask_rpc_server(address) for address in asked]
+    if given.as_json:
         return output.object(details_object(details) | {"rpc": list(map(server_object, servers))})
     width = WIDTH if output.is_terminal else None
     for name, text in (*details_rows(details), *server_rows(servers)):

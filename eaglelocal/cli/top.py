@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_server
+from eaglelocal.cli.flags import argument, flag
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.user_paths import quote_word
 from eaglelocal.errors import EngineError, UsageError
 from eaglelocal.settings import Settings
@@ -26,22 +28,20 @@ if TYPE_CHECKING:
 BETWEEN_S = 1.0  # between the two readings of --once and --json, which give the rates
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopFlags:
+    """The arguments and flags of `top`."""
+
+    urls: list[str] | None = argument(
+        "URL ...", "Servers to watch; unset: the one on this machine.", complete_server, default=None
+    )
+    once: bool = flag(False, "", "Print one frame as text and exit.")
+    as_json: flags.AsJson = False
+    web: flags.Web = False
+
+
 @flags.takes(*flags.PAGE)
-def top(
-    context: typer.Context,
-    urls: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="URL ...",
-            help="Servers to watch; unset: the one on this machine.",
-            show_default=False,
-            autocompletion=complete_server,
-        ),
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame as text and exit.")] = False,
-    as_json: flags.AsJson = False,
-    web: flags.Web = False,
-) -> None:
+def top(context: typer.Context, given: TopFlags) -> None:
     """Watch running servers: eaglelocal, llama-server, vLLM or Ollama.
 
     \b
@@ -54,18 +54,18 @@ def top(
     from eaglelocal.cli.chat_connection import find_api_key
 
     page_flags = {name: context.params[name] for name in flags.PAGE}
-    if not web and (given := [name for name, value in page_flags.items() if value is not None]):
-        raise UsageError(f"--{given[0].replace('_', '-')} needs --web", hint="--web")
+    if not given.web and (named := [name for name, value in page_flags.items() if value is not None]):
+        raise UsageError(f"--{named[0].replace('_', '-')} needs --web", hint="--web")
     settings = load_settings(page_flags)
     output = standard_output(colour=settings.colour)
-    once = once or (output.is_terminal and not output.can_show_screen and not web)
-    if urls and len(urls) > 1:
-        return watch_several(urls, settings, output, prints=once or as_json, as_json=as_json, web=web)
-    where = urls[0] if urls else find_local_server()
-    api_key = find_api_key(where)
-    if once or as_json:
-        return print_once(where, api_key, settings, output, as_json=as_json)
-    if web:
+    can_only_print = output.is_terminal and not output.can_show_screen and not given.web
+    prints, urls = given.once or given.as_json or can_only_print, given.urls or [find_local_server()]
+    if len(urls) > 1:
+        return watch_several(urls, settings, output, given, prints=prints)
+    where, api_key = urls[0], find_api_key(urls[0])
+    if prints:
+        return print_once(where, api_key, settings, output, as_json=given.as_json)
+    if given.web:
         from eaglelocal.cli.browser import serve_pages
 
         return serve_pages(where, api_key, settings, output)
@@ -90,16 +90,14 @@ def find_local_server() -> str:
     return found[0].url
 
 
-def watch_several(
-    urls: Sequence[str], settings: Settings, output: Output, *, prints: bool, as_json: bool, web: bool
-) -> None:
+def watch_several(urls: Sequence[str], settings: Settings, output: Output, given: TopFlags, *, prints: bool) -> None:
     """Show several servers on the screen, or print them once. Raises UsageError without a terminal or with --web."""
     from eaglelocal.cli.chat_connection import find_api_key
 
-    if web:
+    if given.web:
         raise UsageError("--web shows one server", hint=f"eaglelocal top {quote_word(urls[0])} --web")
     if prints:
-        return print_several(urls, output, as_json=as_json)
+        return print_several(urls, output, as_json=given.as_json)
     check_terminal(output)
     from eaglelocal.tui.monitor.run_monitor import watch_servers
 

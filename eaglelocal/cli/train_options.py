@@ -100,7 +100,9 @@ class TrainFlags:
 def resolve_options(settings: Settings, output: Output, device: str, given: TrainFlags) -> TrainOptions:
     """Resolve the flags of a run. Raises UsageError, IncompatibleError or ResourceError for what cannot work."""
     found = find_head_target(settings, output)
-    num_depths, is_medusa = choose_num_depths(given.method), given.method == MEDUSA
+    if given.method not in HEAD_KINDS:
+        raise UsageError(f"--kind must be one of {', '.join(HEAD_KINDS)}, not {given.method!r}")
+    num_depths, is_medusa = HEAD_KINDS[given.method], given.method == MEDUSA
     if not is_medusa:
         check_layer_inputs(found, settings)
     source = find_head_source(given.start, found, num_depths=num_depths, is_medusa=is_medusa)
@@ -154,13 +156,6 @@ def check_draft_vocab(num: int | None, source: HeadSource) -> None:
         raise UsageError(
             f"the target has {source.info.n_vocab} tokens, not {num}", hint=f"--draft-vocab {source.info.n_vocab}"
         )
-
-
-def choose_num_depths(method: str) -> int:
-    """Return how many tokens the head is to draft in one pass. Raises UsageError for an unknown kind of head."""
-    if method not in HEAD_KINDS:
-        raise UsageError(f"--kind must be one of {', '.join(HEAD_KINDS)}, not {method!r}")
-    return HEAD_KINDS[method]
 
 
 def find_head_source(start: str, found: FoundTarget, *, num_depths: int, is_medusa: bool = False) -> HeadSource:
