@@ -7,8 +7,9 @@ the caller.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.answer_stats import format_ending, statistics_line
@@ -18,30 +19,26 @@ from eaglelocal.core.events import Finished, RequestEvent, TextPiece, Tokens
 from eaglelocal.core.records import dataclass
 
 
-class InterruptGuard:
-    """A guard of a running answer: the first Ctrl-C cancels it, the next raises KeyboardInterrupt.
+@contextmanager
+def cancel_on_interrupt(cancel: Callable[[], None]) -> Iterator[None]:
+    """Cancel a running answer at the first Ctrl-C, and raise KeyboardInterrupt at the next.
 
     The first calls a handler because an exception could interrupt the client's code at any point.
     """
+    is_cancelled = False
 
-    def __init__(self, cancel: Callable[[], None]) -> None:
-        self._cancel = cancel
-        self.presses = 0
-
-    def __enter__(self) -> InterruptGuard:
-        self._previous = signal.signal(signal.SIGINT, self._on_interrupt)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        signal.signal(signal.SIGINT, self._previous)
-
-    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
-        self.presses += 1
-        if self.presses > 1:
+    def on_interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal is_cancelled
+        if is_cancelled:
             raise KeyboardInterrupt
-        self._cancel()
+        is_cancelled = True
+        cancel()
+
+    previous = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +62,13 @@ class Asker:
 
     def _follow(self, answer: AnswerEvents) -> RequestOutcome:
         """Show the answer as it arrives; Ctrl-C stops it."""
-        shown = None if self.quiet else self.output.answer(tint=self.tint)  # the JSON object holds the text
+        stream = self.output.answer(tint=self.tint)
 
         def show(event: RequestEvent) -> None:
-            if shown is not None:
-                shown.show(_text_pieces(event))
+            if not self.quiet:  # else the JSON object holds the text
+                stream.show(_text_pieces(event))
 
-        with InterruptGuard(answer.cancel):
+        with cancel_on_interrupt(answer.cancel):
             return follow_answer(answer, show)
 
     def _show_footer(self, result: AskResult) -> None:

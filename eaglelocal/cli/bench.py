@@ -9,33 +9,34 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, LIMIT_S, MIN_ANSWER, BenchFlags
-from eaglelocal.cli.chat_connection import find_api_key
-from eaglelocal.cli.load_model import count_slots, load_model, load_settings, make_run_options, plan_run
-from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.cli.reports.bench import (
+from eaglelocal.cli.bench_report import (
+    DEFAULT_PAIRS,
     SERVER_SIDE,
     BenchOptions,
     BenchResult,
     BenchSubject,
-    check_report_file,
-    finish,
+    check_files,
     predict_unmeasured,
+    show_result,
 )
-from eaglelocal.conversation.session import ModelChoice
+from eaglelocal.cli.chat_connection import find_api_key
+from eaglelocal.cli.flags import flag
+from eaglelocal.cli.load_model import count_slots, load_model, load_settings, make_run_options, plan_run
+from eaglelocal.cli.output import Output, ShowProgress, shown_progress, standard_output
 from eaglelocal.core.draft import describe_cut_length
-from eaglelocal.core.events import EngineInfo, LoadProgress
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import OFF
+from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.core.terminal_text import FaultInLine, format_place, read_text_file
+from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError
 
 if TYPE_CHECKING:
@@ -46,12 +47,47 @@ if TYPE_CHECKING:
     from eaglelocal.client.http_client import HttpClient
     from eaglelocal.conversation.session import ActiveModel
     from eaglelocal.core.plan import Plan
-    from eaglelocal.core.sampling import SamplingParams
     from eaglelocal.settings import Settings
 
 FEWEST_PROMPTS = 2  # of each category, however long they take: a single one has no interval
+LIMIT_S = 100.0  # for each mode, loading excluded; only if no flag sets the length of the run
+MIN_ANSWER = 16  # tokens: the speed of shorter answers is too uncertain
 # The flags that are settings; --spec, --temperature, --max-tokens and --seed are bench's own.
 SETTINGS = (*flags.MODEL, *flags.MACHINE, "parallel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchFlags:
+    """The flags that only `bench` has, or with another meaning than elsewhere."""
+
+    spec: str | None = flag(None, "MODES", "Modes to measure: auto, pid and draft lengths, such as auto,2,4,8.")
+    category: str = flag("", "NAME,...", "Categories of prompts, such as chat,math; unset: all.")
+    prompts: Path | None = flag(
+        None, "FILE", "File of your own prompts, one a line, as text or JSON.", parser=expand_path
+    )
+    pairs: int | None = flag(
+        None, "N", "Prompts of each category; unset: as many as two minutes hold, or all of --prompts.", min=1
+    )
+    repeats: int = flag(1, "N", "How often each prompt is sent.", min=1)
+    warm_up: int = flag(2, "N", "Answers of each mode before the measurement.", min=0)
+    concurrency: str = flag("1", "N,...", "Requests at the same time, such as 1,2,4,8.")
+    max_tokens: int = flag(64, "N", "Tokens of each answer.", min=MIN_ANSWER)
+    skip: int = flag(0, "N", "Leave the first N tokens of each answer out of its speed.", min=0)
+    ignore_eos: bool = flag(False, "", "Continue every answer to --max-tokens.")
+    temperature: float = flag(0.0, "T", "Sampling temperature; 0 always takes the likeliest token.")
+    seed: int = flag(0, "N", "Seed of the answers, if --temperature is above 0.", min=0)
+    against: str | None = flag(None, "URL", "Compare with this OpenAI-compatible server too.")
+    against_model: str | None = flag(None, "NAME", "Model of that server; unset: its first.")
+    against_key_file: Path | None = flag(None, "FILE", "File with the key of that server.", parser=expand_path)
+    parallel: str | None = flag(None, "N", "Slots; unset: the largest --concurrency.")
+    svg: Path | None = flag(None, "FILE", "Write a chart to this SVG file.", parser=expand_path)
+    report: Path | None = flag(
+        None,
+        "FILE",
+        "Write a page to post: machine, model, predicted and measured (and FILE's .json).",
+        parser=expand_path,
+    )
+    as_json: bool = flag(False, "", "Print one JSON object as the last line.", "--json")
 
 
 @flags.takes(*SETTINGS, before="report")
@@ -65,18 +101,21 @@ def bench(context: typer.Context, given: BenchFlags) -> None:
     eaglelocal bench --target demo@1b:bf16 --spec auto,2,4,8 --pairs 20 --json
     eaglelocal bench --prompts mine.jsonl --concurrency 1,4 --svg gain.svg
     """
+    from eaglelocal.bench.measure import order_prompts
+
     settings = load_settings({name: context.params[name] for name in SETTINGS})
     output = standard_output(colour=settings.colour)
     options = make_options(settings, given)
     chosen = choose_prompts(given)
-    check_chart_folder(given.svg)
-    check_report_file(given.report)
-    groups = order_groups(chosen, options, given.repeats)
+    check_files(given.svg, given.report)
+    groups = order_prompts(chosen.prompts, options.levels, repeats=given.repeats, warm_up=chosen.warm_up)
     settings = drop_unused_projector(settings, chosen)
     subject, result = run(settings, options, groups, given, output)
     if given.report is not None:
-        subject = dataclasses.replace(subject, predicted=predict_unmeasured(make_run_options(settings, ModelChoice())))
-    finish(result, subject, output, given)
+        subject = dataclasses.replace(subject, predicted=predict_unmeasured(make_run_options(settings)))
+    show_result(result, subject, output, as_json=given.as_json, svg=given.svg, page=given.report)
+    if result.error is not None:
+        raise result.error
 
 
 def run(
@@ -93,19 +132,13 @@ def run(
         weights = read_header(plan.target).main_type
         model = load_model(plan, output)
         opened.callback(model.client.close)
-        note_cut_lengths(options, model.info, output)
+        for spec in options.modes:
+            if cut := describe_cut_length(spec.num_draft_tokens, model.info.max_draft):
+                output.message(f"--spec {spec}: {cut}")
         sides = make_sides(model, options, server)
         bound = tie_bound(weights, plan.kv_type)
-        comparer = TextComparer(sides[0], bound=bound)
-        result = measure(sides, groups, options, comparer=comparer, output=output)
-    return BenchSubject(model.info, options, server_info, model.info.flash_attn, weights, bound, plan.kv_type), result
-
-
-def note_cut_lengths(options: BenchOptions, info: EngineInfo, output: Output) -> None:
-    """Say which modes draft fewer tokens than their name says."""
-    for spec in options.modes:
-        if cut := describe_cut_length(spec.num_draft_tokens, info.max_draft):
-            output.message(f"--spec {spec}: {cut}")
+        result = measure(sides, groups, options, comparer=TextComparer(sides[0], bound=bound), output=output)
+    return BenchSubject(model.info, options, server_info, weights, bound, plan.kv_type), result
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +164,8 @@ def make_options(settings: Settings, given: BenchFlags) -> BenchOptions:
 
     params = make_sampling(settings, given)
     if given.skip and given.max_tokens - given.skip < MIN_ANSWER:
-        raise UsageError(
-            f"--skip {given.skip} of --max-tokens {given.max_tokens} leaves too little to measure",
-            hint=f"--max-tokens {given.skip + 4 * MIN_ANSWER}",
-        )
+        what = f"--skip {given.skip} of --max-tokens {given.max_tokens} leaves too little to measure"
+        raise UsageError(what, hint=f"--max-tokens {given.skip + 4 * MIN_ANSWER}")
     sets_length = given.pairs is not None or given.prompts is not None or given.repeats != 1
     default_mode = "auto" if settings.spec == "off" else str(settings.spec)
     return BenchOptions(
@@ -155,8 +186,6 @@ def drop_unused_projector(settings: Settings, chosen: ChosenPrompts) -> Settings
 
 def make_sampling(settings: Settings, given: BenchFlags) -> SamplingParams:
     """Return greedy sampling unless --temperature is given; the settings' temperature is for chats only."""
-    from eaglelocal.core.sampling import GREEDY, SamplingParams
-
     if given.temperature == 0:
         return dataclasses.replace(GREEDY, max_tokens=given.max_tokens, ignore_eos=given.ignore_eos)
     return SamplingParams(
@@ -187,18 +216,6 @@ def choose_prompts(given: BenchFlags) -> ChosenPrompts:
     return ChosenPrompts({category: group[:num] for category, group in groups.items()}, warm_up[: given.warm_up])
 
 
-def order_groups(chosen: ChosenPrompts, options: BenchOptions, repeats: int) -> list[PromptGroup]:
-    from eaglelocal.bench.measure import order_prompts
-
-    return order_prompts(chosen.prompts, options.levels, repeats=repeats, warm_up=chosen.warm_up)
-
-
-def check_chart_folder(svg: Path | None) -> None:
-    """Raise UsageError if the chart's folder is missing: before the measurement, not after minutes of it."""
-    if svg is not None and not svg.absolute().parent.is_dir():
-        raise UsageError(f"the folder of the chart {svg} does not exist")
-
-
 def open_server(given: BenchFlags, opened: contextlib.ExitStack) -> HttpClient | None:
     if given.against is None:
         if given.against_model:
@@ -206,7 +223,7 @@ def open_server(given: BenchFlags, opened: contextlib.ExitStack) -> HttpClient |
         return None
     from eaglelocal.client.http_client import HttpClient
 
-    key = read_key(given.against_key_file) or find_api_key(given.against, os.environ)
+    key = read_key(given.against_key_file) or find_api_key(given.against)
     return opened.enter_context(HttpClient(given.against, api_key=key, model=given.against_model or ""))
 
 
@@ -235,7 +252,7 @@ def plan_bench(settings: Settings, options: BenchOptions, output: Output) -> Pla
     Raises UsageError if there is no draft.
     """
     slots = max(*options.levels, count_slots(settings))
-    plan = plan_run(dataclasses.replace(make_run_options(settings, ModelChoice()), spec="auto", parallel=slots), output)
+    plan = plan_run(dataclasses.replace(make_run_options(settings), spec="auto", parallel=slots), output)
     if not plan.speculates:
         raise UsageError(f"there is nothing to compare: {plan.draft_reason}", hint="--draft auto")
     return plan
@@ -246,15 +263,12 @@ def make_sides(model: ActiveModel, options: BenchOptions, server: HttpClient | N
     from eaglelocal.bench.measure import PLAIN
     from eaglelocal.bench.prompt_run import CacheClearer, Side
     from eaglelocal.client.engine_client import EngineClient
-    from eaglelocal.core.request import OFF
 
     client, info = model.client, model.info
     assert isinstance(client, EngineClient)
     clearer = CacheClearer(client, num_slots=info.num_slots, n_vocab=info.n_vocab)
-    ours = [
-        Side(PLAIN, client, OFF, clearer.clear_cache),
-        *(Side(str(spec), client, spec, clearer.clear_cache) for spec in options.modes),
-    ]
+    modes = [(PLAIN, OFF), *((str(spec), spec) for spec in options.modes)]
+    ours = [Side(name, client, spec, clearer.clear_cache) for name, spec in modes]
     return ours if server is None else [*ours, Side(SERVER_SIDE, server)]
 
 
@@ -272,17 +286,15 @@ def measure(
 
     results: list[TaskResult] = []
     error: EagleLocalError | None = None
-    progress = output.progress()
-    on_ask = show_progress(progress, has_bar=output.redraws_messages)
-    measurement = Measurement(sides, options.params, comparer=comparer, on_ask=on_ask, skip=options.skip)
-    try:
-        measurement.run(groups, results, is_needed=limit_time(options.limit_s * (len(sides) - 1)))
-    except KeyboardInterrupt:
-        error = Cancelled("stopped")
-    except EagleLocalError as failure:
-        error = failure
-    finally:
-        progress.finish()
+    with shown_progress(output) as show:
+        on_ask = show_progress(show, has_bar=output.redraws_messages)
+        measurement = Measurement(sides, options.params, comparer=comparer, on_ask=on_ask, skip=options.skip)
+        try:
+            measurement.run(groups, results, is_needed=limit_time(options.limit_s * (len(sides) - 1)))
+        except KeyboardInterrupt:
+            error = Cancelled("stopped")
+        except EagleLocalError as failure:
+            error = failure
     if measurement.too_long and not results and error is None:
         error = measurement.too_long[0]
     return BenchResult(results, sum(group.is_counted for group in groups), error, measurement.too_long)
@@ -302,19 +314,19 @@ def limit_time(limit_s: float) -> IsNeeded:
     return is_needed
 
 
-def show_progress(progress: Callable[[LoadProgress], None], *, has_bar: bool) -> OnAsk:
+def show_progress(show: ShowProgress, *, has_bar: bool) -> OnAsk:
     """Return a callback that shows the progress of the groups; in a bar with category and remaining time."""
     began_at = time.monotonic()
 
-    def show(group: PromptGroup, done: float) -> None:
+    def on_ask(group: PromptGroup, done: float) -> None:
         at_once = f", {group.concurrency} at once" if group.concurrency > 1 else ""
         what = f"measuring{at_once}"
         if has_bar:
             left_s = (time.monotonic() - began_at) * (1 - done) / done if done else 0.0
             what = f"{group.category}{at_once}{f', about {format_duration(left_s)} left' if done else ''}"
-        progress(LoadProgress(done, what))
+        show(done, what)
 
-    return show
+    return on_ask
 
 
 def format_duration(seconds: float) -> str:

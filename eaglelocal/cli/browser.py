@@ -40,12 +40,6 @@ class PageAddress:
         host, port = self.listening.getsockname()[:2]
         return [make_url(host, port), *filter(None, [find_lan_url(host, port)])]
 
-    @property
-    def _query(self) -> str:
-        if not self.access.keys:
-            return ""
-        return f"?key={self.new_key}" if self.new_key else "?key=KEY, with one of its keys"
-
     def run_with(self, server_url: str, task: AsyncTask) -> AsyncTask:
         """Return a coroutine function that runs `task`, and serves the server's pages at the same time.
 
@@ -67,8 +61,9 @@ class PageAddress:
         from eaglelocal.web.site import ScreenSite, UpstreamServer
 
         site = ScreenSite(UpstreamServer(url=server_url, api_key=api_key), self.access)
+        key = f"?key={self.new_key or 'KEY, with one of its keys'}" if self.access.keys else ""
         async with site.open(self.listening):
-            addresses = ", in your network: ".join(f"{url}/{self._query}" for url in self.urls)
+            addresses = ", in your network: ".join(f"{url}/{key}" for url in self.urls)
             self.output.message(f"monitor and chat for browsers: {addresses}")
             await asyncio.Event().wait()
 

@@ -24,8 +24,10 @@ from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.cli.learning import LazyLearning
 from eaglelocal.cli.load_model import (
+    apply_choice,
     count_slots,
     default_sampling,
+    is_flag,
     keep_conversations,
     list_model_names,
     load_model,
@@ -47,7 +49,7 @@ from eaglelocal.conversation.session import ModelChoice, ModelLoader, Session, d
 from eaglelocal.conversation.slash_commands import names_command
 from eaglelocal.core.image import media_type
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.run_options import AUTO, RunOptions
 from eaglelocal.core.terminal_text import join_surrogates
 from eaglelocal.errors import Cancelled, EagleLocalError, EngineError, UsageError
 from eaglelocal.settings import Settings
@@ -125,9 +127,9 @@ def begin_conversation(settings: Settings, *, resumes: bool) -> Conversation:
     if not resumes:
         return Conversation(settings.system or "")
     conversation = conversation_file.load_last(locations.conversations_dir())
-    if settings.origins()["system"].startswith("--"):
+    if is_flag(settings, "system"):
         conversation.system = settings.system or ""
-    for name in [name for name in conversation.sampling if settings.origins().get(name, "").startswith("--")]:
+    for name in [name for name in conversation.sampling if is_flag(settings, name)]:
         del conversation.sampling[name]
     return conversation
 
@@ -137,12 +139,16 @@ def continue_target(settings: Settings, conversation: Conversation) -> Settings:
 
     What the config file and the environment say of another model's draft and projector is not for this one.
     """
-    origins, reference = settings.origins(), conversation.reference
-    if not reference or origins["target"].startswith("--") or reference == settings.target:
+    reference = conversation.reference
+    if not reference or is_flag(settings, "target") or reference == settings.target:
         return settings
-    kept = [name for name in ("draft", "mmproj", "n_cpu_moe") if origins[name].startswith("--")]
-    own = {"draft": "auto", "mmproj": "auto", "n_cpu_moe": None} | {name: getattr(settings, name) for name in kept}
-    return replace(settings, target=reference, **own)
+    return replace(
+        settings,
+        target=reference,
+        draft=settings.draft if is_flag(settings, "draft") else AUTO,
+        mmproj=settings.mmproj if is_flag(settings, "mmproj") else AUTO,
+        n_cpu_moe=settings.n_cpu_moe if is_flag(settings, "n_cpu_moe") else None,
+    )
 
 
 @contextmanager
@@ -156,35 +162,24 @@ def ending_session(session: Session, output: Output, *, saves: bool) -> Iterator
         yield
     finally:
         session.close()
-        if saves:
-            save_additions(session, output)
-
-
-def save_additions(session: Session, output: Output) -> None:
-    conversation = session.conversation
-    if conversation.name and len(conversation.turns) > conversation.num_saved:
-        saved = save_session(session, locations.conversations_dir())
-        if saved.notice:
-            output.note(saved.notice)
+        conversation = session.conversation
+        if saves and conversation.name and len(conversation.turns) > conversation.num_saved:
+            saved = save_session(session, locations.conversations_dir())
+            if saved.notice:
+                output.note(saved.notice)
 
 
 def answer_or_converse(asker: Asker, question: str | None, *, list_models: ListModels) -> int:
     """Answer one question, or converse in line mode if `question` is None. Returns the exit code."""
     if question is None:
         return converse(asker, list_models=list_models)
-    if not asker.quiet:
-        show_model(asker.session, asker.output)
+    model = asker.session.model
+    if not asker.quiet and model.plan is not None:  # a server was already named when it was joined
+        asker.output.note(model_line(model.info, model.plan))
+        for note in model.info.notes:
+            asker.output.note(f"note: {note}")
     answer_once(asker, question)
     return 0
-
-
-def show_model(session: Session, output: Output) -> None:
-    """Show target, draft and notes of a model loaded here; a server was already named when it was joined."""
-    model = session.model
-    if model.plan is not None:
-        output.note(model_line(model.info, model.plan))
-        for note in model.info.notes:
-            output.note(f"note: {note}")
 
 
 def show_screen(settings: Settings, start: ChatStart, *, keeps: bool, tint: bool) -> int:
@@ -238,24 +233,24 @@ def open_session(
     start  None: a new conversation
     early  an engine's process that waits for a plan; ended here if a server answers
     """
-    begun = start or ChatStart(begin_conversation(settings, resumes=False))
+    begun = start or ChatStart(Conversation(settings.system or ""))
     joined = join_running_server(settings, output) if choice.target is None else None
-    model = joined
+    model, options = joined, make_chat_options(settings, begun)
     if model is None:
         with early or SpareProcess(ENGINE) as spare:
-            settings, decision = plan_start(settings, choice, begun, output)
+            options, decision = plan_start(settings, options, choice, begun, output)
             show_decision(decision, output)
             if choice.target is None:  # a target that was chosen here is kept: later less memory is free
-                settings = replace(settings, target=decision.target)
+                options = replace(options, target=decision.target)
             model = load_model(write_plan(decision, output), output, spare, begun.open_learning(output))
     elif early is not None:
         early.close()
-    keeps_model = settings.origins()["target"].startswith("--")
+    keeps_model = is_flag(settings, "target")
     other = describe_other_model(begun.conversation, model)
     if other and (joined is not None or keeps_model or not begun.conversation.reference):
         output.note(other)
     loader = ModelLoader(
-        plan=lambda choice: plan_run(make_chat_options(settings, choice, begun), output),
+        plan=lambda choice: plan_run(apply_choice(options, choice), output),
         load=lambda plan: load_model(plan, output, learning=begun.open_learning(output)),
     )
     return Session(
@@ -266,35 +261,36 @@ def open_session(
         spec=None if joined is None else choose_spec(settings, joined),
         choice=choice,
         attached=begun.pictures,
-        target=settings.target or "",
+        target=options.target or "",
         keeps_model=keeps_model,
     )
 
 
-def make_chat_options(settings: Settings, choice: ModelChoice, start: ChatStart) -> RunOptions:
-    options = make_run_options(settings, choice, parallel=count_slots(settings))
+def make_chat_options(settings: Settings, start: ChatStart) -> RunOptions:
+    options = make_run_options(settings, parallel=count_slots(settings))
     return replace(keep_conversations(options, settings), is_brief=start.is_brief)
 
 
 def plan_start(
-    settings: Settings, choice: ModelChoice, start: ChatStart, output: MessageOutput
-) -> tuple[Settings, Decision]:
-    """Return what to load first: the model of a continued conversation if it is found and none is named.
+    settings: Settings, options: RunOptions, choice: ModelChoice, start: ChatStart, output: MessageOutput
+) -> tuple[RunOptions, Decision]:
+    """Return the options of the chat, and what to load first.
 
-    The settings come with it, as changed for that model.
+    They are those of a continued conversation's model if it is found and none is named.
     """
     from eaglelocal.preparation.autoplan import autoplan
 
-    own = continue_target(settings, start.conversation) if choice.target is None else settings
-    if own is not settings:
+    continued = continue_target(settings, start.conversation) if choice.target is None else settings
+    if continued is not settings:
+        own = make_chat_options(continued, start)
         try:
-            decision = autoplan(make_chat_options(own, choice, start))
+            decision = autoplan(apply_choice(own, choice))
         except EagleLocalError as error:
             output.note(f"{start.conversation.target} cannot be loaded again: {error.message}")
         else:
             output.note(f"loading {start.conversation.target}, as before")
             return own, decision
-    return settings, autoplan(make_chat_options(settings, choice, start))
+    return options, autoplan(apply_choice(options, choice))
 
 
 # ---- chat once: the one-shot chat, `chat PROMPT`: one question, from PROMPT and stdin, and one answer

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from eaglelocal.cli.load_model import is_flag
 from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.model_task import ModelTask
@@ -41,28 +42,26 @@ def join_running_server(settings: Settings, output: MessageOutput) -> ActiveMode
 
     Raises UsageError if the flags contradict --url or its server generates no text, and the client's errors.
     """
-    flags = find_engine_flags(settings)
-    if settings.url is not None and settings.url != NO_SERVER:
-        if flags:
-            hint = f"--url {NO_SERVER}"
-            raise UsageError(
-                f"{flags[0]} needs an engine of your own, but {settings.url} has its own engine", hint=hint
-            )
-        model = connect(settings.url, find_api_key(settings.url, os.environ), settings, output)
-        if model is None:
-            hint = f"--url {NO_SERVER}"
-            raise UsageError(f"{settings.url} does not generate text", hint=hint)
-        return model
     if settings.url == NO_SERVER:
         return None
-    if settings.target is not None and settings.origins()["target"].startswith("--"):
-        mention_server(settings.target, output)
+    flags = find_engine_flags(settings)
+    named = settings.target if is_flag(settings, "target") else None
+    if settings.url is not None:
+        if flags:
+            what = f"{flags[0]} needs an engine of your own, but {settings.url} has its own engine"
+            raise UsageError(what, hint=f"--url {NO_SERVER}")
+        model = connect(settings.url, find_api_key(settings.url), output, model=named or "")
+        if model is None:
+            raise UsageError(f"{settings.url} does not generate text", hint=f"--url {NO_SERVER}")
+        return model
+    if named is not None:
+        mention_server(named, output)
         return None
     for server in find_ready_servers(output, target=settings.target, patience_s=0 if flags else LOADING_S):
         if flags:
             output.note(f"not joining {server.url}: {flags[0]} needs an engine of its own")
             return None
-        if (model := connect(server.url, server.api_key, settings, output)) is not None:
+        if (model := connect(server.url, server.api_key, output)) is not None:
             return model
         output.note(f"not joining {server.url}: it does not generate text")
     return None
@@ -80,7 +79,7 @@ def mention_server(target: str, output: MessageOutput) -> None:
 
 def find_engine_flags(settings: Settings) -> list[str]:
     """Return the flags on the command line that a server cannot obey."""
-    return [place for name in ENGINE_SETTINGS if (place := settings.origins()[name]).startswith("--")]
+    return [settings.origins()[name] for name in ENGINE_SETTINGS if is_flag(settings, name)]
 
 
 def choose_spec(settings: Settings, model: ActiveModel) -> Spec | None:
@@ -88,15 +87,14 @@ def choose_spec(settings: Settings, model: ActiveModel) -> Spec | None:
 
     Raises UsageError if --spec is given and the server does not take it.
     """
-    origin = settings.origins()["spec"]
-    if model.takes_spec:
-        return parse_spec(settings.spec) if origin.startswith("--") else None
-    if origin.startswith("--"):
+    if not is_flag(settings, "spec"):
+        return None
+    if not model.takes_spec:
         raise UsageError("only eaglelocal servers support --spec", hint="leave it out: the server decides")
-    return None
+    return parse_spec(settings.spec)
 
 
-def find_api_key(url: str, environ: Mapping[str, str]) -> str:
+def find_api_key(url: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return a server's key: as announced by a local eaglelocal server, else of OUR_KEY or OPENAI_KEY, else ""."""
     from eaglelocal.client.running_servers import find_running_servers
 
@@ -114,9 +112,8 @@ def find_ready_servers(
     from eaglelocal.client.running_servers import find_running_servers, request_state
 
     def wait(server: RunningServer) -> str:
-        return wait_for_state(
-            partial(request_state, server), f"waiting for {server.url}", output, patience_s=patience_s
-        )
+        what = f"waiting for {server.url}"
+        return wait_for_state(partial(request_state, server), what, output, patience_s=patience_s)
 
     servers = (server for server in find_running_servers() if target is None or server.runs(target))
     return select_ready(((server, wait(server)) for server in servers), output)
@@ -144,12 +141,10 @@ def select_ready(servers: Iterable[tuple[RunningServer, str]], output: MessageOu
             output.note(f"not joining {server.url}: {state}")
 
 
-def connect(url: str, api_key: str, settings: Settings, output: MessageOutput) -> ActiveModel | None:
-    """Connect to a server and return its model; None if the model generates no text."""
+def connect(url: str, api_key: str, output: MessageOutput, *, model: str = "") -> ActiveModel | None:
+    """Connect to a server and return its model, "": its first; None if the model generates no text."""
     from eaglelocal.client.http_client import HttpClient
 
-    is_flag = settings.origins()["target"].startswith("--")  # a target from elsewhere names a file of this machine
-    model = settings.target if is_flag and settings.target else ""
     client = HttpClient(url, api_key=api_key, model=model, reuses_prompts=True)
     info = client.start()
     if info.task is not ModelTask.TEXT:

@@ -10,16 +10,16 @@ import io
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 from eaglelocal import locations
 from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.output import Output, OutputClosed
-from eaglelocal.cli.prompt_signals import deliver_signals
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import (
     ActionContext,
@@ -31,7 +31,6 @@ from eaglelocal.conversation.action_context import (
 )
 from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
-from eaglelocal.conversation.session import Session
 from eaglelocal.conversation.slash_commands import COMMANDS, Command, is_command, parse_command, run_command
 from eaglelocal.core.atomic_file import PRIVATE, make_folder
 from eaglelocal.core.byte_sizes import count_noun
@@ -68,8 +67,10 @@ class ChatLoop:
                 self.asker.output.message()
             except KeyboardInterrupt:
                 self.asker.output.message()
-                if self._is_second_press():
+                self.presses += 1
+                if self.presses > 1:
                     return INTERRUPTED
+                self.asker.output.note("press ctrl-c again, ctrl-d or /exit to leave")
             except EOFError:
                 self.asker.output.message()
                 return 0
@@ -78,19 +79,9 @@ class ChatLoop:
             except (OutputClosed, TerminalGone):
                 raise
             except Exception as problem:  # a bug must not lose the conversation
-                self._show_bug(problem)
-
-    def _show_bug(self, problem: Exception) -> None:
-        trace = ""
-        if os.environ.get(TRACEBACK_VARIABLE) == "1":
-            trace = "".join(traceback.format_exception(problem))
-        self.asker.output.error(bug_error(problem), traceback=trace)
-
-    def _is_second_press(self) -> bool:
-        self.presses += 1
-        if self.presses == 1:
-            self.asker.output.note("press ctrl-c again, ctrl-d or /exit to leave")
-        return self.presses > 1
+                is_traced = os.environ.get(TRACEBACK_VARIABLE) == "1"
+                trace = "".join(traceback.format_exception(problem)) if is_traced else ""
+                self.asker.output.error(bug_error(problem), traceback=trace)
 
     def _run_line(self) -> None:
         line = self.read_question()
@@ -126,37 +117,37 @@ def converse(asker: Asker, *, list_models: ListModels = list_no_models) -> int:
         lambda text: copy_to_desktop(text, output),
         list_models=list_models,
     )
-    reports_drafts = (
-        session.model.plan is not None or session.model.takes_spec
-    )  # other servers do not report drafted tokens
-    is_tinted = asker.tint and output.colour and reports_drafts and session.model.speculates
-    actions.say(
-        *model_lines(session.model.info, session.model.plan),
-        *_usage_lines(is_tinted),
-        *_continued_lines(session),
-        "",
-    )
+    actions.say(*begin_lines(asker), "")
     with LineEditor(
         locations.history_file(), tuple(COMMANDS), prompt_is_shown=output.is_terminal, list_models=list_models
     ) as editor:
         loop = ChatLoop(asker, actions, lambda: read_question(editor.read_line))
         try:
             return loop.run()
-        except TerminalGone:
-            save_unsaved(actions)
-            return HUNG_UP
-        except BaseException:  # a bug, a closed terminal, a full disk
-            save_unsaved(actions)
+        except BaseException as problem:  # a bug, a closed terminal, a full disk
+            target = session.model.info.target
+            path = conversation_file.rescue(session.conversation, actions.conversations, target=target)
+            if path is not None:
+                actions.say(f"the conversation is saved in {path}; `/load {path.stem}` continues it")
+            if isinstance(problem, TerminalGone):
+                return HUNG_UP
             raise
 
 
-def save_unsaved(actions: ActionContext) -> None:
-    """Save the unsaved conversation in a new file, and show its path."""
-    path = conversation_file.rescue(
-        actions.session.conversation, actions.conversations, target=actions.session.model.info.target
-    )
-    if path is not None:
-        actions.say(f"the conversation is saved in {path}; `/load {path.stem}` continues it")
+def begin_lines(asker: Asker) -> list[str]:
+    """Return the lines at the beginning: the model, the keys, the colour, and what is continued."""
+    model, conversation = asker.session.model, asker.session.conversation
+    lines = [
+        *model_lines(model.info, model.plan),
+        "/help lists the commands, ctrl-c stops an answer, ctrl-d leaves",
+    ]
+    reports_drafts = model.plan is not None or model.takes_spec  # other servers do not report drafted tokens
+    if asker.tint and asker.output.colour and reports_drafts and model.speculates:
+        lines.append("green text was drafted, and accepted by the target")
+    if turns := conversation.turns:
+        last = turns[-1].shown_question
+        lines.append(f"continuing {conversation.name}, {count_noun(len(turns), 'turn')}; last question: {last}")
+    return lines
 
 
 def copy_to_desktop(text: str, output: Output) -> None:
@@ -165,20 +156,6 @@ def copy_to_desktop(text: str, output: Output) -> None:
     if not place:
         refuse_to_copy(text)
     output.message(format_copy_message(text, place))
-
-
-def _continued_lines(session: Session) -> list[str]:
-    conversation = session.conversation
-    if not conversation.turns:
-        return []
-    turns = len(conversation.turns)
-    last = conversation.turns[-1].shown_question
-    return [f"continuing {conversation.name}, {count_noun(turns, 'turn')}; last question: {last}"]
-
-
-def _usage_lines(is_tinted: bool) -> list[str]:
-    usage = "/help lists the commands, ctrl-c stops an answer, ctrl-d leaves"
-    return [usage, "green text was drafted, and accepted by the target"] if is_tinted else [usage]
 
 
 # ---- line editor: input of questions in line mode: one line, a line continued with a backslash, or a block in triple
@@ -267,8 +244,13 @@ class LineEditor:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if readline is not None:
-            self._write_history()
+        """Write the history, readable by the owner only because questions are private. Ignores OSError."""
+        if readline is None:
+            return
+        with suppress(OSError):
+            make_folder(self._history.parent, PRIVATE)
+            append_own(self._history).close()  # its library would open a pipe, and wait
+            readline.write_history_file(self._history)
 
     def read_line(self, prompt: str) -> str:
         """Return one line. Raises EOFError at Ctrl-D or the end of a file, TerminalGone, and as `_on_interrupt`.
@@ -294,8 +276,13 @@ class LineEditor:
         readline.set_history_length(MAX_HISTORY)
         readline.set_completer(self._complete)
         readline.set_completer_delims(" ")
-        for setting in _bindings():
-            readline.parse_and_bind(setting)
+        if "libedit" in (readline.__doc__ or ""):
+            bindings = ["bind ^I rl_complete"]
+        else:
+            paste = ["set enable-bracketed-paste on"] if can_move_cursor(os.environ) else []  # Python disables it
+            bindings = ["tab: complete", ALT_ENTER, *paste]
+        for binding in bindings:
+            readline.parse_and_bind(binding)
         try:
             if is_own(self._history):
                 readline.read_history_file(self._history)
@@ -304,20 +291,12 @@ class LineEditor:
 
     def _complete(self, text: str, state: int) -> str | None:
         if readline.get_line_buffer().startswith(IMAGE):
-            return next(iter(complete_path(text)[state:]), None)
-        if readline.get_line_buffer().startswith(MODEL):
-            return next(iter([name for name in self._list_models() if name.startswith(text)][state:]), None)
-        matches = [word for word in self._completions if text and word.startswith(text)]
-        return matches[state] + " " if state < len(matches) else None
-
-    def _write_history(self) -> None:
-        """Write the history, readable by the owner only because questions are private. Ignores OSError."""
-        try:
-            make_folder(self._history.parent, PRIVATE)
-            append_own(self._history).close()  # its library would open a pipe, and wait
-            readline.write_history_file(self._history)
-        except OSError:
-            return
+            matches = complete_path(text)
+        elif readline.get_line_buffer().startswith(MODEL):
+            matches = [name for name in self._list_models() if name.startswith(text)]
+        else:
+            matches = [f"{word} " for word in self._completions if text and word.startswith(text)]
+        return matches[state] if state < len(matches) else None
 
 
 def _is_on_terminal() -> bool:
@@ -325,13 +304,6 @@ def _is_on_terminal() -> bool:
         return sys.stdin.isatty()
     except (OSError, ValueError, AttributeError):  # stdin is closed or None
         return False
-
-
-def _bindings() -> list[str]:
-    if "libedit" in (readline.__doc__ or ""):
-        return ["bind ^I rl_complete"]
-    paste = ["set enable-bracketed-paste on"] if can_move_cursor(os.environ) else []  # Python disables it
-    return ["tab: complete", ALT_ENTER, *paste]
 
 
 @contextmanager
@@ -359,3 +331,53 @@ def _on_interrupt(number: int, frame: FrameType | None) -> None:
     if readline is not None and readline.get_line_buffer():
         raise LineDiscarded
     raise KeyboardInterrupt
+
+
+# ---- signals that arrive just before the line editor waits for a key
+#
+# The editor checks for signals, then waits. Python's handler of a signal in between would run at the next key only, so
+# that a SIGTERM would not end the program.
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+REPEAT_S = 0.1
+
+
+@contextmanager
+def deliver_signals() -> Iterator[None]:
+    """Send each signal of ENDING again until its handler runs. For the main thread, around a wait for one line.
+
+    The handlers must raise: after the first has run, no signal is sent again.
+    """
+    handlers = {number: handler for number in ENDING if callable(handler := signal.getsignal(number))}
+    is_handled = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        is_handled.set()
+        handlers[signal.Signals(number)](number, frame)
+
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    previous = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    repeater = threading.Thread(target=_repeat, args=(reading, is_handled), name="signals", daemon=True)
+    try:
+        for number in handlers:
+            signal.signal(number, handle)
+        with suppress(RuntimeError):  # the system gives no thread
+            repeater.start()
+        yield
+    finally:
+        is_handled.set()
+        signal.set_wakeup_fd(previous)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        os.close(writing)
+        if repeater.ident is not None:
+            repeater.join()
+        os.close(reading)
+
+
+def _repeat(reading: int, is_handled: threading.Event) -> None:
+    """Read the numbers of signals as they arrive, until the pipe is closed."""
+    main = threading.main_thread().ident or 0
+    while numbers := os.read(reading, 1):
+        while numbers[0] in ENDING and not is_handled.wait(REPEAT_S):
+            signal.pthread_kill(main, numbers[0])

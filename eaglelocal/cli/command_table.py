@@ -17,32 +17,15 @@ from eaglelocal.cli.flags import VARIABLES
 from eaglelocal.cli.output import standard_output
 
 PROGRAM = "eaglelocal"
-# The file of each command in this folder; its function has the same name.
-COMMANDS = {
-    "chat": "chat",
-    "serve": "serve",
-    "top": "top",
-    "launch": "launch",
-    "bench": "bench",
-    "import": "import_head",
-    "export": "export",
-    "train": "train",
-    "tune": "tune",
-    "ps": "ps",
-    "stop": "stop",
-    "probe": "probe",
-    "plan": "plan",
-    "doctor": "doctor",
-    "pull": "pull",
-    "ls": "ls",
-    "show": "show",
-    "rm": "rm",
-    "trust": "trust",
-    "heads": "heads",
-    "forget": "forget",
+COMMAND_GROUPS = {
+    "Chat and serve": ("chat", "serve", "launch", "ps", "stop", "top"),
+    "Models": ("plan", "pull", "ls", "show", "rm"),
+    "Drafting": ("bench", "tune", "import", "export", "train", "heads", "forget"),
+    "This machine": ("doctor", "probe", "config", "trust"),
 }
-GROUPS = {"config": "config"}  # files with an `app` of several commands
-ALL = (*COMMANDS, *GROUPS)
+ALL = tuple(name for group in COMMAND_GROUPS.values() for name in group)
+# A command is a function in the file of its name in this folder, `app` there if it has commands of its own.
+FILES = {"import": "import_head"}
 NAMES_ELSEWHERE = {  # of our commands in Ollama, LM Studio and llama.cpp
     **dict.fromkeys(("run", "ask", "load"), "chat"),
     **dict.fromkeys(("server", "start", "up"), "serve"),
@@ -75,9 +58,9 @@ def make_app(names: Iterable[str] = ALL) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(root)
     for name in names:
-        file = GROUPS.get(name) or COMMANDS[name]
+        file = FILES.get(name, name)
         module = importlib.import_module(f"{__package__}.{file}")
-        if name in GROUPS:
+        if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:
             epilog = VARIABLES if name in WITH_VARIABLES else None
@@ -108,26 +91,11 @@ def root(
 # ---- grouped help: the help of the program and of its commands, in groups: thirty flags in one list are not read
 #
 # It knows names of commands and parameters, and how typer formats help; flags.py and the commands know their texts.
-COMMAND_GROUPS = {
-    "Chat and serve": ("chat", "serve", "launch", "ps", "stop", "top"),
-    "Models": ("plan", "pull", "ls", "show", "rm"),
-    "Drafting": ("bench", "tune", "import", "export", "train", "heads", "forget"),
-    "This machine": ("doctor", "probe", "config", "trust"),
-}
 FLAG_GROUPS = {
     "What to plan": ("goal", "machine", "ram", "show_all"),
     "Model": (
-        "target",
-        "models",
-        "url",
-        "draft",
-        "spec",
-        "draft_type",
-        "image",
-        "mmproj",
-        "lora",
-        "max_loaded",
-        "alias",
+        *("target", "models", "url", "draft", "spec", "draft_type", "image", "mmproj", "lora"),
+        *("max_loaded", "alias"),
     ),
     "Measurement": (
         *("category", "prompts", "pairs", "repeats", "warm_up", "concurrency", "skip", "ignore_eos"),

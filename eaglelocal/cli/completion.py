@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from eaglelocal.core.draft import DRAFT_WORDS, LOOKUPS
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import EagleLocalError, UsageError
+
+if TYPE_CHECKING:
+    from eaglelocal.client.running_servers import RunningServer
 
 GGUF = ".gguf"
 Complete = Callable[[str], list[str]]
 
 
 def complete_words(*words: str) -> Complete:
-
-    def complete(incomplete: str) -> list[str]:
-        return list_matches(words, incomplete)
-
-    return complete
+    return lambda incomplete: list_matches(words, incomplete)
 
 
 def complete_machine(incomplete: str) -> list[str]:
@@ -38,42 +38,6 @@ def complete_draft(incomplete: str) -> list[str]:
     return [f"{before}{comma}{word}" for word in list_matches(words, begun) if word not in taken]
 
 
-def complete_target(incomplete: str) -> list[str]:
-    """Return models: the embedded one, those on disk, those of the catalog, and .gguf files of a path."""
-    if incomplete.startswith((".", "/", "~")):
-        return list_paths(incomplete)
-    return list_matches(
-        dict.fromkeys(["demo", *find_or_nothing(list_cached), *find_or_nothing(list_known)]), incomplete
-    )
-
-
-def complete_on_disk(incomplete: str) -> list[str]:
-    """Return the models on disk, and .gguf files of a path."""
-    if incomplete.startswith((".", "/", "~")):
-        return list_paths(incomplete)
-    return list_matches(find_or_nothing(list_cached), incomplete)
-
-
-def complete_head(incomplete: str) -> list[str]:
-    """Return the names of the heads that were imported or trained here, and .gguf files of a path."""
-    if incomplete.startswith((".", "/", "~")):
-        return list_paths(incomplete)
-    return list_matches(find_or_nothing(list_head_names), incomplete)
-
-
-def complete_port(incomplete: str) -> list[str]:
-    from eaglelocal.client.running_servers import find_running_servers
-
-    ports = [str(server.port) for server in find_running_servers(remove_stale=False)]
-    return list_matches([*ports, "all"], incomplete)
-
-
-def complete_server(incomplete: str) -> list[str]:
-    from eaglelocal.client.running_servers import find_running_servers
-
-    return list_matches([server.url for server in find_running_servers(remove_stale=False)], incomplete)
-
-
 def list_known() -> list[str]:
     from eaglelocal.catalog.catalog import load_catalog
 
@@ -91,6 +55,20 @@ def list_head_names() -> list[str]:
     from eaglelocal.hub.inventory import list_imported
 
     return [entry.path.stem for entry in list_imported()]
+
+
+def list_servers() -> list[RunningServer]:
+    from eaglelocal.client.running_servers import find_running_servers
+
+    return find_running_servers(remove_stale=False)
+
+
+def complete_port(incomplete: str) -> list[str]:
+    return list_matches([*(str(server.port) for server in list_servers()), "all"], incomplete)
+
+
+def complete_server(incomplete: str) -> list[str]:
+    return list_matches([server.url for server in list_servers()], incomplete)
 
 
 def list_matches(words: Iterable[str], begun: str) -> list[str]:
@@ -119,3 +97,19 @@ def find_or_nothing(find: Callable[[], list[str]]) -> list[str]:
         return find()
     except (EagleLocalError, OSError):
         return []
+
+
+def complete_models(*sources: Callable[[], list[str]]) -> Complete:
+    """Return a completion of the names that the sources find, and of .gguf files if a path is begun."""
+
+    def complete(incomplete: str) -> list[str]:
+        if incomplete.startswith((".", "/", "~")):
+            return list_paths(incomplete)
+        return list_matches(dict.fromkeys(name for find in sources for name in find_or_nothing(find)), incomplete)
+
+    return complete
+
+
+complete_target = complete_models(lambda: ["demo"], list_cached, list_known)
+complete_on_disk = complete_models(list_cached)
+complete_head = complete_models(list_head_names)  # imported or trained here

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import textwrap
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.output import standard_output
+from eaglelocal.cli.output import LABEL, standard_output, wrap_text
 from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
@@ -63,7 +62,6 @@ def check_chat() -> Finding:
     from eaglelocal.cli.command_table import PROGRAM
     from eaglelocal.cli.hint_command import complete_hint
     from eaglelocal.cli.load_model import load_settings, make_run_options
-    from eaglelocal.conversation.session import ModelChoice
     from eaglelocal.doctor.checks import check_model, check_server
 
     def complete(hint: str, message: str) -> str:
@@ -71,22 +69,14 @@ def check_chat() -> Finding:
 
     settings = load_settings({})
     if settings.url is not None and settings.url != NO_SERVER:
-        return check_server(settings.url, find_api_key(settings.url, os.environ), "", complete)
-    return check_model(make_run_options(settings, ModelChoice()), complete)
+        return check_server(settings.url, find_api_key(settings.url), "", complete)
+    return check_model(make_run_options(settings), complete)
 
 
 # ---- the report: the findings as lines and as a JSON object
-WIDTH = 79
-INDENT = " " * 9
-
-
 def findings_object(findings: list[Finding]) -> dict[str, object]:
-    rows = [
-        {"check": each.check, "level": each.level, "text": each.text, "command": each.command or None}
-        for each in findings
-    ]
     return {
-        "findings": rows,
+        "findings": [{**asdict(each), "command": each.command or None} for each in findings],
         "problems": count_findings(findings, "problem"),
         "warnings": count_findings(findings, "warning"),
     }
@@ -94,29 +84,19 @@ def findings_object(findings: list[Finding]) -> dict[str, object]:
 
 def findings_lines(findings: list[Finding]) -> list[str]:
     """Return the findings as lines, the worst first, each command on its own line so that it can be copied."""
-    ordered = [each for level in ("problem", "warning", "ok") for each in findings if each.level == level]
-    return [line for finding in ordered for line in _finding_lines(finding)]
+    lines = []
+    for finding in (each for level in ("problem", "warning", "ok") for each in findings if each.level == level):
+        lines += wrap_text(f"{finding.level:<{LABEL}}", finding.text)
+        if finding.command:
+            lines.append(f"{'':<{LABEL}}$ {finding.command}")
+    return lines
 
 
 def summarize(findings: list[Finding]) -> str:
     problems, warnings = count_findings(findings, "problem"), count_findings(findings, "warning")
-    if not problems and not warnings:
-        return "nothing is wrong"
     words = [(problems, "problem"), (warnings, "warning")]
-    return ", ".join(count_noun(number, word) for number, word in words if number)
+    return ", ".join(count_noun(number, word) for number, word in words if number) or "nothing is wrong"
 
 
 def count_findings(findings: list[Finding], level: str) -> int:
     return sum(finding.level == level for finding in findings)
-
-
-def _finding_lines(finding: Finding) -> list[str]:
-    text = textwrap.wrap(
-        finding.text,
-        WIDTH,
-        initial_indent=f"{finding.level:<9}",
-        subsequent_indent=INDENT,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    return [*text, f"{INDENT}$ {finding.command}"] if finding.command else text

@@ -10,11 +10,11 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from eaglelocal.cli.completion import complete_draft, complete_target, complete_words
+from eaglelocal.cli.completion import Complete, complete_draft, complete_target, complete_words
 from eaglelocal.settings import PREFIX, SETTINGS
 
 VARIABLES = (
@@ -49,6 +49,9 @@ HeadType = Annotated[str, typer.Option(metavar="|".join(HEAD_TYPES), help="Weigh
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+T = TypeVar("T")
+MAKE = "make"  # in the metadata of a field: makes its option or argument
 
 Command = Callable[..., None]
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
@@ -91,7 +94,9 @@ def expand(parameter: inspect.Parameter) -> list[inspect.Parameter]:
             each.name,
             KEYWORD,
             default=inspect.Parameter.empty if each.default is dataclasses.MISSING else each.default,
-            annotation=kinds[each.name],
+            annotation=Annotated[kinds[each.name], each.metadata[MAKE](f"--{each.name.replace('_', '-')}")]
+            if MAKE in each.metadata
+            else kinds[each.name],
         )
         for each in dataclasses.fields(record)
     ]
@@ -103,6 +108,41 @@ def bind(parameter: inspect.Parameter, values: Mapping[str, object]) -> object:
     if not dataclasses.is_dataclass(record):
         return values[parameter.name]
     return record(**{each.name: values[each.name] for each in dataclasses.fields(record)})  # type: ignore[operator]
+
+
+def flag(
+    default: T,
+    metavar: str | Sequence[str],
+    help: str,
+    *names: str,
+    min: float | None = None,
+    max: float | None = None,
+    parser: Callable[[str], Any] | None = None,
+    complete: Complete | None = None,
+) -> T:
+    """Return the field of a dataclass that is a flag of a command.
+
+    metavar  the name of its value, or the words that it can be
+    names    unset: that of the field
+    """
+    if not isinstance(metavar, str):
+        metavar, complete = "|".join(metavar), complete_words(*metavar)
+
+    def make(name: str) -> object:
+        of_value = {"metavar": metavar or None, "min": min, "max": max, "parser": parser, "autocompletion": complete}
+        return typer.Option(*(names or (name,)), help=help, **of_value)  # type: ignore[arg-type]
+
+    made: T = dataclasses.field(default=default, metadata={MAKE: make})
+    return made
+
+
+def argument(metavar: str, help: str, complete: Complete | None = None, *, default: Any = dataclasses.MISSING) -> Any:
+    """Return the field of a dataclass that is an argument of a command."""
+
+    def make(name: str) -> object:
+        return typer.Argument(metavar=metavar, help=help, autocompletion=complete)
+
+    return dataclasses.field(default=default, metadata={MAKE: make})
 
 
 def make_parameter(name: str) -> inspect.Parameter:

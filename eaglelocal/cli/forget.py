@@ -11,12 +11,9 @@ import typer
 from eaglelocal import locations
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_on_disk
-from eaglelocal.cli.kept_folders import delete_folder, delete_light_copies, format_size, list_files
-from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import Output, confirm, path_text, standard_output
-from eaglelocal.core.atomic_file import make_absolute
 from eaglelocal.core.byte_sizes import count_noun
-from eaglelocal.errors import ModelFileError, UsageError
+from eaglelocal.errors import UsageError
 
 
 def forget(
@@ -41,9 +38,14 @@ def forget(
     eaglelocal forget qwen3-8b
     eaglelocal forget --heads --yes
     """
+    from eaglelocal.cli.deletion import delete_folder, delete_light_copies, list_files
+    from eaglelocal.hub.heads.requantized_copy import delete_stale_copies
+
     output, learned = standard_output(), locations.learned_dir()
     if target is not None:
-        check_flags(target, heads=heads)
+        if heads:
+            what = f"--heads and {target} contradict each other: --heads is for all models"
+            raise UsageError(what, hint=shlex.join(["eaglelocal", "forget", target]))
         return forget_answers(target, output, yes=yes)
     kept = (locations.lookups_dir(), locations.conversation_cells_dir(), locations.learning_dir())
     folders = [folder for folder in kept if list_files(folder)]
@@ -62,22 +64,14 @@ def forget(
     for folder in folders:
         delete_folder(folder)
     if learned in folders:
-        from eaglelocal.hub.heads.requantized_copy import delete_stale_copies
-
         delete_stale_copies(locations.light_heads_dir())  # of versions that were deleted before
     return output.message("deleted")
 
 
-def check_flags(target: str, *, heads: bool) -> None:
-    if heads:
-        raise UsageError(
-            f"--heads and {target} contradict each other: --heads is for all models",
-            hint=shlex.join(["eaglelocal", "forget", target]),
-        )
-
-
 def forget_answers(target: str, output: Output, *, yes: bool) -> None:
     """Delete the answers of one model that were kept to learn from, and the learning in progress."""
+    from eaglelocal.cli.deletion import delete_folder, find_answers, format_size
+
     folders = find_answers(target)
     if not folders:
         output.message(f"no answers of {target} are kept")
@@ -89,51 +83,16 @@ def forget_answers(target: str, output: Output, *, yes: bool) -> None:
     output.message("deleted")
 
 
-def find_answers(target: str) -> list[Path]:
-    """Return the folders of answers of a model, or of a file that was at this path when it gave them.
-
-    Raises UsageError or ModelFileError for a model that is not on this disk and has no answers here.
-    """
-    from eaglelocal.gguf.model_info import fingerprint_model
-    from eaglelocal.learning.kept_answers import read_target
-
-    kept = [folder for folder in locations.learning_dir().glob("*") if list_files(folder)]
-    if not kept:
-        return []
-    try:
-        paths = locate_files(target)
-    except ModelFileError:
-        gone = str(make_absolute(Path(target)))
-        if of_gone := [folder for folder in kept if read_target(folder) == gone]:
-            return of_gone
-        raise
-    keys, names = {fingerprint_model(path) for path in paths}, {str(make_absolute(path)) for path in paths}
-    return [folder for folder in kept if folder.name in keys or read_target(folder) in names]
-
-
-def locate_files(target: str) -> list[Path]:
-    """Return the model's files on this disk, without making one. Raises UsageError or ModelFileError."""
-    from eaglelocal.catalog.reference import GGUF_SUFFIX, DerivedModel, EmbeddedModel
-    from eaglelocal.cli.rm import find_removal
-    from eaglelocal.hub.model_library import locate_reference
-    from eaglelocal.hub.target_resolver import NATIVE, find_target
-
-    reference = locate_reference(target, load_settings({}).model_folders)
-    is_made = isinstance(reference, DerivedModel) or (isinstance(reference, EmbeddedModel) and target != NATIVE)
-    if is_made:
-        return [path for path in find_removal(target).paths if path.suffix == GGUF_SUFFIX]
-    return [find_target(reference, on_progress=None).path]
-
-
 def describe_folder(folder: Path) -> str:
+    from eaglelocal.cli.deletion import format_size, list_files
+    from eaglelocal.learning.kept_answers import read_owner
+
     files, size = list_files(folder), format_size([folder])
     if folder == locations.learned_dir():
         return f"{path_text(folder)}: learned heads, {size}"
     if folder == locations.conversation_cells_dir():
         return f"{path_text(folder)}: caches of {count_noun(len(files), 'conversation')}, {size}"
     if folder == locations.learning_dir():
-        from eaglelocal.learning.kept_answers import read_owner
-
         owners = {read_owner(path.parent) for path in files if path.parent.parent.name == "answers"}
         names = ", ".join(name_models(folder))
         return f"{path_text(folder)}: answers of {count_noun(len(owners), 'key')} to learn from, {size} ({names})"
@@ -142,6 +101,7 @@ def describe_folder(folder: Path) -> str:
 
 def name_models(folder: Path) -> list[str]:
     """Return the model files whose answers are kept, with the amount kept of each."""
+    from eaglelocal.cli.deletion import format_size, list_files
     from eaglelocal.hub.heads.versions import list_learned_heads
     from eaglelocal.learning.kept_answers import read_target
 

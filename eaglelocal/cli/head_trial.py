@@ -8,11 +8,13 @@ criteria are in hub/heads/version_records.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts
+from eaglelocal.cli.output import LABEL, label_text
 from eaglelocal.conversation.session import ChatClient
 from eaglelocal.core.events import Failed, Finished, Tokens
 from eaglelocal.core.records import dataclass
@@ -30,6 +32,7 @@ from eaglelocal.hub.heads.version_records import (
     has_longer_acceptance,
     sum_acceptance,
 )
+from eaglelocal.hub.target_resolver import FoundTarget
 
 DRAFT_LENGTH = 5
 NUM_TOKENS = 1000  # generated with each reading; at least two readings are tried
@@ -117,17 +120,12 @@ class HeadTrial:
     def _try(self, reading: HeadReading | None) -> TriedReading:
         write_reading(self._path, reading, self._n_layer, 0.0)
         self._show(0.0)
-        client = self._open_engine(self._path)
-        try:
-            figures, num_prompts = ask_all(client, self._requests(), on_tokens=self._show)
-        finally:
-            client.close()
+        requests = [make_request(each, i, has_template=self._has_template) for i, each in enumerate(self._prompts)]
+        with closing(self._open_engine(self._path)) as client:
+            figures, num_prompts = ask_all(client, requests, on_tokens=self._show)
         self._prompts = self._prompts[:num_prompts]
         self._tried.append(TriedReading(reading, figures))
         return self._tried[-1]
-
-    def _requests(self) -> list[ChatRequest]:
-        return [make_request(prompt, i, has_template=self._has_template) for i, prompt in enumerate(self._prompts)]
 
     def _show(self, share: float) -> None:
         number = len(self._tried)
@@ -209,3 +207,155 @@ def _ask(client: ChatClient, request: ChatRequest, tokens: list[int]) -> Finishe
         elif isinstance(event, Finished):
             return event
     raise AssertionError("an answer ends with Finished or Failed")
+
+
+# ---- the report: the head, its trial, its file
+def head_lines(head: ReadHead | MedusaHead, found: FoundTarget, warnings: tuple[str, ...]) -> list[str]:
+    rows = [
+        ("head", f"{head.name}: {name_kind(head)}, written by {name_dialect(head)}"),
+        *(medusa_rows(head, found) if isinstance(head, MedusaHead) else eagle_rows(head, found)),
+        ("target", found.label),
+        *(("note", warning) for warning in warnings),
+    ]
+    return [line for label, text in rows for line in label_text(label, text)]
+
+
+def eagle_rows(head: ReadHead, found: FoundTarget) -> Iterator[tuple[str, str]]:
+    yield "layer", layer_line(head)
+    taps = ", ".join(map(str, head.stated.taps))
+    yield "taps", f"layers {taps} of {found.info.n_layer}, each {found.info.n_embd} wide"
+    yield "tokens", token_line(head, found)
+    yield "norms", norm_line(head)
+
+
+def medusa_rows(head: MedusaHead, found: FoundTarget) -> Iterator[tuple[str, str]]:
+    shape = head.shape
+    biases = "biases" if head.tensors.biases else "no biases"
+    layers = "one layer" if shape.num_layers == 1 else f"{shape.num_layers} layers"
+    yield "heads", f"{shape.num_parts} of {layers}, {shape.state_width} wide, {biases}"
+    drafted = found.info.n_vocab if head.target_tokens is None else len(head.target_tokens)
+    output = {0: "the target's output", 1: "one output of its own"}.get(len(head.outputs), "an output for each head")
+    yield "tokens", f"drafts {drafted} of {found.info.n_vocab}, with {output}"
+
+
+def name_dialect(head: ReadHead | MedusaHead) -> str:
+    return head.tensors.dialect if isinstance(head, MedusaHead) else head.config.dialect
+
+
+def name_kind(head: ReadHead | MedusaHead) -> str:
+    if isinstance(head, MedusaHead):
+        return "Medusa"
+    if head.is_parallel:
+        return "P-EAGLE"
+    return "EAGLE-3.1" if head.fc_norm or head.config.norm_output else "EAGLE-3"
+
+
+def layer_line(head: ReadHead) -> str:
+    config = head.config
+    window = f", attention window {config.window} tokens" if config.window else ""
+    rope = config.rope.kind if config.rope.kind != "none" else "plain"
+    layers = f"{config.num_layers} layers, " if config.num_layers > 1 else ""
+    return (
+        f"{layers}{config.width} wide, {config.n_head} heads of {config.head_dim} ({config.n_kv_head} for keys), "
+        f"feed-forward {config.n_ff}, {rope} rope{window}"
+    )
+
+
+def token_line(head: ReadHead, found: FoundTarget) -> str:
+    drafted = found.info.n_vocab if head.target_tokens is None else len(head.target_tokens)
+    has = {"embeddings": not head.shares_embeddings, "output": head.tensors.get("lm_head.weight") is not None}
+    own = " and ".join(word for word, is_own in has.items() if is_own)
+    borrowed = " and ".join(word for word, is_own in has.items() if not is_own)
+    parts = filter(None, [own and f"its own {own}", borrowed and f"the target's {borrowed}"])
+    return f"drafts {drafted} of {found.info.n_vocab}, with {', '.join(parts)}"
+
+
+def norm_line(head: ReadHead) -> str:
+    names = {
+        "fc_norm": head.fc_norm,
+        "norm_before_fc": head.norm_before_fc,
+        "norm_before_residual": head.stated.norm_before_residual,
+        "norm_output": head.config.norm_output,
+    }
+    given = [name for name, is_set in names.items() if is_set]
+    return f"{', '.join(given) or 'none of its own'} (as its configuration says)"
+
+
+def trial_lines(outcome: TrialOutcome | None, path: Path) -> list[str]:
+    if outcome is None:
+        lines = label_text("trial", "none: its configuration is trusted")
+    else:
+        lines = [f"{'trial':<{LABEL}} first accepted  acceptance length  drafts  read as"]
+        for tried in outcome.tried:
+            figures, mark = tried.figures, "*" if tried is outcome.best else " "
+            row = f"{mark}{figures.first:>14.1%}{figures.length:>19.2f}{figures.drafts:>8}"
+            lines.append(f"{'':<{LABEL}}{row}  {describe_reading(tried.reading, outcome)}")
+        lines += label_text("verdict", describe_verdict(outcome))
+    return [*lines, *label_text("file", f"{path} ({path.stat().st_size / 1e6:.1f} MB)")]
+
+
+def describe_verdict(outcome: TrialOutcome) -> str:
+    if outcome.best.reading is None:
+        return "it predicts this target"
+    reading = describe_reading(outcome.best.reading, outcome)
+    alike = "; pre-norm and post-norm are accepted equally well" if outcome.is_tie else ""
+    if outcome.is_as_stated:
+        return f"as its configuration says: {reading}{alike}"
+    return f"different from its configuration: {reading}{alike}"
+
+
+def describe_reading(reading: HeadReading | None, outcome: TrialOutcome) -> str:
+    """Return a reading in words: the norm, and whatever else differs between the readings that were tried."""
+    others = [tried.reading for tried in outcome.tried if tried.reading is not None]
+    if reading is None:
+        return "it is published"
+    parts = ["post-norm" if reading.norm_output else "pre-norm"]
+    if any(other.taps != reading.taps for other in others):
+        parts.append(f"taps {', '.join(map(str, reading.taps))}")
+    if any(other.norm_before_residual != reading.norm_before_residual for other in others):
+        parts.append(f"residual {'after' if reading.norm_before_residual else 'before'} its norm")
+    return ", ".join(parts)
+
+
+def report_object(
+    head: ReadHead | MedusaHead,
+    found: FoundTarget,
+    outcome: TrialOutcome | None,
+    warnings: tuple[str, ...],
+    path: Path,
+) -> dict[str, object]:
+    shape: dict[str, object]
+    if isinstance(head, MedusaHead):
+        shape = {"heads": head.shape.num_parts, "layers": head.shape.num_layers, "outputs": len(head.outputs)}
+    else:
+        norms = {"fc_norm": head.fc_norm, "norm_before_fc": head.norm_before_fc}
+        reading = head.stated if outcome is None else outcome.best.reading
+        shape = {"layers": head.config.num_layers, **norms, **(asdict(reading) if reading else {})}
+    return {
+        "head": {
+            "name": head.name,
+            "kind": name_kind(head),
+            "dialect": name_dialect(head),
+            "draft_vocab": None if head.target_tokens is None else len(head.target_tokens),
+            **shape,
+        },
+        "target": found.label,
+        "trial": None if outcome is None else [tried_object(tried, outcome) for tried in outcome.tried],
+        "as_stated": outcome is None or outcome.is_as_stated,
+        "notes": list(warnings),
+        "file": str(path),
+        "file_bytes": path.stat().st_size,
+    }
+
+
+def tried_object(tried: TriedReading, outcome: TrialOutcome) -> dict[str, object]:
+    figures = tried.figures
+    return {
+        **(asdict(tried.reading) if tried.reading else {}),
+        "chosen": tried is outcome.best,
+        "drafts": figures.drafts,
+        "accepted_per_position": list(figures.accepted_per_position),
+        "first_acceptance": figures.first,
+        "acceptance_length": figures.length,
+        "commonest_token_share": figures.commonest_share,
+    }

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.load_model import load_settings, make_run_options, plan_run, start_engine
-from eaglelocal.cli.output import Output, make_chat_command, standard_output
-from eaglelocal.conversation.session import ChatClient, ModelChoice
+from eaglelocal.cli.load_model import LoadingEngine, load_settings, make_run_options, plan_run
+from eaglelocal.cli.output import LABEL, Output, shown_progress, standard_output
+from eaglelocal.conversation.session import ChatClient
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.user_paths import expand_path, quote_path, quote_word
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
 
 if TYPE_CHECKING:
     from eaglelocal.cli.head_trial import TrialOutcome
@@ -51,7 +51,7 @@ def import_head(
     \b
     eaglelocal import ./EAGLE3-Qwen3-8B --target ./Qwen3-8B-Q4_K_M.gguf
     """
-    from eaglelocal.cli.reports.import_head import LABEL, head_lines, report_object, trial_lines
+    from eaglelocal.cli.head_trial import head_lines, report_object, trial_lines
     from eaglelocal.hub.heads.head_store import make_head_path, write_head_file
 
     settings = load_settings(context.params)
@@ -61,18 +61,13 @@ def import_head(
     read = read_source_head(head, found, settings)
     default_path = make_head_path(found.header, found.info, read.name, type)
     path = resolve_out(out, default_path.name) if out else default_path
-    tell = output.message if as_json else output.data
-    with write_head_file(
-        path, *convert_head(read, found, type), on_progress=show_fraction(output, "writing the head")
-    ) as partial:
+    show_writing = show_fraction(output, "writing the head")
+    with write_head_file(path, *convert_head(read, found, type), on_progress=show_writing) as partial:
         warnings = (*read.notes, *check_written(partial, read, found))
-        for line in head_lines(read, found, warnings):
-            tell(line)
+        output.report(head_lines(read, found, warnings), beside_object=as_json)
         outcome = None if no_trial else try_head(partial, read, found, settings, output)
-    for line in trial_lines(outcome, path):
-        tell(line)
     command = make_chat_command(settings.target or "", found, path)
-    tell(f"{'next':<{LABEL}}{command}")
+    output.report([*trial_lines(outcome, path), f"{'next':<{LABEL}}{command}"], beside_object=as_json)
     if as_json:
         output.object({**report_object(read, found, outcome, warnings, path), "next": command})
 
@@ -101,7 +96,6 @@ def resolve_out(out: str, name: str) -> Path:
 
 
 def is_head(path: Path) -> bool:
-    from eaglelocal.errors import ModelFileError
     from eaglelocal.gguf.reader import read_header
 
     try:
@@ -116,22 +110,15 @@ def find_head_target(settings: Settings, output: Output) -> FoundTarget:
     from eaglelocal.hub.model_library import locate_reference
     from eaglelocal.hub.target_resolver import find_target
 
-    progress = output.progress()
-    try:
-        found = find_target(
-            locate_reference(settings.target or "", settings.model_folders),
-            on_progress=lambda fraction, what: progress(LoadProgress(fraction, what)),
-        )
-    finally:
-        progress.finish()
+    reference = locate_reference(settings.target or "", settings.model_folders)
+    with shown_progress(output) as show:
+        found = find_target(reference, on_progress=show)
     check_head_problem(state_problem(found.info), found, settings)
     return found
 
 
 def check_head_problem(problem: str, found: FoundTarget, settings: Settings) -> None:
     """Raise IncompatibleError if there is a reason why no head can draft for the target."""
-    from eaglelocal.errors import IncompatibleError
-
     if problem:
         raise IncompatibleError(
             f"no head can draft for {found.label}: {problem}",
@@ -195,7 +182,7 @@ def try_head(
     from eaglelocal.gguf.writer import AS_IN_FILE
 
     options = dataclasses.replace(
-        make_run_options(settings, ModelChoice()),
+        make_run_options(settings),
         draft=str(path.resolve()),
         draft_type=AS_IN_FILE,
         spec=DRAFT_LENGTH,
@@ -204,22 +191,18 @@ def try_head(
     )
 
     def open_engine(_: Path) -> ChatClient:
-        client, _info = start_engine(plan_run(options, output), output)
-        return client
+        return LoadingEngine(plan_run(options, output)).wait(output)[0]
 
-    progress = output.progress()
-    trial = HeadTrial(
-        path,
-        read,
-        n_layer=found.info.n_layer,
-        has_template=found.info.chat_template is not None,
-        open_engine=open_engine,
-        on_progress=lambda fraction, what: progress(LoadProgress(fraction, what)),
-    )
-    try:
+    with shown_progress(output) as show:
+        trial = HeadTrial(
+            path,
+            read,
+            n_layer=found.info.n_layer,
+            has_template=found.info.chat_template is not None,
+            open_engine=open_engine,
+            on_progress=show,
+        )
         return trial.run()
-    finally:
-        progress.finish()
 
 
 def show_fraction(output: Output, what: str) -> Callable[[float], None]:
@@ -232,3 +215,13 @@ def show_fraction(output: Output, what: str) -> Callable[[float], None]:
             progress.finish()
 
     return show
+
+
+def make_chat_command(target: str, found: FoundTarget, head: Path) -> str:
+    """Return the command that chats with a new head. It names the head only where `--draft auto` takes another."""
+    from eaglelocal.hub.draft_resolver import find_draft
+
+    auto = find_draft("auto", found).path
+    is_auto = auto is not None and auto.resolve() == head.resolve()
+    flag = "" if is_auto else f" --draft {quote_path(head)}"
+    return f"eaglelocal chat --target {quote_path(target)}{flag}"

@@ -26,7 +26,7 @@ import typer
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
-from eaglelocal.cli.load_model import load_settings
+from eaglelocal.cli.load_model import is_flag, load_settings
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.own_files import append_own, read_own
@@ -176,7 +176,9 @@ def launch(
     eaglelocal launch opencode -- run "What does this project do?"
     """
     settings, output = load_settings(context.params), standard_output()
-    agent = find_agent(program)
+    if program not in AGENTS:
+        raise UsageError(f"{program!r} is none of the programs", hint="one of " + ", ".join(AGENTS))
+    agent = AGENTS[program]
     path = shutil.which(agent.command)
     if path is None and not shows:
         raise UsageError(f"{agent.command} is not installed", hint=f"`{agent.install}`")
@@ -187,12 +189,6 @@ def launch(
             output.data(format_command(setup, command))
             return
         raise typer.Exit(run_agent(command, setup.environment))
-
-
-def find_agent(name: str) -> Agent:
-    if name not in AGENTS:
-        raise UsageError(f"{name!r} is none of the programs", hint="one of " + ", ".join(AGENTS))
-    return AGENTS[name]
 
 
 def format_command(setup: Setup, command: list[str]) -> str:
@@ -226,9 +222,9 @@ def find_server(agent: Agent, settings: Settings, output: Output, *, starts: boo
     from eaglelocal.cli.chat_connection import NO_SERVER, find_api_key, find_ready_servers
 
     if settings.url not in (None, NO_SERVER):
-        yield describe(str(settings.url), find_api_key(str(settings.url), os.environ), agent)
+        yield describe(str(settings.url), find_api_key(str(settings.url)), agent)
         return
-    target = settings.target if settings.origins()["target"].startswith("--") else None
+    target = settings.target if is_flag(settings, "target") else None
     running = () if settings.url == NO_SERVER else find_ready_servers(output, target=target, patience_s=START_S)
     for server in running:
         endpoint = describe(server.url, server.api_key, agent)

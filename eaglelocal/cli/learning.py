@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GIGABYTE = 1_000_000_000
 DAY_S = 86_400.0
-NUM_GENERAL = 400  # questions; about half of them are answered
+NUM_GENERAL = 400  # built-in questions that a head rehearses; about half of them are answered
 THIS_MACHINE = "this machine"  # owner of the chat's requests, where a server has keys
 
 
@@ -29,26 +29,20 @@ def open_learning(settings: Settings, owners: Iterable[str], output: MessageOutp
     """
     if not settings.learn:
         return None
+    from eaglelocal.cli.train_options import iter_builtin_questions
     from eaglelocal.learning.idle_learning import IdleLearning, LearningOptions
 
+    single = (messages[0].content for messages in iter_builtin_questions() if len(messages) == 1)
     options = LearningOptions(
         max_bytes=int(settings.learn_gb * GIGABYTE),
         max_age_s=settings.learn_days * DAY_S,
         idle_s=settings.learn_after,
         owners=frozenset(owners),
-        general=general_questions(),
+        general=tuple(islice(single, NUM_GENERAL)),  # of all kinds in turn
     )
     for line in learning_lines(settings, options.owners, options.max_bytes):
         output.note(line)
     return IdleLearning(options)
-
-
-def general_questions() -> tuple[str, ...]:
-    """Return the built-in questions that a head rehearses: single ones, of all kinds in turn."""
-    from eaglelocal.cli.train_questions import iter_builtin_questions
-
-    single = (messages[0].content for messages in iter_builtin_questions() if len(messages) == 1)
-    return tuple(islice(single, NUM_GENERAL))
 
 
 class LazyLearning:

@@ -8,19 +8,20 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from eaglelocal import locations
 from eaglelocal.cli.early_engine import ENGINE
+from eaglelocal.cli.output import shown_progress
 from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.session import ActiveModel, ModelChoice
 from eaglelocal.core.draft import parse_draft
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import AUTO, NONE, RunOptions
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
 from eaglelocal.core.user_paths import quote_path
@@ -28,7 +29,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.settings import SETTINGS, Settings
 
 if TYPE_CHECKING:
-    from eaglelocal.client.engine_client import EngineClient, WatchSubmit
+    from eaglelocal.client.engine_client import EngineClient
     from eaglelocal.core.events import EngineInfo
     from eaglelocal.learning.idle_learning import IdleLearning, ModelLearning
     from eaglelocal.preparation.decision import Decision
@@ -48,6 +49,11 @@ def load_settings(parameters: Mapping[str, object]) -> Settings:
     return Settings.load(flags, os.environ, locations.config_file())
 
 
+def is_flag(settings: Settings, name: str) -> bool:
+    """Return whether a setting was given on the command line."""
+    return settings.origins().get(name, "").startswith("--")
+
+
 def default_sampling(settings: Settings) -> SamplingParams:
     """Return the default sampling of requests; parameters that were not set are left to the model's recommendation."""
     return SamplingParams(
@@ -61,33 +67,51 @@ def default_sampling(settings: Settings) -> SamplingParams:
     )
 
 
-def make_run_options(settings: Settings, choice: ModelChoice, *, parallel: int = 1) -> RunOptions:
-    """Return the options of a run: the settings, overridden by what was chosen while chatting.
-
-    A draft, projector, adapter or --n-cpu-moe of the settings belongs to their target: another target does not get it.
-    """
-    draft = parse_draft(choice.draft or (AUTO if choice.target and settings.draft != NONE else settings.draft))
-    spec = settings.spec if choice.spec is None else choice.spec
+def make_run_options(settings: Settings, *, parallel: int = 1) -> RunOptions:
+    """Return the options of a run as the settings have them."""
+    draft, spec = parse_draft(settings.draft), settings.spec
     return RunOptions(
-        target=choice.target or settings.target,
-        mmproj=AUTO if choice.target and settings.mmproj != NONE else settings.mmproj,
+        target=settings.target,
+        mmproj=settings.mmproj,
         draft=draft.model,
         lookups=draft.lookups,
-        lora=() if choice.target else settings.lora,
+        lora=settings.lora,
         draft_type=settings.draft_type,
         spec=int(spec) if isinstance(spec, str) and spec.isdecimal() else spec,
-        ctx=choice.ctx or settings.ctx,
+        ctx=settings.ctx,
         parallel=parallel,
         threads=settings.threads,
         gpu_layers=settings.gpu_layers,
-        n_cpu_moe=None if choice.target else settings.n_cpu_moe,
+        n_cpu_moe=settings.n_cpu_moe,
         device=settings.device,
         split=settings.split,
         rpc=settings.rpc,
-        kv_type=choice.kv_type or (settings.kv_type if settings.is_set("kv_type") else None),
+        kv_type=settings.kv_type if settings.is_set("kv_type") else None,
         flash_attn=settings.flash_attn,
         model_folders=settings.model_folders,
     )
+
+
+def apply_choice(options: RunOptions, choice: ModelChoice) -> RunOptions:
+    """Return the options with what was chosen while chatting.
+
+    A draft, projector, adapter or --n-cpu-moe belongs to its target: another target does not get it.
+    """
+    if choice.target:
+        draft = NONE if options.draft == NONE else AUTO
+        mmproj = NONE if options.mmproj == NONE else AUTO
+        options = choose_draft(replace(options, target=choice.target, mmproj=mmproj, lora=(), n_cpu_moe=None), draft)
+    if choice.draft:
+        options = choose_draft(options, choice.draft)
+    if choice.spec is not None:
+        options = replace(options, spec=int(choice.spec) if choice.spec.isdecimal() else choice.spec)
+    return replace(options, ctx=choice.ctx or options.ctx, kv_type=choice.kv_type or options.kv_type)
+
+
+def choose_draft(options: RunOptions, text: str) -> RunOptions:
+    """Return the options with another value of --draft."""
+    draft = parse_draft(text)
+    return replace(options, draft=draft.model, lookups=draft.lookups)
 
 
 def keep_conversations(options: RunOptions, settings: Settings) -> RunOptions:
@@ -103,7 +127,7 @@ def keep_conversations(options: RunOptions, settings: Settings) -> RunOptions:
 
 def count_slots(settings: Settings) -> int:
     """Return --parallel if it was given as a flag, else 1: the environment and the config file mean it for servers."""
-    return settings.parallel or 1 if settings.origins()["parallel"] == "--parallel" else 1
+    return settings.parallel or 1 if is_flag(settings, "parallel") else 1
 
 
 def plan_run(options: RunOptions, output: MessageOutput) -> Plan:
@@ -125,11 +149,8 @@ def write_plan(decision: Decision, output: MessageOutput) -> Plan:
     """Return the plan, and show progress if an inflated embedded model has to be written first."""
     from eaglelocal.preparation.decision import make_plan
 
-    progress = output.progress()
-    try:
-        return make_plan(decision, on_progress=lambda fraction, what: progress(LoadProgress(fraction, what)))
-    finally:
-        progress.finish()
+    with shown_progress(output) as show:
+        return make_plan(decision, on_progress=show)
 
 
 def load_model(
@@ -139,39 +160,16 @@ def load_model(
         raise UsageError(
             f"{plan.target_label} {plan.task.description}", hint=f"eaglelocal serve --target {quote_path(plan.target)}"
         )
-    client, info = start_engine(plan, output, spare, learning)
+    client, info = LoadingEngine(plan, spare=spare, learning=learning).wait(output)
     if learning is None:
         return ActiveModel(client, plan, info)
     return ActiveModel(client, plan, info, read_learning=learning.status)
 
 
-def start_engine(
-    plan: Plan, output: MessageOutput, spare: SpareProcess | None = None, learning: IdleLearning | None = None
-) -> tuple[EngineClient, EngineInfo]:
-    """Start the engine and wait until it is ready. `spare`: a process that waits for a plan."""
-    return LoadingEngine(plan, spare=spare, learning=learning).wait(output)
-
-
-def open_model_learning(plan: Plan, learning: IdleLearning | None) -> ModelLearning | None:
-    """Return the learning of a model; None if it writes no text, or a file of it cannot be read: loading says why."""
-    if learning is None or plan.task is not ModelTask.TEXT:
-        return None
-    try:
-        return learning.open(plan)
-    except OSError:
-        return None
-
-
-def watch_requests(model: ModelLearning | None, learning: IdleLearning | None) -> WatchSubmit | None:
-    """Return what sees the requests of an engine, so that nothing is learned while one runs; None without learning."""
-    if model is not None:
-        return model.submit
-    return None if learning is None else learning.count_request
-
-
 class LoadingEngine:
     """An engine that has begun to load. Close it, or take it over by `wait`. `num_retries`: see RestartPolicy.
 
+    spare     a process that waits for a plan
     learning  keeps the answers of a text model, and improves its head; None: nothing is kept
     """
 
@@ -188,14 +186,18 @@ class LoadingEngine:
 
         self._plan, self._what = plan, f"loading {plan.target_label}"
         self._show: Callable[[LoadProgress], None] = lambda progress: None  # until somebody waits
-        self._learning = open_model_learning(plan, learning)
+        self._learning: ModelLearning | None = None
+        if learning is not None and plan.task is ModelTask.TEXT:
+            with suppress(OSError):  # a file of it cannot be read: loading says why
+                self._learning = learning.open(plan)
+        watch = None if learning is None else learning.count_request  # nothing is learned while a request runs
         self._client = EngineClient(
             plan,
             builder=ENGINE if plan.task is ModelTask.TEXT else EMBEDDER,
             on_progress=lambda event: self._show(LoadProgress(event.fraction, self._what, event.detail)),
             restart=RestartPolicy(num_retries=num_retries),
             spare=spare,
-            watch=watch_requests(self._learning, learning),
+            watch=watch if self._learning is None else self._learning.submit,
         )
         self._client.begin()
 
@@ -224,50 +226,6 @@ class LoadingEngine:
         self._client.close()
 
 
-# ---- choose build: choose the quantization and the draft for this machine, for a catalog entry that was named
-# without them
-GOAL = "balanced"
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenBuild:
-    """The planner's choice. `draft`: a catalog id, or `none` for a lookup or no draft; `problem`: why none fits."""
-
-    quant: str | None = None
-    draft: str = "none"
-    problem: str = ""
-
-
-def choose_build(target: str, *, draft: str = "auto") -> ChosenBuild | None:
-    """Plan a catalog entry with the settings that `chat` will have; no draft if `draft` or the settings say none.
-
-    Returns None if the target is no catalog entry, or has a quantization: then there is nothing to choose.
-    Raises UsageError with the closest name if the catalog has no such entry.
-    """
-    from eaglelocal.catalog.catalog import load_catalog
-    from eaglelocal.catalog.reference import Profile, parse_reference
-    from eaglelocal.cli.plan import options_for
-    from eaglelocal.preparation.autoplan import plan_target
-
-    parsed = parse_reference(target)
-    if not isinstance(parsed, Profile) or parsed.quant:
-        return None
-    catalog = load_catalog()
-    catalog.target(parsed.id, parsed.quant)
-    options = options_for(target, {}, goal=GOAL, is_elsewhere=False)
-    drafts = "none" if "none" in (draft, options.draft) else "auto"
-    try:
-        outcome = plan_target(replace(options, draft=drafts))
-    except UsageError as error:  # e.g. the settings name a missing GPU: the model can be fetched all the same
-        return ChosenBuild(problem=error.message)
-    if outcome.chosen is None:
-        reason = outcome.rejected[0].reason if outcome.rejected else "nothing of it is known to fit"
-        return ChosenBuild(problem=reason)
-    best = outcome.chosen
-    is_known = best.draft.id in catalog.drafts and best.draft.shape is not None
-    return ChosenBuild(best.option.quant, best.draft.id if is_known else "none")
-
-
 # ---- models on disk: the source of the model picker: the models on this disk, and how each would run with these
 # settings
 def make_model_source(settings: Settings) -> ModelSource:
@@ -290,7 +248,7 @@ def list_model_names(settings: Settings) -> Sequence[str]:
 def mention_model(prompt: str | None, settings: Settings, output: MessageOutput) -> None:
     """Say how to chat with a model whose name was given as the question, as `ollama run NAME` takes it."""
     words = (prompt or "").split()
-    if len(words) != 1 or settings.origins()["target"].startswith("--") or settings.url is not None:
+    if len(words) != 1 or is_flag(settings, "target") or settings.url is not None:
         return
     name = words[0].lower()
     if not {name, f"{name}:latest"}.isdisjoint(known.lower() for known in list_model_names(settings)):
@@ -302,6 +260,6 @@ def assess_choice(settings: Settings, choice: ModelChoice, active: ActiveModel |
     """Return how the model of a choice would run here, once the active one is unloaded."""
     from eaglelocal.preparation.model_choices import assess_model, estimate_held
 
-    options = make_run_options(settings, replace(choice, spec=None), parallel=count_slots(settings))
+    options = apply_choice(make_run_options(settings, parallel=count_slots(settings)), replace(choice, spec=None))
     held = () if active is None or active.plan is None else estimate_held(active.plan, active.info)
     return assess_model(options, freed=held)

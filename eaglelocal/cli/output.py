@@ -11,28 +11,29 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from itertools import groupby
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from eaglelocal import locations
-from eaglelocal.cli.word_wrap import Run, WordWrap
+from eaglelocal.cli.answer_stream import BAD, QUIET, AnswerStream, paint
 from eaglelocal.core.terminal_text import can_move_cursor, clean_line, clean_text, escape_in_json
-from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import Cancelled, EagleLocalError, ResourceError, UsageError
 
 if TYPE_CHECKING:
-    from eaglelocal.core.events import LoadProgress, TextPiece
-    from eaglelocal.hub.target_resolver import FoundTarget
+    from eaglelocal.conversation.answer_stats import MessageOutput
+    from eaglelocal.core.events import LoadProgress
 
-ACCEPTED, QUIET, BAD = "32", "2", "31"  # SGR codes: green, faint, red
 BAR_CELLS = 16
 DEFAULT_WIDTH, MAX_WIDTH = 80, 10_000
 MAX_DIGITS = 9
+WIDTH = 79  # columns of reports
+LABEL = 9  # columns before their texts
 REDRAW_S = 0.1
 LOG_EVERY_S = 60.0  # between lines of one progress where nothing can be redrawn
+
+ShowProgress = Callable[..., None]  # a fraction, what is done, and perhaps a detail
 
 
 class OutputClosed(Exception):
@@ -94,6 +95,12 @@ class Output:
         for line in lines:
             self._write(clean_line(line) + "\n")
 
+    def report(self, lines: Iterable[str], *, beside_object: bool) -> None:
+        """Write the lines of a report to stdout; to stderr if a JSON object goes to stdout."""
+        write = self.message if beside_object else self.data
+        for line in lines:
+            write(line)
+
     def object(self, value: Mapping[str, object]) -> None:
         """Write a JSON object on one line to stdout."""
         self.data(format_json(value, is_ascii=not takes_any_text(self._stdout)))
@@ -103,26 +110,22 @@ class Output:
 
         tint: colour accepted draft tokens, if colour is allowed.
         """
-        width = self._width - 1 if self.is_terminal else None
+        width = self.width - 1 if self.is_terminal else None
         return AnswerStream(self._write, tint=tint and self.colour, faint=self.colour, width=width)
 
     @property
     def columns(self) -> int | None:
         """The width of the terminal in columns; None if stdout is no terminal, so that data need not fit."""
-        return self._width if self.is_terminal else None
+        return self.width if self.is_terminal else None
 
     @property
     def width(self) -> int:
         """The width of stdout in columns; COLUMNS or 80 if it is no terminal."""
-        return (
-            self._width
-            if self.is_terminal
-            else min(parse_columns(os.environ.get("COLUMNS", "")), MAX_WIDTH) or DEFAULT_WIDTH
-        )
-
-    @property
-    def _width(self) -> int:
-        return count_columns(self._stdout)
+        if self.is_terminal:
+            return count_columns(self._stdout)
+        given = os.environ.get("COLUMNS", "")
+        number = int(given) if given.isdecimal() and len(given) <= MAX_DIGITS else 0
+        return min(number, MAX_WIDTH) or DEFAULT_WIDTH
 
     def message(self, text: str = "") -> None:
         """Write a line for the user to stderr. A closed stderr is ignored, because messages are not data."""
@@ -136,14 +139,14 @@ class Output:
         """Write a message of lesser importance in faint letters, such as the statistics after an answer."""
         text = clean_line(text)
         if self._stderr.isatty():
-            text = textwrap.fill(text, max(self._width - 1, 1), break_long_words=False)
-        self._write_message(_paint(text, QUIET) if self._colour_messages else text)
+            text = textwrap.fill(text, max(count_columns(self._stdout) - 1, 1), break_long_words=False)
+        self._write_message(paint(text, QUIET) if self._colour_messages else text)
 
     def error(self, error: EagleLocalError, *, traceback: str = "") -> None:
         """Write the traceback if there is one, `error: ...`, a blank line and `hint: ...`, then the report if any."""
         for line in traceback.splitlines():
             self.message(line)
-        word = _paint("error", BAD) if self._colour_messages else "error"
+        word = paint("error", BAD) if self._colour_messages else "error"
         self._write_message(f"{word}: {clean_line(error.message)}")
         if error.hint:
             hint = clean_text(error.hint).replace("\n", "\n      ")  # a command a line
@@ -167,52 +170,12 @@ class Output:
     def _write(self, text: str) -> None:
         try:
             print(text, end="", file=self._stdout, flush=True)
-        except BrokenPipeError:
-            self._abandon_stdout()
-            raise OutputClosed from None
         except OSError as problem:
-            self._abandon_stdout()
+            if self._stdout is sys.stdout:  # Python's last flush at exit must not fail
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if isinstance(problem, BrokenPipeError):
+                raise OutputClosed from None
             raise ResourceError(f"cannot write to stdout: {problem.strerror}") from problem
-
-    def _abandon_stdout(self) -> None:
-        """Redirect stdout to /dev/null, so that Python's last flush at exit does not fail."""
-        if self._stdout is sys.stdout:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-class AnswerStream:
-    """The stream of an answer to stdout: on a terminal coloured and wrapped between words, elsewhere unchanged.
-
-    On a terminal the reasoning is shown in faint letters before the answer; elsewhere it is left out.
-    """
-
-    def __init__(self, write: Callable[[str], None], *, tint: bool, faint: bool, width: int | None) -> None:
-        self._write = write
-        self._tint, self._faint = tint, faint
-        self._wrap = None if width is None else WordWrap(width)
-        self._thoughts = None if width is None else WordWrap(width)
-        self._is_thinking = False
-
-    def show(self, pieces: Sequence[TextPiece]) -> None:
-        self._think("".join([piece.reasoning for piece in pieces]))
-        if self._is_thinking and any(piece.text for piece in pieces):
-            self._is_thinking = False
-            self._write("\n\n")
-        runs = [run for piece in pieces for run in self._runs(piece)]
-        grouped = groupby(runs, key=lambda run: run[1] and self._tint)
-        texts = [(tinted, "".join(text for text, _ in group)) for tinted, group in grouped]
-        self._write("".join(_paint(text, ACCEPTED) if tinted else text for tinted, text in texts))
-
-    def _think(self, thought: str) -> None:
-        if thought and self._thoughts is not None:
-            self._is_thinking = True
-            shown = "".join(text for text, _ in self._thoughts.feed(clean_text(thought), False))
-            self._write(_paint(shown, QUIET) if self._faint else shown)
-
-    def _runs(self, piece: TextPiece) -> list[Run]:
-        if self._wrap is None:
-            return [(piece.text, piece.drafted)]
-        return self._wrap.feed(clean_text(piece.text), piece.drafted)
 
 
 class ProgressLine:
@@ -222,43 +185,42 @@ class ProgressLine:
     """
 
     def __init__(self, stream: TextIO, *, in_place: bool) -> None:
-        self._stream = stream
-        self._in_place = in_place
-        self._what = ""
-        self._drawn_s = 0.0
-        self._shown = False
-        self._finished = False
+        self._stream, self._in_place = stream, in_place
+        self._what, self._drawn_s = "", 0.0
+        self._is_drawn = self._is_finished = False
 
     def __call__(self, progress: LoadProgress) -> None:
-        if self._finished:
+        if self._is_finished:
             return
         is_new, self._what = progress.what != self._what, progress.what
+        at_once = is_new or (self._in_place and progress.fraction >= 1.0)
+        now_s = time.monotonic()
+        if not at_once and now_s - self._drawn_s < (REDRAW_S if self._in_place else LOG_EVERY_S):
+            return
+        self._drawn_s = now_s
         if self._in_place:
-            self._draw(progress, at_once=is_new or progress.fraction >= 1.0)
+            self._is_drawn = True
+            write_or_ignore(self._stream, f"\r\x1b[K{bar_line(progress, count_columns(self._stream))}")
         else:
-            self._log(progress, is_new=is_new)
+            write_or_ignore(self._stream, f"{clean_text(progress.what) if is_new else _share_and_label(progress)}\n")
 
     def finish(self) -> None:
         """Erase the bar and ignore later progress: an engine that restarts must not draw here."""
-        self._finished = True
-        if self._shown:
+        self._is_finished = True
+        if self._is_drawn:
             write_or_ignore(self._stream, "\r\x1b[K")
 
-    def _log(self, progress: LoadProgress, *, is_new: bool) -> None:
-        now_s = time.monotonic()
-        if is_new:
-            self._drawn_s = now_s
-            write_or_ignore(self._stream, f"{clean_text(progress.what)}\n")
-        elif now_s - self._drawn_s >= LOG_EVERY_S:
-            self._drawn_s = now_s
-            write_or_ignore(self._stream, f"{_share_and_label(progress)}\n")
 
-    def _draw(self, progress: LoadProgress, *, at_once: bool) -> None:
-        now_s = time.monotonic()
-        if not at_once and now_s - self._drawn_s < REDRAW_S:
-            return
-        self._drawn_s, self._shown = now_s, True
-        write_or_ignore(self._stream, f"\r\x1b[K{bar_line(progress, count_columns(self._stream))}")
+@contextmanager
+def shown_progress(output: MessageOutput) -> Iterator[ShowProgress]:
+    """Yield a function that shows a fraction, what is done, and a detail; the bar is gone after the block."""
+    from eaglelocal.core.events import LoadProgress
+
+    progress = output.progress()
+    try:
+        yield lambda fraction, what, detail="": progress(LoadProgress(fraction, what, detail))
+    finally:
+        progress.finish()
 
 
 class StatusLine:
@@ -267,14 +229,10 @@ class StatusLine:
     def __init__(self, stream: TextIO, *, is_shown: bool) -> None:
         self._stream, self.is_shown = stream, is_shown
 
-    def show(self, text: str) -> None:
+    def show(self, text: str = "") -> None:
+        """Replace the line; without a text erase it, to make room for a message."""
         if self.is_shown and self._is_ours:
             write_or_ignore(self._stream, f"\r\x1b[K{clean_text(text)[: count_columns(self._stream) - 1]}")
-
-    def clear(self) -> None:
-        """Erase the line, to make room for a message."""
-        if self.is_shown and self._is_ours:
-            write_or_ignore(self._stream, "\r\x1b[K")
 
     @property
     def _is_ours(self) -> bool:
@@ -313,14 +271,6 @@ def _clamped(fraction: float) -> float:
     return min(1.0, max(0.0, fraction))
 
 
-def parse_columns(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) <= MAX_DIGITS else 0
-
-
-def _paint(text: str, code: str) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if text else ""
-
-
 def standard_output(*, colour: str = "auto") -> Output:
     """Return the output on the process's own streams; characters that they cannot encode become question marks.
 
@@ -343,8 +293,7 @@ YES = frozenset({"y", "yes"})
 
 
 def confirm(question: str, output: Output, *, yes: bool, default: bool) -> None:
-    """Ask a question and return whether the answer is yes. Raises Cancelled on no, UsageError if stdin is not a
-    terminal.
+    """Ask a question. Raises Cancelled if the answer is no, UsageError if stdin is no terminal.
 
     yes      do not ask (--yes)
     default  the meaning of an empty answer
@@ -363,18 +312,39 @@ def confirm(question: str, output: Output, *, yes: bool, default: bool) -> None:
     raise Cancelled("the answer was no")
 
 
-# ---- next command: the command to run after a head was imported or trained
-def make_chat_command(target: str, found: FoundTarget, head: Path) -> str:
-    """Return the command that chats with a new head. It names the head only where `--draft auto` takes another."""
-    from eaglelocal.hub.draft_resolver import find_draft
+# ---- texts: labelled lines, durations, ages and paths for people; sizes are in core/byte_sizes.py. Pure
+def format_columns(rows: Sequence[Sequence[str]], *, right: Container[str] = ()) -> list[str]:
+    """Return rows as lines with aligned columns; those whose heading in the first row is in `right` at their right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if heading in right else cell.ljust(width)
+            for cell, width, heading in zip(row, widths, rows[0], strict=True)
+        ).rstrip()
+        for row in rows
+    ]
 
-    auto = find_draft("auto", found).path
-    is_auto = auto is not None and auto.resolve() == head.resolve()
-    flag = "" if is_auto else f" --draft {quote_path(head)}"
-    return f"eaglelocal chat --target {quote_path(target)}{flag}"
+
+def wrap_text(begin: str, text: str, *, width: int = WIDTH, indent: int | None = None) -> list[str]:
+    """Return a text in lines of at most `width` columns, the first after `begin`; no word is cut, so it can be copied.
+
+    indent  columns before the other lines; None: as many as `begin` has
+    """
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=begin,
+        subsequent_indent=" " * (len(begin) if indent is None else indent),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
-# ---- amounts: formatting of durations, ages and paths for people; sizes are in core/byte_sizes.py. Pure
+def label_text(label: str, text: str) -> list[str]:
+    """Return a row of the reports on a head: a label and its text."""
+    return wrap_text(f"{label:<{LABEL}}", text, width=WIDTH + 1, indent=LABEL)
+
+
 def duration_text(seconds: float) -> str:
     """Format seconds: `8 s`, `3 min 20 s`, `2 h 5 min`."""
     whole = round(seconds)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.completion import complete_machine, complete_target, complete_words
-from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.cli.completion import complete_machine, complete_target
+from eaglelocal.cli.flags import argument, flag
+from eaglelocal.cli.output import standard_output
 from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
-    from eaglelocal.cli.reports.plan_table import PlanFailure
     from eaglelocal.core.run_options import RunOptions
-    from eaglelocal.planning.plan_search import SearchOutcome
 
 OF_SETTINGS = ("mmproj", "lora", "draft", *flags.PLACEMENT, "parallel")
 LIST = "list"  # value of --machine
@@ -28,38 +27,23 @@ LIST = "list"  # value of --machine
 class PlanFlags:
     """The arguments and flags that only `plan` has, or with another meaning than elsewhere."""
 
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TARGET",
-            help="qwen3-8b, qwen3-8b:Q5_K_M, demo@8b:q4_0, ./model.gguf; several give a table.",
-            autocompletion=complete_target,
-        ),
-    ] = None
-    ctx: Annotated[
-        str | None, typer.Option(metavar="N", help="Tokens of a conversation. Unset: as many as fit well.")
-    ] = None
-    goal: Annotated[
-        str,
-        typer.Option(
-            "--goal",
-            metavar="speed|balanced|quality",
-            help="Prefer speed, quality, or a balance.",
-            autocompletion=complete_words("speed", "balanced", "quality"),
-        ),
-    ] = "balanced"
-    parallel: Annotated[str | None, typer.Option(metavar="N", help="Answers at once; each has --ctx tokens.")] = None
-    machine: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--machine",
-            metavar="NAME,NAME|list",
-            help="Plan for another machine: rtx-3090, m2-max-32gb, cpu-16gb; several give a table, list lists them.",
-            autocompletion=complete_machine,
-        ),
-    ] = None
-    ram: Annotated[float | None, typer.Option(metavar="GIB", min=1, max=4096, help="RAM of --machine, in GiB.")] = None
-    show_all: Annotated[bool, typer.Option("--all", help="Show every rejected option and why.")] = False
+    targets: list[str] | None = argument(
+        "TARGET",
+        "qwen3-8b, qwen3-8b:Q5_K_M, demo@8b:q4_0, ./model.gguf; several give a table.",
+        complete_target,
+        default=None,
+    )
+    ctx: str | None = flag(None, "N", "Tokens of a conversation. Unset: as many as fit well.")
+    goal: str = flag("balanced", ("speed", "balanced", "quality"), "Prefer speed, quality, or a balance.")
+    parallel: str | None = flag(None, "N", "Answers at once; each has --ctx tokens.")
+    machine: list[str] | None = flag(
+        None,
+        "NAME,NAME|list",
+        "Plan for another machine: rtx-3090, m2-max-32gb, cpu-16gb; several give a table, list lists them.",
+        complete=complete_machine,
+    )
+    ram: float | None = flag(None, "GIB", "RAM of --machine, in GiB.", min=1, max=4096)
+    show_all: bool = flag(False, "", "Show every rejected option and why.", "--all")
     as_json: flags.AsJson = False
 
 
@@ -73,6 +57,8 @@ def plan(context: typer.Context, wanted: PlanFlags) -> None:
     eaglelocal plan --machine rtx-3090 --ram 64 --goal quality
     eaglelocal plan --machine rtx-3060,rtx-4090,m2-max-32gb
     """
+    from eaglelocal.cli.plan_table import list_machines, plan_one, show_plan, show_plans
+
     output = standard_output()
     machines: list[str | None] = [*parse_machines(wanted.machine or ())]
     if machines == [LIST]:
@@ -87,9 +73,9 @@ def plan(context: typer.Context, wanted: PlanFlags) -> None:
         for target in models
     ]
     if len(plans) == 1:
-        show_plan(plans[0], output, wanted)
+        show_plan(plans[0], output, as_json=wanted.as_json, show_all=wanted.show_all)
     else:
-        show_plans(plans, output, wanted)
+        show_plans(plans, output, as_json=wanted.as_json, show_all=wanted.show_all)
 
 
 def parse_machines(texts: Sequence[str]) -> list[str]:
@@ -103,85 +89,6 @@ def parse_machines(texts: Sequence[str]) -> list[str]:
     return names
 
 
-def plan_one(options: RunOptions, machine: str | None, ram_gib: float | None) -> SearchOutcome | PlanFailure:
-    """Return the plan of one model on one machine, or the error that says why there is none."""
-    from eaglelocal.catalog.catalog import load_machines
-    from eaglelocal.cli.reports.plan_table import PlanFailure
-    from eaglelocal.preparation.autoplan import plan_target
-
-    try:
-        return plan_target(options, machine_name=machine, ram_gib=ram_gib)
-    except EagleLocalError as error:
-        known = load_machines().get((machine or "").lower())
-        name = known.name if known else machine or "this machine"
-        return PlanFailure(name, options.target or "", error)
-
-
-def show_plan(plan: SearchOutcome | PlanFailure, output: Output, wanted: PlanFlags) -> None:
-    """Show one plan in full. Raises its error if it failed, and ResourceError if nothing fits."""
-    from eaglelocal.cli.reports.plan import list_all_rejected, outcome_object, report_lines
-    from eaglelocal.cli.reports.plan_table import PlanFailure
-    from eaglelocal.planning.no_fit_hints import explain_no_fit
-
-    if isinstance(plan, PlanFailure):
-        raise plan.error
-    if wanted.as_json:
-        output.object(outcome_object(plan))
-    elif plan.chosen is not None:
-        output.lines(report_lines(plan, plan.chosen, show_all=wanted.show_all))
-    elif wanted.show_all:
-        output.lines(list_all_rejected(plan))
-    if plan.chosen is None:
-        message, hint = explain_no_fit(plan)
-        raise ResourceError(message, hint=hint)
-
-
-def show_plans(plans: Sequence[SearchOutcome | PlanFailure], output: Output, wanted: PlanFlags) -> None:
-    """Show several plans as a table, failed ones as rows; with --all also what was rejected, and why.
-
-    Raises the errors of failed plans as one, and ResourceError if nothing fits anywhere.
-    """
-    from eaglelocal.cli.reports.plan import link_lines, list_all_rejected
-    from eaglelocal.cli.reports.plan_table import PlanFailure, join_failures, plan_object, plan_table
-
-    failures = [plan for plan in plans if isinstance(plan, PlanFailure)]
-    outcomes = [plan for plan in plans if not isinstance(plan, PlanFailure)]
-    if wanted.as_json:
-        output.object({"plans": [plan_object(plan) for plan in plans]})
-    elif outcomes:
-        output.lines(plan_table(plans))
-        output.lines(dict.fromkeys(line for outcome in outcomes for line in link_lines(outcome)))
-        if wanted.show_all:
-            output.lines(line for outcome in outcomes for line in ["", *list_all_rejected(outcome)])
-    if failures:
-        raise join_failures(failures)
-    if all(outcome.chosen is None for outcome in outcomes):
-        raise ResourceError("none of these fits", hint=hint_none_fits(outcomes, show_all=wanted.show_all))
-
-
-def hint_none_fits(outcomes: Sequence[SearchOutcome], *, show_all: bool) -> str:
-    """Return --all, which shows why; where that is shown, what would make the nearest plan fit."""
-    from eaglelocal.planning.no_fit_hints import explain_no_fit
-
-    if not show_all:
-        return "--all"
-    missed = [(near.missing_bytes, outcome) for outcome in outcomes if (near := outcome.nearest) is not None]
-    nearest = min(missed, key=lambda each: each[0] or 0)[1] if missed else outcomes[0]
-    return explain_no_fit(nearest)[1]
-
-
-def list_machines(output: Output, *, as_json: bool) -> None:
-    """Show the machines that --machine knows."""
-    from eaglelocal.catalog.catalog import load_machines
-    from eaglelocal.cli.reports.plan_table import machine_object, machine_table, sort_machines
-
-    machines = sort_machines(load_machines().values())
-    if as_json:
-        output.object({"machines": [machine_object(machine) for machine in machines]})
-        return
-    output.lines(machine_table(machines))
-
-
 def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_elsewhere: bool) -> RunOptions:
     """Return the options that `chat` would have; for another machine without the settings about this machine's GPUs.
 
@@ -190,12 +97,9 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
     Raises UsageError for rpc-servers of another machine.
     """
     from eaglelocal.cli.load_model import load_settings, make_run_options
-    from eaglelocal.conversation.session import ModelChoice
 
     settings = load_settings(given)
-    options = replace(
-        make_run_options(settings, ModelChoice(), parallel=settings.parallel or 1), target=target, goal=goal
-    )
+    options = replace(make_run_options(settings, parallel=settings.parallel or 1), target=target, goal=goal)
     if not is_elsewhere:
         return options
     if given["rpc"] is not None:

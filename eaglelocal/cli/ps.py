@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.output import standard_output
+from eaglelocal.cli.output import format_columns, standard_output
 
 if TYPE_CHECKING:
     from eaglelocal.client.running_servers import RunningServer
@@ -48,12 +48,8 @@ def server_lines(found: Sequence[tuple[RunningServer, str]], *, now: float, widt
     from eaglelocal.tui.glyphs import format_duration
 
     rows = [
-        (server.url, state, f"pid {server.pid}", f"up {format_duration(now - server.started_at)}")
+        (server.url, state, f"pid {server.pid}", f"up {format_duration(now - server.started_at)}", server.target)
         for server, state in found
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row, (server, _) in zip(rows, found, strict=True):
-        line = "  ".join([*(f"{cell:<{wide}}" for cell, wide in zip(row, widths, strict=True)), server.target])
-        lines.append(line if width is None or len(line) < width else f"{line[: width - 2]}…")
-    return lines
+    lines = format_columns(rows)
+    return [line if width is None or len(line) < width else f"{line[: width - 2]}…" for line in lines]

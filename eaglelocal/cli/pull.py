@@ -5,64 +5,38 @@ The files are chosen first, from the hub's listings; nothing is fetched before t
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from eaglelocal import locations
+from eaglelocal.catalog.reference import Profile, parse_reference
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_target
-from eaglelocal.cli.output import Output, confirm, duration_text, path_text, standard_output
-from eaglelocal.cli.pull_verify import discard_damaged, verify_on_disk
-from eaglelocal.core.byte_sizes import format_disk
-from eaglelocal.core.events import LoadProgress
-from eaglelocal.core.user_paths import quote_path
-from eaglelocal.errors import (
-    DownloadError,
-    EagleLocalError,
-    IncompatibleError,
-    ModelFileError,
-    ResourceError,
-    UsageError,
-)
+from eaglelocal.cli.flags import argument, flag
+from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.cli.plan import options_for
+from eaglelocal.core.draft import parse_draft
+from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import AUTO, NGRAM, NONE
+from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
-    from eaglelocal.hub.download import DownloadOrder
-    from eaglelocal.hub.hub_api import RetryPolicy
     from eaglelocal.hub.pull_plan import PullPlan
-    from eaglelocal.hub.target_resolver import FoundTarget
-    from eaglelocal.hub.transfer import DownloadProgress
-
-LOOK_UP_WAITS_S = (1.0, 2.0, 4.0)  # between attempts; short, because the user is waiting
-FETCH_WAITS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # between attempts, since the last byte that arrived
-KINDS = {"eagle3": "a draft head", "dflash": "a draft head", "mtp": "an MTP layer", "draft_model": "a small model"}
 
 
-def pull(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="Model: qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.",
-            autocompletion=complete_target,
-        ),
-    ],
-    draft: Annotated[
-        str, typer.Option(metavar="REF|auto|mtp|none", help="Draft: user/repo; auto: as in the catalog.")
-    ] = "auto",
-    mmproj: Annotated[
-        str, typer.Option(metavar="NAME|auto|none", help="Projector for images, from the same repository.")
-    ] = "auto",
-    quant: Annotated[str | None, typer.Option(metavar="Q", help="Quantization, such as Q4_K_M or Q8_0.")] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Check the hashes of files on disk; fetch damaged ones again.")
-    ] = False,
-    yes: flags.Yes = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullFlags:
+    """The argument and flags of `pull`."""
+
+    target: str = argument("TARGET", "Model: qwen3-8b, qwen3-8b:Q5_K_M, user/repo:Q4_K_M.", complete_target)
+    draft: str = flag(AUTO, "REF|auto|mtp|none", "Draft: user/repo; auto: as in the catalog.")
+    mmproj: str = flag(AUTO, "NAME|auto|none", "Projector for images, from the same repository.")
+    quant: str | None = flag(None, "Q", "Quantization, such as Q4_K_M or Q8_0.")
+    verify: bool = flag(False, "", "Check the hashes of files on disk; fetch damaged ones again.")
+    yes: flags.Yes = False
+
+
+@flags.takes()
+def pull(given: PullFlags) -> None:
     """Download a model, its draft and its projector for images.
 
     \b
@@ -74,17 +48,19 @@ def pull(
     from eaglelocal.hub.client_settings import list_unused_settings, prepare_client
 
     output = standard_output()
-    plan = plan_here(target, draft, quant, output)
+    plan = plan_here(given.target, given.draft, given.quant, output)
     if plan is None:
-        return output.message(f"{target} is embedded: there is nothing to download")
+        return output.message(f"{given.target} is embedded: there is nothing to download")
     prepare_client()
     for line in list_unused_settings():
         output.message(line)
-    orders = add_image_projector(look_up_orders(plan, output), mmproj)
+    from eaglelocal.cli.pull_files import check_files, discard_damaged, fetch_all, look_up_orders, verify_on_disk
+
+    orders = look_up_orders(plan, given.mmproj, output)
     if not orders:
-        return verify_on_disk(plan, output) if verify else None
-    is_agreed = verify and discard_damaged(orders, output, yes=yes)
-    fetch_all(orders, output, yes=yes or is_agreed, is_verified=verify)
+        return verify_on_disk(plan, output) if given.verify else None
+    is_agreed = given.verify and discard_damaged(orders, output, yes=given.yes)
+    fetch_all(orders, output, yes=given.yes or is_agreed, is_verified=given.verify)
     return check_files(plan, orders, output)
 
 
@@ -95,9 +71,6 @@ def plan_here(target: str, draft: str, quant: str | None, output: Output) -> Pul
 
     None for the embedded model. Raises UsageError.
     """
-    from eaglelocal.cli.load_model import choose_build
-    from eaglelocal.core.draft import parse_draft
-    from eaglelocal.core.run_options import NGRAM, NONE
     from eaglelocal.hub.pull_plan import plan_pull
 
     model = parse_draft(draft).model
@@ -108,283 +81,48 @@ def plan_here(target: str, draft: str, quant: str | None, output: Output) -> Pul
     if planned.problem:
         output.message(f"{target} does not fit this machine: {planned.problem}")
         return plan_pull(target, draft=draft)
-    chosen = planned.draft if draft == "auto" else draft
-    if draft == "auto" and comes_with_target(chosen):
-        chosen = "auto"
     output.message(f"planned for this machine: {target}:{planned.quant}; `eaglelocal plan {target}` shows why")
-    plan = plan_pull(target, draft=chosen, quant=planned.quant)
-    is_named = draft not in ("auto", "none")
+    plan = plan_pull(target, draft=planned.draft if draft == AUTO else draft, quant=planned.quant)
+    is_named = draft not in (AUTO, NONE)
     return plan if plan is None else replace(plan, quant_is_asked_for=False, draft_is_asked_for=is_named)
 
 
-def comes_with_target(draft: str) -> bool:
+@dataclass(frozen=True, slots=True)
+class ChosenBuild:
+    """The planner's choice. `problem`: why none fits.
+
+    draft  a catalog id; auto: a part of the target; none: a lookup or no draft
+    """
+
+    quant: str | None = None
+    draft: str = NONE
+    problem: str = ""
+
+
+def choose_build(target: str, *, draft: str = AUTO) -> ChosenBuild | None:
+    """Plan a catalog entry with the settings that `chat` will have; no draft if `draft` or the settings say none.
+
+    Returns None if the target is no catalog entry, or has a quantization: then there is nothing to choose.
+    Raises UsageError with the closest name if the catalog has no such entry.
+    """
     from eaglelocal.catalog.catalog import load_catalog
+    from eaglelocal.preparation.autoplan import plan_target
 
-    entry = load_catalog().drafts.get(draft)
-    return entry is not None and entry.is_in_target
-
-
-def look_up_orders(plan: PullPlan, output: Output) -> list[DownloadOrder]:
-    """Look up the files to fetch on the hub: the target's order, then the draft's.
-
-    Empty, with a message, if the hub does not answer and the model is on disk. Raises DownloadError or UsageError.
-    """
-    from eaglelocal.hub.hub_cache import find_cached
-
-    patience = make_retry_policy(output, LOOK_UP_WAITS_S)
+    parsed = parse_reference(target)
+    if not isinstance(parsed, Profile) or parsed.quant:
+        return None
+    catalog = load_catalog()
+    catalog.target(parsed.id, parsed.quant)
+    options = options_for(target, {}, goal="balanced", is_elsewhere=False)
     try:
-        orders = [look_up_target(plan, patience, output)]
-    except DownloadError as problem:
-        try:
-            cached = find_cached(locations.hub_cache_dir(), plan.target)
-        except EagleLocalError:
-            raise suggest_repo(problem, plan.target.repos[0]) from None
-        output.message(f"{cached.reference} is on disk, but cannot be checked for updates: {problem.message}")
-        return []
-    if plan.layer_repo and orders[0].repo.id.lower() == plan.layer_repo.lower():
-        mention_other_copy(plan, output)
-        return orders
-    return [*orders, *look_up_draft(plan, patience, output)]
-
-
-def add_image_projector(orders: list[DownloadOrder], mmproj: str) -> list[DownloadOrder]:
-    """Return the orders; the first, the model's, includes a projector if its repository has one."""
-    from eaglelocal.hub.download_orders import add_projector
-
-    return [add_projector(order, mmproj) if not number else order for number, order in enumerate(orders)]
-
-
-def mention_other_copy(plan: PullPlan, output: Output) -> None:
-    """Explain why a model is fetched that is on disk already: only the other copy has an MTP layer."""
-    from eaglelocal.hub.hub_cache import find_cached
-
-    try:
-        cached = find_cached(locations.hub_cache_dir(), plan.target)
-    except EagleLocalError:
-        return
-    if cached.repo.lower() != plan.layer_repo.lower():
-        output.message(f"{cached.reference} is on disk, but without the MTP layer that {plan.layer_repo} has")
-
-
-def look_up_target(plan: PullPlan, patience: RetryPolicy, output: Output) -> DownloadOrder:
-    """Look up the target, which may also be a head alone.
-
-    If a planned quantization is missing, the usual one is taken; raises UsageError if the user asked for it.
-    """
-    from eaglelocal.hub.download_orders import order_draft, order_model
-
-    try:
-        return order_draft(plan.target, patience)
-    except UsageError as problem:
-        if plan.quant_is_asked_for:
-            raise
-        output.message(f"{problem.message}: using the default instead")
-        return order_model(replace(plan.target, quant=None), patience)
-
-
-def suggest_repo(problem: DownloadError, repo: str) -> DownloadError:
-    """Return the error; if the repository is missing, with a similar one of the catalog in its hint."""
-    from eaglelocal.hub.hub_api import is_repo_missing
-    from eaglelocal.hub.hub_cache import find_nearest_repo
-
-    near = find_nearest_repo(repo) if is_repo_missing(problem) else None
-    return DownloadError(problem.message, hint=f"eaglelocal pull {near}") if near else problem
-
-
-def look_up_draft(plan: PullPlan, patience: RetryPolicy, output: Output) -> list[DownloadOrder]:
-    """Look up the draft. If that fails, raise only if it was asked for by name: the model runs without one."""
-    from eaglelocal.hub.download_orders import order_draft
-
-    if plan.draft is None:
-        return []
-    try:
-        return [order_draft(plan.draft, patience)]
-    except (DownloadError, UsageError) as problem:
-        if plan.draft_is_asked_for:
-            raise
-        output.message(f"the draft cannot be downloaded: {problem.message}")
-        return []
-
-
-def make_retry_policy(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> RetryPolicy:
-    from eaglelocal.hub.hub_api import RetryPolicy, silence_client
-
-    silence_client()
-    return RetryPolicy(waits_s, on_wait=output.note)
-
-
-def fetch_all(orders: Sequence[DownloadOrder], output: Output, *, yes: bool, is_verified: bool = False) -> None:
-    """Show the files, ask and fetch them. Raises Cancelled if the answer is no."""
-    from eaglelocal.hub.download import check_disk, check_names, count_missing_bytes, download_files
-    from eaglelocal.probe.probe import free_bytes
-
-    cache = locations.hub_cache_dir()
-    check_names(orders, cache)
-    missing, free = count_missing_bytes(orders, cache), free_bytes(cache)
-    for line in order_lines(orders):
-        output.message(line)
-    if missing:
-        check_disk(orders, cache, free=free)
-        output.message(f"into {path_text(cache)}, {format_disk(free)} free")
-        confirm(f"fetch {amount_text(orders, missing)}?", output, yes=yes, default=True)
-    elif is_verified:
-        output.message("all files are on disk")
-    else:
-        output.message("all files are on disk, by name and size; --verify checks their hashes too")
-    progress = output.progress()
-    try:
-        download_files(
-            orders,
-            cache,
-            retries=make_retry_policy(output),
-            on_progress=lambda done: progress(load_progress(done, orders)) if missing else None,
-        )
-    except KeyboardInterrupt:
-        progress.finish()
-        output.message("stopped; the same command resumes the download")
-        raise
-    finally:
-        progress.finish()
-
-
-def check_files(plan: PullPlan, orders: Sequence[DownloadOrder], output: Output) -> None:
-    """Read the headers, compare draft and target, and say how to run them.
-
-    Raises ModelFileError on a file that cannot run, IncompatibleError if a draft that was asked for does not fit.
-    """
-    from eaglelocal.gguf.mtp import has_mtp
-    from eaglelocal.hub.download_orders import needs_import
-    from eaglelocal.hub.inventory import HEAD, describe_file
-    from eaglelocal.hub.target_resolver import read_target
-
-    if needs_import(orders[0]):
-        return mention_import(orders[0], "REF", output)
-    if describe_file(find_first_file(orders[0])).kind == HEAD:
-        output.message(f"checked: {orders[0].reference}, a draft head; use it with the model that it was made for:")
-        return output.data(f"eaglelocal chat --target REF --draft {orders[0].reference}")
-    target = read_target(find_first_file(orders[0]))
-    about = f"{target.info.architecture}, {target.info.n_layer} layers, context {target.info.context_length}"
-    output.message(f"checked: {orders[0].reference}, {about}")
-    show_projector(target, output)
-    try:
-        if len(orders) > 1:
-            check_draft(orders[1], orders[0], target, output)
-        elif has_mtp(target.header):
-            output.message("its own MTP layer drafts for it")
-            if plan.layer_is_asked_for:
-                forget(orders[0])
-        elif plan.layer_is_asked_for:
-            raise IncompatibleError(f"{orders[0].reference} has no MTP layer", hint="--draft auto")
-        elif plan.advice:
-            output.message(plan.advice)
-    except (IncompatibleError, ModelFileError) as problem:
-        if plan.draft_is_asked_for or plan.layer_is_asked_for:
-            raise
-        output.message(f"the draft cannot be used: {problem.message}")
-    output.message("run it with:")
-    return output.data(shlex.join(["eaglelocal", "chat", "--target", orders[0].reference]))
-
-
-def show_projector(target: FoundTarget, output: Output) -> None:
-    """Show which projector on disk lets the target read images, or why there is none."""
-    from eaglelocal.hub.projector_resolver import find_projector_beside
-
-    projector = find_projector_beside(target.path, target.header, is_of_hub=True)
-    if projector.path is not None:
-        output.message(f"checked: {projector.path.name}, its projector for images")
-    elif projector.note:
-        output.message(projector.note)
-
-
-def mention_import(order: DownloadOrder, target: str, output: Output) -> None:
-    output.message("import the head once before you use it:")
-    output.message(f"  eaglelocal import {order.repo.id} --target {target}")
-
-
-def check_draft(order: DownloadOrder, model: DownloadOrder, target: FoundTarget, output: Output) -> None:
-    """Check that a draft fits the target, and remember it so that `--draft auto` chooses it.
-
-    A head that must be imported first is only mentioned. Raises IncompatibleError or ModelFileError.
-    """
-    from eaglelocal.hub.download_orders import needs_import
-    from eaglelocal.hub.draft_resolver import read_draft_file
-
-    if needs_import(order):
-        return mention_import(order, model.reference, output)
-    found = read_draft_file(find_first_file(order), target)
-    remember(order, model, output)
-    return output.message(f"checked: {order.reference}, {KINDS[found.kind]} that fits it")
-
-
-def forget(target: DownloadOrder) -> None:
-    """Forget the draft that was remembered for this target. Raises ResourceError."""
-    from eaglelocal.hub.pull_plan import forget_draft
-
-    file = locations.pulled_drafts_file()
-    try:
-        forget_draft(file, target.repo.id)
-    except OSError as problem:
-        message = f"cannot write {file}: {problem.strerror}"
-        raise ResourceError(message, hint="check the owner of the folder") from problem
-
-
-def remember(draft: DownloadOrder, target: DownloadOrder, output: Output) -> None:
-    """Remember which draft was pulled for a target; warn if that cannot be written: the draft is there all the same."""
-    from eaglelocal.hub.pull_plan import remember_draft
-
-    file = locations.pulled_drafts_file()
-    tag = draft.reference.partition(":")[2]
-    try:
-        remember_draft(file, target_repo=target.repo.id, draft_repo=draft.repo.id, draft_tag=tag)
-    except OSError as problem:
-        why = f"{file} cannot be written: {problem.strerror}"
-        output.message(f"warning: `--draft {draft.reference}` must be named, because {why}")
-
-
-def find_first_file(order: DownloadOrder) -> Path:
-    """Return the file that llama.cpp opens. Raises ModelFileError if it is missing."""
-    from eaglelocal.hub.download import find_places
-
-    path = find_places(order, locations.hub_cache_dir())[0].link
-    if not path.is_file():
-        raise ModelFileError(f"{path} is missing", hint=f"eaglelocal pull {quote_path(order.reference)}")
-    return path
-
-
-# ---- the report: the files of an order, and the progress of a download
-MAX_FILES_SHOWN = 8
-
-
-def order_lines(orders: Sequence[DownloadOrder]) -> list[str]:
-    """Return lines on each repository: its license, its files and their sizes."""
-    lines = []
-    for order in orders:
-        licence = f", licence {order.repo.licence}" if order.repo.licence else ""
-        gated = ", gated: you have access" if order.repo.is_gated else ""
-        lines.append(f"{order.repo.id}{licence}{gated}")
-        shown_files = order.files[:MAX_FILES_SHOWN]
-        lines += [f"  {format_disk(file.size_bytes):>9}  {file.name}" for file in shown_files]
-        if others := order.files[MAX_FILES_SHOWN:]:
-            lines.append(f"  {format_disk(sum(file.size_bytes for file in others)):>9}  in {len(others)} more files")
-    return lines
-
-
-def amount_text(orders: Sequence[DownloadOrder], missing_bytes: int) -> str:
-    """Return the total size, `4.7 GB`, or how much of it is missing."""
-    total = sum(order.size_bytes for order in orders)
-    rest = format_disk(missing_bytes)
-    return rest if missing_bytes == total else f"the missing {rest} of {format_disk(total)}"
-
-
-def load_progress(progress: DownloadProgress, orders: Sequence[DownloadOrder]) -> LoadProgress:
-    """Return the progress to show: `━━━━━━──────────  38 %  fetching 4.7 GB, 38.2 MB/s, 1 min 17 s left`."""
-    if progress.waits_for:
-        return LoadProgress(progress.fraction, f"another process is fetching {progress.waits_for}")
-    count = sum(len(order.files) for order in orders)
-    files = f" in {count} files" if count > 1 else ""
-    details = []
-    if progress.rate:
-        details.append(f"{format_disk(progress.rate)}/s")
-    if progress.left_s is not None and progress.fraction < 1.0:
-        details.append(f"{duration_text(progress.left_s)} left")
-    return LoadProgress(progress.fraction, f"fetching {format_disk(progress.total_bytes)}{files}", ", ".join(details))
+        outcome = plan_target(replace(options, draft=NONE if NONE in (draft, options.draft) else AUTO))
+    except UsageError as error:  # e.g. the settings name a missing GPU: the model can be fetched all the same
+        return ChosenBuild(problem=error.message)
+    if outcome.chosen is None:
+        reason = outcome.rejected[0].reason if outcome.rejected else "nothing of it is known to fit"
+        return ChosenBuild(problem=reason)
+    best = outcome.chosen
+    entry = catalog.drafts.get(best.draft.id) if best.draft.shape is not None else None
+    if entry is None:
+        return ChosenBuild(best.option.quant)
+    return ChosenBuild(best.option.quant, AUTO if entry.is_in_target else best.draft.id)

@@ -22,7 +22,13 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.cli.json_output import JsonOutput
 from eaglelocal.cli.learning import open_learning
-from eaglelocal.cli.load_model import default_sampling, keep_conversations, load_settings, make_run_options
+from eaglelocal.cli.load_model import (
+    apply_choice,
+    default_sampling,
+    keep_conversations,
+    load_settings,
+    make_run_options,
+)
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.server_engines import ServerEngines
 from eaglelocal.conversation.session import ModelChoice
@@ -71,16 +77,13 @@ def serve(
     settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)  # also sets how streams encode what they cannot carry
     with context.obj or SpareProcess(ENGINE) as spare:  # its imports run beside ours and the planning
-        screen = None if no_tui or settings.log == "json" else make_screen(settings)
+        screen = None
+        if not no_tui and settings.log != "json":
+            from eaglelocal.cli.serve_screen import ServeScreen, can_show
+
+            screen = ServeScreen(settings) if can_show(os.environ) else None
         plain = JsonOutput(sys.stderr) if settings.log == "json" else output
         run_server(settings, plain if screen is None else screen.output(settings.colour), spare, screen, web=web)
-
-
-def make_screen(settings: Settings) -> ServeScreen | None:
-    """Return the monitor screen; None if there is no terminal that can show it."""
-    from eaglelocal.cli.serve_screen import ServeScreen, can_show
-
-    return ServeScreen(settings) if can_show(os.environ) else None
 
 
 def run_server(
@@ -221,13 +224,13 @@ def plan_all(settings: Settings, output: Output) -> dict[str, Decision]:
     from eaglelocal.preparation.coresidency import plan_together
 
     first = plan_first(settings)
-    parallel = first.options.parallel
     others: dict[str, Decision] = {}
     for name in list_requested(settings):
         if name == first.target:
             continue
         try:
-            others[name] = autoplan(server_options(settings, ModelChoice(target=name), parallel))
+            options = server_options(settings, first.options.parallel)
+            others[name] = autoplan(apply_choice(options, ModelChoice(target=name)))
         except EagleLocalError as error:
             if name in settings.models:
                 raise
@@ -259,8 +262,8 @@ def list_requested(settings: Settings) -> list[str]:
     return list(dict.fromkeys([*names, *own, *offered]))
 
 
-def server_options(settings: Settings, choice: ModelChoice, parallel: int) -> RunOptions:
-    options = make_run_options(settings, choice, parallel=parallel)
+def server_options(settings: Settings, parallel: int) -> RunOptions:
+    options = make_run_options(settings, parallel=parallel)
     return dataclasses.replace(keep_conversations(options, settings), binds_answers=True)
 
 
@@ -269,7 +272,7 @@ def plan_first(settings: Settings) -> Decision:
     from eaglelocal.preparation.autoplan import autoplan, replan
 
     most, *fewer = [settings.parallel] if settings.parallel else [DEFAULT_PARALLEL, 2, 1]
-    decision = autoplan(server_options(settings, ModelChoice(), most))
+    decision = autoplan(server_options(settings, most))
     for num_slots in fewer:
         if decision.fits:
             break

@@ -50,7 +50,7 @@ class LineHandler(logging.Handler):
         if is_well and getattr(record, "path", "") in QUIET_PATHS:  # polled by monitors
             return
         if self._status is not None:
-            self._status.clear()
+            self._status.show()
         if isinstance(self._output, JsonOutput):
             self._output.record(make_record(record))
         else:
@@ -193,7 +193,7 @@ class ServerLog:
 
     def close(self) -> None:
         if self._status is not None:
-            self._status.clear()
+            self._status.show()
 
 
 def status_text(serving: ServerState, snapshots: Sequence[EngineSnapshot], last: Sequence[EngineSnapshot]) -> str:

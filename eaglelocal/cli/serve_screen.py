@@ -24,7 +24,7 @@ from eaglelocal.tui.monitor.log_tail import LogTail
 if TYPE_CHECKING:
     from eaglelocal.cli.output import Output
     from eaglelocal.client.running_servers import RunningServer
-    from eaglelocal.tui.monitor.monitor_app import Monitor, OpenWatch, Outcome
+    from eaglelocal.tui.monitor.monitor_app import Monitor, Outcome
 
 
 _log = logging.getLogger("eaglelocal.server")
@@ -60,12 +60,17 @@ class ServeScreen:
 
         Then either send SIGINT to this process, so that the server ends, or await `afterwards` while it continues.
         """
+        from eaglelocal.client.servers.server_watch import ServerWatch
         from eaglelocal.probe.load_gauges import GaugeWatch
         from eaglelocal.tui.monitor.monitor_app import Monitor
 
         gauges = GaugeWatch()
         monitor = Monitor(
-            self._options, self._watcher(server), read_machine=gauges.latest, log=self._stream.tail, owns_server=True
+            self._options,
+            lambda on_reading: ServerWatch(server.url, on_reading, api_key=server.api_key),
+            read_machine=gauges.latest,
+            log=self._stream.tail,
+            owns_server=True,
         )
         self._stream.hold()
         try:
@@ -77,12 +82,6 @@ class ServeScreen:
             os.kill(os.getpid(), signal.SIGINT)
         else:
             await afterwards()
-
-    @staticmethod
-    def _watcher(server: RunningServer) -> OpenWatch:
-        from eaglelocal.client.servers.server_watch import ServerWatch
-
-        return lambda on_reading: ServerWatch(server.url, on_reading, api_key=server.api_key)
 
 
 async def run_monitor(monitor: Monitor) -> Outcome | None:

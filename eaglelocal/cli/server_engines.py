@@ -69,8 +69,10 @@ class ServerEngines:
         """Load a model and wait until it can answer. Raises EagleLocalError."""
         from eaglelocal.server.loaded_models import LoadResult
 
-        first = self._take_first(name)
-        engine = self._begin_loading(name) if first is None else first.result()
+        begun = None
+        if name == next(iter(self._decisions)):
+            begun, self._first = self._first, None
+        engine = self._begin_loading(name) if begun is None else begun.result()
         client, info = engine.wait(self._output)
         self._output.message(model_line(info, self._plans[name]))
         for note in info.notes:
@@ -108,13 +110,6 @@ class ServerEngines:
             self._make_plans()
             spare, self._spare = self._spare, None
         return LoadingEngine(self._plans[name], num_retries=ENGINE_RETRIES, spare=spare, learning=self._learning)
-
-    def _take_first(self, name: str) -> Future[LoadingEngine] | None:
-        first = self._first
-        if name != next(iter(self._decisions)):
-            return None
-        self._first = None
-        return first
 
     def _make_plans(self) -> EvictionPolicy:
         """Make the plans of all models, with all their files on disk before the first request, and weigh them."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from eaglelocal import locations
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_server
+from eaglelocal.cli.flags import argument, flag
+from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.user_paths import quote_word
 from eaglelocal.errors import EngineError, UsageError
 from eaglelocal.settings import Settings
@@ -25,25 +26,22 @@ if TYPE_CHECKING:
     from eaglelocal.tui.panel.feed import Feed
 
 BETWEEN_S = 1.0  # between the two readings of --once and --json, which give the rates
-DEFAULT_WIDTH = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopFlags:
+    """The arguments and flags of `top`."""
+
+    urls: list[str] | None = argument(
+        "URL ...", "Servers to watch; unset: the one on this machine.", complete_server, default=None
+    )
+    once: bool = flag(False, "", "Print one frame as text and exit.")
+    as_json: flags.AsJson = False
+    web: flags.Web = False
 
 
 @flags.takes(*flags.PAGE)
-def top(
-    context: typer.Context,
-    urls: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="URL ...",
-            help="Servers to watch; unset: the one on this machine.",
-            show_default=False,
-            autocompletion=complete_server,
-        ),
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame as text and exit.")] = False,
-    as_json: flags.AsJson = False,
-    web: flags.Web = False,
-) -> None:
+def top(context: typer.Context, given: TopFlags) -> None:
     """Watch running servers: eaglelocal, llama-server, vLLM or Ollama.
 
     \b
@@ -56,26 +54,30 @@ def top(
     from eaglelocal.cli.chat_connection import find_api_key
 
     page_flags = {name: context.params[name] for name in flags.PAGE}
-    if not web and (given := [name for name, value in page_flags.items() if value is not None]):
-        raise UsageError(f"--{given[0].replace('_', '-')} needs --web", hint="--web")
-    settings = Settings.load(page_flags, os.environ, locations.config_file())
+    if not given.web and (named := [name for name, value in page_flags.items() if value is not None]):
+        raise UsageError(f"--{named[0].replace('_', '-')} needs --web", hint="--web")
+    settings = load_settings(page_flags)
     output = standard_output(colour=settings.colour)
-    once = once or (output.is_terminal and not output.can_show_screen and not web)
-    if urls and len(urls) > 1:
-        return watch_several(urls, settings, output, once=once, as_json=as_json, web=web)
-    where = urls[0] if urls else find_local_server()
-    api_key = find_api_key(where, os.environ)
-    if once or as_json:
-        return print_once(where, api_key, settings, output, as_json=as_json)
-    if web:
+    can_only_print = output.is_terminal and not output.can_show_screen and not given.web
+    prints, urls = given.once or given.as_json or can_only_print, given.urls or [find_local_server()]
+    if len(urls) > 1:
+        return watch_several(urls, settings, output, given, prints=prints)
+    where, api_key = urls[0], find_api_key(urls[0])
+    if prints:
+        return print_once(where, api_key, settings, output, as_json=given.as_json)
+    if given.web:
         from eaglelocal.cli.browser import serve_pages
 
         return serve_pages(where, api_key, settings, output)
-    if not output.is_terminal:
-        raise UsageError("stdout is not a terminal", hint="--once")
+    check_terminal(output)
     from eaglelocal.tui.monitor.run_monitor import watch_server
 
     return watch_server(where, api_key, settings)
+
+
+def check_terminal(output: Output) -> None:
+    if not output.is_terminal:
+        raise UsageError("stdout is not a terminal", hint="--once")
 
 
 def find_local_server() -> str:
@@ -88,37 +90,32 @@ def find_local_server() -> str:
     return found[0].url
 
 
-def watch_several(
-    urls: Sequence[str], settings: Settings, output: Output, *, once: bool, as_json: bool, web: bool
-) -> None:
+def watch_several(urls: Sequence[str], settings: Settings, output: Output, given: TopFlags, *, prints: bool) -> None:
     """Show several servers on the screen, or print them once. Raises UsageError without a terminal or with --web."""
     from eaglelocal.cli.chat_connection import find_api_key
 
-    def find_key(url: str) -> str:
-        return find_api_key(url, os.environ)
-
-    if web:
+    if given.web:
         raise UsageError("--web shows one server", hint=f"eaglelocal top {quote_word(urls[0])} --web")
-    if once or as_json:
-        return print_several(urls, find_key, output, as_json=as_json)
-    if not output.is_terminal:
-        raise UsageError("stdout is not a terminal", hint="--once")
+    if prints:
+        return print_several(urls, output, as_json=given.as_json)
+    check_terminal(output)
     from eaglelocal.tui.monitor.run_monitor import watch_servers
 
-    return watch_servers(urls, find_key, settings)
+    return watch_servers(urls, find_api_key, settings)
 
 
 # ---- one frame
-def print_several(urls: Sequence[str], find_key: Callable[[str], str], output: Output, *, as_json: bool) -> None:
+def print_several(urls: Sequence[str], output: Output, *, as_json: bool) -> None:
     """Print a row per server, or all of them as JSON. One that does not answer is a row too.
 
     Raises EngineError, after printing, if none of them answers.
     """
+    from eaglelocal.cli.chat_connection import find_api_key
     from eaglelocal.client.servers.server_watch import ServerWatch
     from eaglelocal.tui.monitor.machine_text import MonitorSnapshot
     from eaglelocal.tui.monitor.server_rows import WatchedServers, format_servers, is_reachable
 
-    servers = WatchedServers(urls, lambda url, on_reading: ServerWatch(url, on_reading, api_key=find_key(url)))
+    servers = WatchedServers(urls, lambda url, on_reading: ServerWatch(url, on_reading, api_key=find_api_key(url)))
     servers.read_all()
     time.sleep(BETWEEN_S)
     servers.read_all()
@@ -137,7 +134,7 @@ def print_once(url: str, api_key: str, settings: Settings, output: Output, *, as
     from eaglelocal.tui.display_options import make_display_options
     from eaglelocal.tui.monitor.monitor_text import format_snapshot
 
-    watch = ServerWatch(url, ignore_reading, api_key=api_key)
+    watch = ServerWatch(url, lambda reading: None, api_key=api_key)
     scene = read_scene(watch)
     if as_json:
         output.object(scene_object(scene))
@@ -194,7 +191,3 @@ def scene_object(scene: MonitorSnapshot) -> dict[str, object]:
 def reading_object(reading: ServerReading) -> dict[str, object]:
     """Return the server's state under the keys of --json, where other loaded models are called `beside`."""
     return {"beside" if name == "other_models" else name: value for name, value in asdict(reading).items()}
-
-
-def ignore_reading(reading: ServerReading) -> None:
-    """Ignore a reading: the listener of a Watch that is only read directly."""

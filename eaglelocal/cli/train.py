@@ -9,34 +9,35 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.import_head import check_head_flags, show_fraction
-from eaglelocal.cli.load_model import default_sampling, load_settings, start_engine
-from eaglelocal.cli.output import Output, duration_text, make_chat_command, standard_output
+from eaglelocal.cli.import_head import check_head_flags, make_chat_command, show_fraction
+from eaglelocal.cli.load_model import LoadingEngine, default_sampling, load_settings
+from eaglelocal.cli.output import LABEL, Output, duration_text, label_text, shown_progress, standard_output
 from eaglelocal.cli.train_options import (
     TrainFlags,
     TrainOptions,
+    TrainQuestions,
     check_resources,
     hash_parts,
+    load_questions,
     resolve_options,
 )
-from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.training.device import choose_device
 
 if TYPE_CHECKING:
-    from eaglelocal.cli.reports.train import TrainResult
-    from eaglelocal.cli.train_questions import TrainQuestions
     from eaglelocal.client.client import Client
     from eaglelocal.core.request import ChatRequest
     from eaglelocal.hub.heads.version_records import TrialAcceptance
+    from eaglelocal.training.batches import Accepted
     from eaglelocal.training.conversations import Collected, TrainingConversation
     from eaglelocal.training.draft_head import HeadSource
     from eaglelocal.training.loop import Recipe
@@ -59,10 +60,6 @@ def train(context: typer.Context, given: TrainFlags, as_json: flags.AsJson = Fal
     \b
     eaglelocal train --target ./Qwen3-8B-Q4_K_M.gguf --prompts questions.txt
     """
-    from eaglelocal.cli.reports.import_head import LABEL
-    from eaglelocal.cli.reports.train import begin_lines, report_object, result_lines
-    from eaglelocal.cli.train_questions import load_questions
-
     settings = load_settings(context.params)
     output = standard_output(colour=settings.colour)
     check_head_flags(settings.target, given.type, hint="eaglelocal train --target FILE.gguf")
@@ -70,13 +67,11 @@ def train(context: typer.Context, given: TrainFlags, as_json: flags.AsJson = Fal
     params = dataclasses.replace(default_sampling(settings), max_tokens=options.ctx // 2)
     template = options.found.info.chat_template
     questions = load_questions(given.prompts, params, has_template=template is not None, least=MIN_CONVERSATIONS)
-    tell = output.message if as_json else output.data
-    for line in begin_lines(options, questions, max_answer_tokens=given.tokens):
-        tell(line)
+    output.report(begin_lines(options, questions, max_answer_tokens=given.tokens), beside_object=as_json)
     trained = run_training(options, questions, tokens=given.tokens, epochs=given.epochs)
     command = make_chat_command(settings.target or "", options.found, trained.path) if trained.is_kept else None
-    for line in (*result_lines(trained), *([f"{'next':<{LABEL}}{command}"] if command else [])):
-        tell(line)
+    next_line = [f"{'next':<{LABEL}}{command}"] if command else []
+    output.report([*result_lines(trained), *next_line], beside_object=as_json)
     if as_json:
         output.object({**report_object(options, trained), "next": command})
 
@@ -86,11 +81,8 @@ def run_training(options: TrainOptions, questions: TrainQuestions, *, tokens: in
     from eaglelocal.training.trainer import train_head
     from eaglelocal.training.training_folder import enter_folder
 
-    found = options.found
-    with (
-        enter_folder(options.folder, found.label, read_fingerprint(found.path)),
-        mention_resuming(options.output),
-    ):
+    fingerprint = read_fingerprint(options.found.path)
+    with enter_folder(options.folder, options.found.label, fingerprint), mention_resuming(options.output):
         check_resources(options)
         collected = collect_answers(options, questions, max_answer_tokens=tokens)
         training = make_training(options, collected, epochs=epochs)
@@ -125,35 +117,31 @@ def collect_answers(options: TrainOptions, questions: TrainQuestions, *, max_ans
     from eaglelocal.training.training_folder import ANSWERS
 
     slots, output = options.settings.parallel or DEFAULT_SLOTS, options.output
-    progress = output.progress()
 
     @contextmanager
     def open_client() -> Iterator[Client]:
-        client, _info = start_engine(options.plan("auto", ctx=options.ctx, parallel=slots), output)
+        client, _info = LoadingEngine(options.plan("auto", ctx=options.ctx, parallel=slots)).wait(output)
         with client:
             yield client
 
     began_at, first_count = time.monotonic(), list[int]()  # of the answers of earlier runs
+    with shown_progress(output) as show:
 
-    def show(num_tokens: int) -> None:
-        first_count[:] = first_count or [num_tokens]
-        left = format_time_left(
-            num_tokens - first_count[0], max_answer_tokens - num_tokens, time.monotonic() - began_at
-        )
-        detail = f"{num_tokens} of {max_answer_tokens} tokens{left}"
-        progress(LoadProgress(min(num_tokens / max_answer_tokens, 1.0), "the target answers", detail))
+        def show_tokens(num_tokens: int) -> None:
+            first_count[:] = first_count or [num_tokens]
+            done, rest = num_tokens - first_count[0], max_answer_tokens - num_tokens
+            left = format_time_left(done, rest, time.monotonic() - began_at)
+            share = min(num_tokens / max_answer_tokens, 1.0)
+            show(share, "the target answers", f"{num_tokens} of {max_answer_tokens} tokens{left}")
 
-    try:
         collected = gather_answers(
             questions.requests,
             options.folder / ANSWERS,
             open_client,
             concurrency=slots,
             max_answer_tokens=max_answer_tokens,
-            on_tokens=show,
+            on_tokens=show_tokens,
         )
-    finally:
-        progress.finish()
     collected = drop_short(collected, options.ctx)
     num_questions = len(set(map(question_key, questions.requests)))
     check_enough(collected, num_questions=num_questions, max_answer_tokens=max_answer_tokens, ctx=options.ctx)
@@ -230,9 +218,8 @@ def split_held_out(
     """
     every = min(HELD_OUT_EVERY, max(len(conversations) // MIN_HELD_OUT, 2))
     held_out = set(conversations[::every][:MAX_HELD_OUT])
-    return tuple(one for one in conversations if one not in held_out), tuple(
-        one for one in conversations if one in held_out
-    )
+    train_set = tuple(one for one in conversations if one not in held_out)
+    return train_set, tuple(one for one in conversations if one in held_out)
 
 
 def choose_recipe(source: HeadSource, num_steps: int) -> Recipe:
@@ -263,7 +250,6 @@ def keep_if_better(
     Raises IncompatibleError if it predicts the target too badly.
     """
     from eaglelocal.cli.head_trial import check_knows_target
-    from eaglelocal.cli.reports.train import TrainResult
     from eaglelocal.gguf.draft_pairing import read_draft
     from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY
     from eaglelocal.gguf.reader import read_header
@@ -302,17 +288,89 @@ def try_draft(options: TrainOptions, draft: str, requests: Sequence[ChatRequest]
     """Answer the held-out questions greedily with a draft (as --draft takes it) of fixed length; return its figures."""
     from eaglelocal.cli.head_trial import DRAFT_LENGTH, ask_all, make_trial_request
 
-    progress = options.output.progress()
     plan = options.plan(draft, ctx=options.ctx, spec=DRAFT_LENGTH)
-    client, _info = start_engine(plan, options.output)
-    try:
+    client, _info = LoadingEngine(plan).wait(options.output)
+    with closing(client), shown_progress(options.output) as show:
         figures, _num = ask_all(
             client,
             [make_trial_request(request, number) for number, request in enumerate(requests)],
-            on_tokens=lambda share: progress(LoadProgress(share, f"trying {what}")),
+            on_tokens=lambda share: show(share, f"trying {what}"),
             num_tokens=TRIAL_TOKENS,
         )
-    finally:
-        progress.finish()
-        client.close()
     return figures
+
+
+# ---- the report
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """A trained head and its acceptance before and after: on held-out texts (`held_out_*`), and in a real engine."""
+
+    path: Path
+    name: str
+    is_kept: bool
+    held_out_before: Accepted
+    held_out_after: Accepted
+    before: TrialAcceptance | None  # of the current draft; None: there is none
+    after: TrialAcceptance
+    collected: Collected
+    num_train_set: int
+
+
+def begin_lines(options: TrainOptions, questions: TrainQuestions, *, max_answer_tokens: int) -> list[str]:
+    start = options.source.start_info
+    further = f"trained further{'' if options.source.begins_alike else ' as P-EAGLE'}"
+    rows = [
+        ("target", options.found.label),
+        ("head", f"a new one, {options.source.method}" if start is None else f"{start.name}, {further}"),
+        ("questions ", f"{questions.source}, until there are {max_answer_tokens} tokens of answers"),
+        ("folder", f"{options.folder} (keeps the answers for the next run)"),
+        ("device", options.device),
+    ]
+    return [line for label, text in rows for line in label_text(label, text)]
+
+
+def result_lines(trained: TrainResult) -> list[str]:
+    before, after = trained.before, trained.after
+    summary = f"{trained.num_train_set} answers; {trained.collected.num_refused} questions did not fit"
+    lines = [*label_text("trained", f"on {summary}"), f"{'trial':<9} first accepted  acceptance length  drafts"]
+    if before is not None:
+        lines.append(trial_line("before", before))
+    lines.append(trial_line("now", after))
+    no_better = "it is no better than the one before"
+    if not trained.is_kept:
+        return [*lines, *label_text("not kept", no_better)]
+    is_worse = before is not None and after.length <= before.length
+    return [*lines, *(label_text("note", no_better) if is_worse else []), *label_text("kept", f"{trained.path}")]
+
+
+def trial_line(label: str, figures: TrialAcceptance) -> str:
+    return f"{label:<9} {figures.first:>14.1%}  {figures.length:>17.2f}  {figures.drafts:>6}"
+
+
+def report_object(options: TrainOptions, trained: TrainResult) -> dict[str, object]:
+    before, after = trained.before, trained.after
+    return {
+        "target": options.found.label,
+        "from": options.source.start_info.name if options.source.start_info else None,
+        "head": trained.name,
+        "answers": trained.num_train_set,
+        "refused": trained.collected.num_refused,
+        "held_out": {
+            "before": figures_object(trained.held_out_before, trained.held_out_before.per_position),
+            "after": figures_object(trained.held_out_after, trained.held_out_after.per_position),
+        },
+        "trial": {
+            "before": before and figures_object(before, before.accepted_per_position),
+            "after": figures_object(after, after.accepted_per_position),
+        },
+        "kept": trained.is_kept,
+        "file": str(trained.path) if trained.is_kept else None,
+    }
+
+
+def figures_object(figures: Accepted | TrialAcceptance, accepted_per_position: Sequence[int]) -> Mapping[str, object]:
+    return {
+        "drafts": figures.drafts,
+        "acceptance_length": round(figures.length, 3),
+        "accepted_per_position": list(accepted_per_position),
+    }

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
-from eaglelocal.cli.completion import complete_words
+from eaglelocal.cli.flags import flag
 from eaglelocal.cli.import_head import check_layer_inputs, find_head_target, resolve_out
 from eaglelocal.cli.load_model import make_run_options, plan_run
 from eaglelocal.cli.output import Output
-from eaglelocal.conversation.session import ModelChoice
+from eaglelocal.conversation.conversation_file import list_names, load_conversation
+from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import ChatRequest, Message
+from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.user_paths import expand_path
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.training.device import DEVICES
 
 if TYPE_CHECKING:
@@ -59,7 +62,7 @@ class TrainOptions:
         """Return a plan with this draft, as --draft takes it; a head's weights are not quantized further."""
         from eaglelocal.gguf.writer import AS_IN_FILE
 
-        options = make_run_options(self.settings, ModelChoice(), parallel=parallel)
+        options = make_run_options(self.settings, parallel=parallel)
         options = dataclasses.replace(options, mmproj="none", draft=draft, draft_type=AS_IN_FILE, ctx=ctx, spec=spec)
         return plan_run(options, self.output)
 
@@ -76,54 +79,30 @@ class TrainOptions:
 class TrainFlags:
     """The flags that only `train` has, as typed. unroll: None: as many steps as the kind of head has."""
 
-    start: Annotated[
-        str, typer.Option("--from", metavar="auto|none|REF", help="Head to train further; none: a new one.")
-    ] = "auto"
-    method: Annotated[
-        str,
-        typer.Option(
-            "--kind", metavar="eagle|p-eagle|medusa", help="Kind of head; p-eagle and medusa draft in one pass."
-        ),
-    ] = "eagle"
-    prompts: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="File of questions, as for `bench`; unset: your chats and built-in ones."),
-    ] = None
-    tokens: Annotated[int, typer.Option(metavar="N", min=1000, help="Tokens of answers to learn from.")] = 200_000
-    epochs: Annotated[int, typer.Option(metavar="N", min=1, help="Passes over the answers.")] = 4
-    draft_vocab: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=256, help="Tokens that a new head predicts; unset: those that its texts have."),
-    ] = None
-    loss: Annotated[
-        str,
-        typer.Option(
-            metavar="soft|lk|tv|nla",
-            help="What a step learns; the others are experiments.",
-            autocompletion=complete_words("soft", "lk", "tv", "nla"),
-        ),
-    ] = "soft"
-    unroll: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=16, help="Draft steps that an EAGLE head learns; 5 if unset.")
-    ] = None
-    state_noise: Annotated[
-        float, typer.Option(metavar="SHARE", min=0.0, max=1.0, help="Noise on the states that it reads; 0.05 is 5 %.")
-    ] = 0.0
-    on_policy: Annotated[
-        int, typer.Option(metavar="STEPS", min=0, help="At the end, steps that learn from the head's own drafts.")
-    ] = 0
+    start: str = flag("auto", "auto|none|REF", "Head to train further; none: a new one.", "--from")
+    method: str = flag("eagle", "eagle|p-eagle|medusa", "Kind of head; p-eagle and medusa draft in one pass.", "--kind")
+    prompts: str | None = flag(None, "FILE", "File of questions, as for `bench`; unset: your chats and built-in ones.")
+    tokens: int = flag(200_000, "N", "Tokens of answers to learn from.", min=1000)
+    epochs: int = flag(4, "N", "Passes over the answers.", min=1)
+    draft_vocab: int | None = flag(
+        None, "N", "Tokens that a new head predicts; unset: those that its texts have.", min=256
+    )
+    loss: str = flag("soft", ("soft", "lk", "tv", "nla"), "What a step learns; the others are experiments.")
+    unroll: int | None = flag(None, "N", "Draft steps that an EAGLE head learns; 5 if unset.", min=1, max=16)
+    state_noise: float = flag(0.0, "SHARE", "Noise on the states that it reads; 0.05 is 5 %.", min=0.0, max=1.0)
+    on_policy: int = flag(0, "STEPS", "At the end, steps that learn from the head's own drafts.", min=0)
     out: flags.HeadOut = None
     type: flags.HeadType = "bf16"
-    work: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Folder for the answers and the state of a stopped run.")
-    ] = None
-    torch_device: Annotated[str, typer.Option(metavar="|".join(DEVICES), help="Device to train on.")] = "auto"
+    work: str | None = flag(None, "FOLDER", "Folder for the answers and the state of a stopped run.")
+    torch_device: str = flag("auto", "|".join(DEVICES), "Device to train on.")
 
 
 def resolve_options(settings: Settings, output: Output, device: str, given: TrainFlags) -> TrainOptions:
     """Resolve the flags of a run. Raises UsageError, IncompatibleError or ResourceError for what cannot work."""
     found = find_head_target(settings, output)
-    num_depths, is_medusa = choose_num_depths(given.method), given.method == MEDUSA
+    if given.method not in HEAD_KINDS:
+        raise UsageError(f"--kind must be one of {', '.join(HEAD_KINDS)}, not {given.method!r}")
+    num_depths, is_medusa = HEAD_KINDS[given.method], given.method == MEDUSA
     if not is_medusa:
         check_layer_inputs(found, settings)
     source = find_head_source(given.start, found, num_depths=num_depths, is_medusa=is_medusa)
@@ -177,13 +156,6 @@ def check_draft_vocab(num: int | None, source: HeadSource) -> None:
         raise UsageError(
             f"the target has {source.info.n_vocab} tokens, not {num}", hint=f"--draft-vocab {source.info.n_vocab}"
         )
-
-
-def choose_num_depths(method: str) -> int:
-    """Return how many tokens the head is to draft in one pass. Raises UsageError for an unknown kind of head."""
-    if method not in HEAD_KINDS:
-        raise UsageError(f"--kind must be one of {', '.join(HEAD_KINDS)}, not {method!r}")
-    return HEAD_KINDS[method]
 
 
 def find_head_source(start: str, found: FoundTarget, *, num_depths: int, is_medusa: bool = False) -> HeadSource:
@@ -251,3 +223,72 @@ def check_resources(options: TrainOptions) -> None:
 
 def hash_parts(parts: Sequence[str]) -> str:
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
+
+
+# ---- the questions: from a file, or from saved chats and built-in tasks
+@dataclass(frozen=True, slots=True)
+class TrainQuestions:
+    """The requests of a training run, without ids, and their source in words."""
+
+    requests: tuple[ChatRequest, ...]
+    source: str
+
+
+def load_questions(prompts: str | None, params: SamplingParams, *, has_template: bool, least: int) -> TrainQuestions:
+    """Return the questions of a file, or those of the user's saved chats and then built-in tasks.
+
+    Raises UsageError on a bad file, or one with images or with fewer than `least` different questions.
+    """
+    from eaglelocal.bench.bench_prompts import read_prompts
+    from eaglelocal.training.conversations import question_key
+
+    if prompts is not None:
+        found = read_prompts(expand_path(prompts))
+        if any(each.has_images for each in found):
+            raise UsageError(
+                f"{prompts} has images, and heads are trained on text only", hint="leave those prompts out"
+            )
+        requests = [_make_request(each.messages, params, has_template, tokens=each.tokens) for each in found]
+        num = len(set(map(question_key, requests)))
+        if num < least:
+            hint = f"{least} or more; without --prompts there are built-in ones"
+            raise UsageError(f"too few different questions in {prompts} to train on: {num}", hint=hint)
+        return TrainQuestions(tuple(requests), f"{num} questions of {prompts}")
+    own, built_in = [*_iter_saved_questions()], [*iter_builtin_questions()]
+    saved = f"{count_noun(len(own), 'question')} of your saved chats, then built-in ones"
+    requests = [_make_request(messages, params, has_template) for messages in (*own, *built_in)]
+    return TrainQuestions(tuple(requests), saved if own else "built-in questions")
+
+
+def _make_request(
+    messages: tuple[Message, ...], params: SamplingParams, has_template: bool, *, tokens: tuple[int, ...] = ()
+) -> ChatRequest:
+    """Return a request: token ids, a conversation, or without a chat template the question as text to complete."""
+    if tokens:
+        return ChatRequest(id="", tokens=tokens, params=params)
+    if has_template:
+        return ChatRequest(id="", messages=messages, params=params)
+    return ChatRequest(id="", text=messages[-1].content, params=params)
+
+
+def _iter_saved_questions() -> Iterator[tuple[Message, ...]]:
+    """Yield each question of each saved chat with the messages before it, skipping unreadable files.
+
+    A chat ends at its first picture: heads are trained on text only.
+    """
+    folder = locations.conversations_dir()
+    for name in list_names(folder):
+        with suppress(EagleLocalError):
+            chat = load_conversation(folder, name)
+            turns = itertools.takewhile(lambda turn: not turn.pictures, chat.turns)
+            for number, turn in enumerate(turns):
+                system = (Message("system", chat.system),) if chat.system else ()
+                past = tuple(message for before in chat.turns[:number] for message in before.messages())
+                yield (*system, *past, Message("user", turn.question))
+
+
+def iter_builtin_questions() -> Iterator[tuple[Message, ...]]:
+    """Yield built-in questions of all categories, alternating between them."""
+    from eaglelocal.bench.bench_prompts import training_questions
+
+    return (prompt.messages for prompt in training_questions())

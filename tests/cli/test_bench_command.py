@@ -27,17 +27,18 @@ from eaglelocal.bench.measure import order_prompts
 from eaglelocal.bench.prompt_run import Side
 from eaglelocal.bench.text_identity import TextComparer
 from eaglelocal.cli.bench import (
+    DEFAULT_PAIRS,
+    MIN_ANSWER,
+    BenchFlags,
     ChosenPrompts,
     choose_prompts,
     format_duration,
     limit_time,
     measure,
-    order_groups,
     read_key,
 )
-from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, MIN_ANSWER, BenchFlags
+from eaglelocal.cli.bench_report import BenchOptions, BenchSubject, show_result
 from eaglelocal.cli.output import Output
-from eaglelocal.cli.reports.bench import BenchOptions, BenchSubject, show_result
 from eaglelocal.core.request import AUTO, OFF, ChatRequest
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.errors import EngineError, UsageError
@@ -246,8 +247,8 @@ def stopped_after(
     planned = order_prompts(prompts, [1], repeats=1, warm_up=())
     comparer = TextComparer(sides[0], bound=0.05)
     result = measure(sides, planned, options, comparer=comparer, output=written.output)
-    subject = BenchSubject(ScriptedClient(()).info, options, None, "auto", "BF16", 0.05)
-    show_result(result, subject, written.output, BenchFlags(as_json=True))
+    subject = BenchSubject(ScriptedClient(()).info, options, None, "BF16", 0.05)
+    show_result(result, subject, written.output, as_json=True)
     return written, result.error
 
 
@@ -308,7 +309,7 @@ def test_all_of_a_file_is_asked_unless_less_is_wanted(tmp_path: Path) -> None:
 
 def test_repeats_are_planned() -> None:
     asked = ChosenPrompts({"x": [BenchPrompt("x", tokens=(1,))]}, [])
-    assert len(order_groups(asked, BenchOptions((AUTO,), (1,), GREEDY), 3)) == 3
+    assert len(order_prompts(asked.prompts, (1,), repeats=3, warm_up=asked.warm_up)) == 3
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.2, "0 s"), (99.0, "99 s"), (180.0, "3 min")])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.cli.load_model import choose_build
+from eaglelocal.cli.pull import choose_build
 from eaglelocal.errors import UsageError
 
 

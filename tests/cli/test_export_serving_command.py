@@ -23,9 +23,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.cli import export_serving
-from eaglelocal.cli.export_flags import ExportFlags
-from eaglelocal.cli.export_serving import format_plan, plan_order
+from eaglelocal.cli import export
+from eaglelocal.cli.export import format_plan, plan_order
+from eaglelocal.cli.export_head import ExportFlags
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.preparation.vllm.exports import PAIR, digest_pins, list_problems
@@ -241,7 +241,7 @@ def test_a_name_changes_nothing_in_a_file_but_its_own_value(form: str, monkeypat
     order, plain = make_serving_order(form), "harmless"
     plan = plan_order(order)
     folder = Path("/srv")
-    monkeypatch.setattr(export_serving, "locate_head", lambda order, head: folder / head.name)
+    monkeypatch.setattr(export, "locate_head", lambda order, head: folder / head.name)
 
     def write(name: str) -> object:
         draft = plan.pair.draft and replace(plan.pair.draft, head_file=Path(name))

@@ -12,7 +12,7 @@ from doubles.imported_heads import imported
 from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.cli import main
-from eaglelocal.cli.output import make_chat_command
+from eaglelocal.cli.import_head import make_chat_command
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header

@@ -14,8 +14,7 @@ from doubles.p_eagle_checkpoints import FLAT, random_parallel_head, write_parall
 from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.cli import head_trial
-from eaglelocal.cli.head_trial import NUM_TOKENS, HeadTrial, TrialOutcome
-from eaglelocal.cli.reports.import_head import trial_lines
+from eaglelocal.cli.head_trial import NUM_TOKENS, HeadTrial, TrialOutcome, trial_lines
 from eaglelocal.core.events import EngineSnapshot, Failed, Finished, RequestEvent, TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest, fixed_spec
 from eaglelocal.core.stats import SpeculationStats, Timings

@@ -14,9 +14,9 @@ from doubles.commands import run_command
 
 from eaglelocal import locations
 from eaglelocal.cli import heads as heads_command
+from eaglelocal.cli.heads import KnownHead, head_lines, learned_text
 from eaglelocal.cli.load_model import LoadingEngine
 from eaglelocal.cli.output import standard_output
-from eaglelocal.cli.reports.heads import KnownHead, head_lines, learned_text
 from eaglelocal.client import engine_client
 from eaglelocal.core.own_files import fingerprint
 from eaglelocal.core.plan import Plan

@@ -121,7 +121,7 @@ def test_a_terminal_that_moves_no_cursor_gets_lines(name: str) -> None:
     progress, status = sink.progress(), sink.status()
     progress(LoadProgress(0.5, "loading the target"))
     status.show("ready")
-    status.clear()
+    status.show()
     progress.finish()
     assert (stderr.getvalue(), sink.can_show_screen) == ("loading the target\n", False)
 

@@ -18,7 +18,7 @@ from doubles.weightless_models import REAL, write_sketch
 
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.cli import main
-from eaglelocal.cli.reports.plan import WIDTH
+from eaglelocal.cli.output import WIDTH
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header

@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 
-from eaglelocal.cli.prompt_signals import ENDING, deliver_signals
+from eaglelocal.cli.chat_line import ENDING, deliver_signals
 
 
 class Ended(Exception):

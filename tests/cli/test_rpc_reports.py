@@ -10,7 +10,7 @@ from doubles.catalog_plans import GIB, chosen_of, machine_named, option
 from doubles.scripted_rpc import ScriptedRpc, listening
 
 from eaglelocal.cli import main
-from eaglelocal.cli.reports.plan import outcome_object, report_lines
+from eaglelocal.cli.plan_report import outcome_object, report_lines
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import RpcServerError
 from eaglelocal.planning.machine_spec import add_rpc_devices

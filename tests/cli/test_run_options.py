@@ -9,10 +9,10 @@ from doubles.vision_models import write_vision_pair
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.cli import bench, tune
+from eaglelocal.cli.bench_report import BenchOptions
 from eaglelocal.cli.chat import continue_target
-from eaglelocal.cli.load_model import make_run_options
+from eaglelocal.cli.load_model import apply_choice, make_run_options
 from eaglelocal.cli.output import standard_output
-from eaglelocal.cli.reports.bench import BenchOptions
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.request import AUTO, Image, Message
@@ -33,7 +33,7 @@ def test_a_draft_and_experts_named_at_the_start_are_the_first_targets(
     tmp_path: Path, choice: ModelChoice, draft: str, n_cpu_moe: int | None
 ) -> None:
     given = {"target": "moe.gguf", "draft": "head.gguf", "n_cpu_moe": "24", "gpu_layers": "9"}
-    options = make_run_options(Settings.load(given, {}, tmp_path / "config.toml"), choice)
+    options = apply_choice(make_run_options(Settings.load(given, {}, tmp_path / "config.toml")), choice)
     assert (options.draft, options.n_cpu_moe, options.gpu_layers) == (draft, n_cpu_moe, 9)
     assert options.lookups == (("ngram", "lookahead") if choice.draft == "ngram,lookahead" else ("ngram",))
 
@@ -50,7 +50,8 @@ def test_a_draft_and_experts_named_at_the_start_are_the_first_targets(
 def test_a_projector_named_at_the_start_is_the_first_targets(
     tmp_path: Path, choice: ModelChoice, named: str | None, expected: str
 ) -> None:
-    assert make_run_options(Settings.load({"mmproj": named}, {}, tmp_path / "config.toml"), choice).mmproj == expected
+    options = make_run_options(Settings.load({"mmproj": named}, {}, tmp_path / "config.toml"))
+    assert apply_choice(options, choice).mmproj == expected
 
 
 @pytest.mark.parametrize(

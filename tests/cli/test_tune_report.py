@@ -11,7 +11,7 @@ from doubles.simulated_machine import BF16, Q8_0
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.cli.reports.tune import Implications, find_cliffs, report_lines, report_object
+from eaglelocal.cli.tune import Implications, find_cliffs, report_lines, report_object
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.stats import ContextCost, MeasuredCosts, SizeCost
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.cli.word_wrap import WordWrap
+from eaglelocal.cli.answer_stream import WordWrap
 
 WORDS = st.lists(st.text("abcdefg", min_size=1, max_size=12), min_size=1, max_size=30)
 CONTROL = re.compile(r"\x1b\[(\d*)([DK])|(\n)|(.)", re.DOTALL)

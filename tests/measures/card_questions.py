@@ -29,7 +29,7 @@ from eaglelocal.bench.measure import PLAIN, Measurement, TaskResult, order_promp
 from eaglelocal.bench.prompt_run import CacheClearer, Side
 from eaglelocal.bench.results import Bound, CategoryResult, Summary, bound_mean, evaluate_categories, summarize
 from eaglelocal.bench.text_identity import DifferenceVerdict, TextComparer, tie_bound
-from eaglelocal.cli.reports.bench import describe_machine
+from eaglelocal.cli.bench_report import describe_machine
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.client.http_client import HttpClient
 from eaglelocal.core.plan import Plan

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from eaglelocal.bench.bench_prompts import group_by_category, read_prompts
-from eaglelocal.cli.train_questions import load_questions
+from eaglelocal.cli.train_options import load_questions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.training.conversations import question_key
 

@@ -18,7 +18,7 @@ from eaglelocal.bench.report_page import (
     report_object,
 )
 from eaglelocal.bench.results import Bound, CategoryResult, Summary
-from eaglelocal.cli.reports.bench import describe_machine
+from eaglelocal.cli.bench_report import describe_machine
 from eaglelocal.probe.machine import Cpu, Gpu, GpuProcess, LlamaCpp, Machine, MainMemory, System
 
 GIB = 2**30

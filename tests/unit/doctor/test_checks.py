@@ -11,7 +11,8 @@ from doubles.recorded_machines import NAMES, recorded_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.cli.doctor import WIDTH, findings_lines, findings_object, summarize
+from eaglelocal.cli.doctor import findings_lines, findings_object, summarize
+from eaglelocal.cli.output import WIDTH
 from eaglelocal.doctor.checks import CHECKS, run_checks
 from eaglelocal.doctor.gather import NEWER_HEADERS, list_gated_repos
 from eaglelocal.doctor.installation import (

@@ -9,7 +9,7 @@ import pytest
 from doubles.hub_models import model_bytes
 
 from eaglelocal import locations
-from eaglelocal.cli.rm import find_removal
+from eaglelocal.cli.deletion import find_removal
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.hub_cache import HubReference, find_cached
 from eaglelocal.hub.inventory import describe_file, list_all_models, list_embedded, list_imported, list_inflated

@@ -11,8 +11,8 @@ from doubles.hub_models import model_bytes
 
 from eaglelocal import locations
 from eaglelocal.catalog.reference import EmbeddedModel, File, Profile, Repo
-from eaglelocal.cli.reports.ls import entry_table
-from eaglelocal.cli.rm import find_removal
+from eaglelocal.cli.deletion import find_removal
+from eaglelocal.cli.ls import entry_table
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.hub.inventory import list_all_models

@@ -13,7 +13,8 @@ from doubles.recorded_machines import NAMES, recorded_machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.cli.reports.probe import WIDTH, machine_lines
+from eaglelocal.cli.output import WIDTH
+from eaglelocal.cli.probe import machine_lines
 from eaglelocal.probe.apple import default_working_set, parse_displays, parse_unified
 from eaglelocal.probe.machine import Bandwidth, Gpu, Machine, PcieLink, Unified, to_json
 from eaglelocal.probe.pci_cards import find_largest_window, find_pci_name, parse_link_generation, read_cards

@@ -5,7 +5,6 @@ This file decides where each part goes; eaglelocal/bench makes the parts.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
@@ -13,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglelocal.cli.bench_flags import DEFAULT_PAIRS, BenchFlags
 from eaglelocal.cli.output import Output
 from eaglelocal.core.byte_sizes import count_noun, format_memory
 from eaglelocal.core.records import dataclass
@@ -21,7 +19,7 @@ from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 
 if TYPE_CHECKING:
     from eaglelocal.bench.measure import TaskResult
-    from eaglelocal.bench.report_page import MachineFacts, ModelFacts, PredictedFacts, ReportFacts
+    from eaglelocal.bench.report_page import MachineFacts, ModelFacts, PredictedFacts
     from eaglelocal.bench.results import CategoryResult, Summary
     from eaglelocal.core.events import EngineInfo
     from eaglelocal.core.request import Spec
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
     from eaglelocal.probe.machine import Gpu, Machine
 
 SERVER_SIDE = "server"
+DEFAULT_PAIRS = 5  # prompts of each category
+JSON_SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,6 @@ class BenchResult:
     error: EagleLocalError | None
     too_long: Sequence[EagleLocalError] = ()  # one per skipped task: a prompt does not fit the context
 
-    def check_whole(self) -> None:
-        if self.error is not None:
-            raise self.error
-
 
 @dataclass(frozen=True, slots=True)
 class BenchSubject:
@@ -64,21 +60,31 @@ class BenchSubject:
     info: EngineInfo
     options: BenchOptions
     server: EngineInfo | None  # another server that was measured; its `library` is the URL
-    flash_attn: str  # as the target runs: auto, on or off
     weights: str  # type of most weights of the target
     tie_bound: float  # largest gap of logits that counts as a near-tie
     kv_type: str = "f16"
     predicted: PredictedFacts | None = None  # what `plan` says without measurements, for --report
 
 
-def finish(result: BenchResult, subject: BenchSubject, output: Output, given: BenchFlags) -> None:
-    """Report the result, then raise the error that ended the run early, if there was one."""
-    show_result(result, subject, output, given)
-    result.check_whole()
+def check_files(svg: Path | None, page: Path | None) -> None:
+    """Raise UsageError if chart or page could not be written: before the measurement, not after minutes of it."""
+    for what, file in (("chart", svg), ("report", page)):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise UsageError(f"the folder of the {what} {file} does not exist")
+    if page is not None and (page.suffix == JSON_SUFFIX or page.is_dir()):
+        raise UsageError(f"--report {page} is not the name of a Markdown file", hint="--report FILE.md")
 
 
-def show_result(result: BenchResult, subject: BenchSubject, output: Output, given: BenchFlags) -> None:
-    """Print the report and the JSON object, and write the chart, for the results so far."""
+def show_result(
+    result: BenchResult,
+    subject: BenchSubject,
+    output: Output,
+    *,
+    as_json: bool,
+    svg: Path | None = None,
+    page: Path | None = None,
+) -> None:
+    """Print the report and the JSON object, and write the chart and the page, for the results so far."""
     from eaglelocal.bench.report import format_report, result_object
     from eaglelocal.bench.results import evaluate
 
@@ -88,30 +94,25 @@ def show_result(result: BenchResult, subject: BenchSubject, output: Output, give
     if result.error is not None:
         output.message(f"stopped after {num_results} of {result.num_tasks} comparisons")
     elif num_results + len(result.too_long) < result.num_tasks:
-        output.message(
-            f"time limit after {num_results} of {result.num_tasks} comparisons; --pairs {DEFAULT_PAIRS} runs all"
-        )
+        done = f"{num_results} of {result.num_tasks} comparisons"
+        output.message(f"time limit after {done}; --pairs {DEFAULT_PAIRS} runs all")
     if not num_results:
         return
     evaluation = evaluate(result.task_results, subject.options.modes, server=SERVER_SIDE if subject.server else None)
     output.data("\n".join(head_lines(subject)))
-    output.data(f"\n{format_report(evaluation, flash_attn=subject.flash_attn, weights=subject.weights)}")
-    with contextlib.ExitStack() as at_end:
-        if given.as_json:  # also if the chart cannot be written
-            whole_object = {
-                **head_object(subject),
-                **result_object(evaluation),
-                "complete": num_results == result.num_tasks,
-                "too_long": len(result.too_long),
-            }
-            at_end.callback(output.object, whole_object)
-        if given.svg is not None:
-            write_chart(given.svg, evaluation.runs, subject)
-            output.message(f"chart: {given.svg}")
-        if given.report is not None:
+    output.data(f"\n{format_report(evaluation, flash_attn=subject.info.flash_attn, weights=subject.weights)}")
+    try:
+        if svg is not None:
+            write_chart(svg, evaluation.runs, subject)
+            output.message(f"chart: {svg}")
+        if page is not None:
             own = [summary for summary in evaluation.summaries if summary.side in evaluation.modes]
-            write_page(given.report, subject, result.task_results, own, describe_answers(subject))
-            output.message(f"report: {given.report}, and the same as JSON beside it")
+            write_page(page, subject, result.task_results, own)
+            output.message(f"report: {page}, and the same as JSON beside it")
+    finally:
+        if as_json:  # also if the chart cannot be written
+            counts = {"complete": num_results == result.num_tasks, "too_long": len(result.too_long)}
+            output.object({**head_object(subject), **result_object(evaluation), **counts})
 
 
 def head_lines(subject: BenchSubject) -> list[str]:
@@ -161,10 +162,14 @@ def write_chart(file: Path, runs: Sequence[CategoryResult], subject: BenchSubjec
         title=f"{subject.info.target}: speed over plain decoding",
         subtitle=f"{subject.info.draft}, {machine_name()}",
     )
+    write_text(file, chart, "chart")
+
+
+def write_text(file: Path, text: str, what: str) -> None:
     try:
-        file.write_text(chart, encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ResourceError(f"cannot write the chart {file}: {error.strerror}") from error
+        raise ResourceError(f"cannot write the {what} {file}: {error.strerror}") from error
 
 
 @functools.cache
@@ -179,51 +184,21 @@ def machine_name() -> str:
 
 
 # ---- the page of --report FILE: FILE in Markdown, and the same as JSON beside it
-JSON_SUFFIX = ".json"
-
-
-def check_report_file(file: Path | None) -> None:
-    """Raise UsageError if the page could not be written: before the measurement, not after minutes of it."""
-    if file is None:
-        return
-    if not file.absolute().parent.is_dir():
-        raise UsageError(f"the folder of the report {file} does not exist")
-    if file.suffix == JSON_SUFFIX or file.is_dir():
-        raise UsageError(f"--report {file} is not the name of a Markdown file", hint="--report FILE.md")
-
-
-def write_page(
-    file: Path, subject: BenchSubject, results: Sequence[TaskResult], summaries: Sequence[Summary], answers: str
-) -> None:
+def write_page(file: Path, subject: BenchSubject, results: Sequence[TaskResult], summaries: Sequence[Summary]) -> None:
     """Write the page and its JSON. Raises ResourceError."""
-    from eaglelocal.bench.report_page import format_page, report_object
-
-    facts = gather_facts(subject, results, summaries, answers)
-    content = {
-        file: format_page(facts),
-        file.with_suffix(JSON_SUFFIX): json.dumps(report_object(facts), indent=1) + "\n",
-    }
-    for path, text in content.items():
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ResourceError(f"cannot write the report {path}: {error.strerror}") from error
-
-
-def gather_facts(
-    subject: BenchSubject, results: Sequence[TaskResult], summaries: Sequence[Summary], answers: str
-) -> ReportFacts:
-    from eaglelocal.bench.report_page import ReportFacts, make_mode
+    from eaglelocal.bench.report_page import ReportFacts, format_page, make_mode, report_object
     from eaglelocal.probe.probe import probe
 
-    return ReportFacts(
+    facts = ReportFacts(
         machine=describe_machine(probe()),
         model=describe_model(subject),
-        answers=answers,
+        answers=describe_answers(subject),
         predicted=subject.predicted,
         modes=tuple(make_mode(results, summary) for summary in summaries),
         summaries=tuple(summaries),
     )
+    write_text(file, format_page(facts), "report")
+    write_text(file.with_suffix(JSON_SUFFIX), json.dumps(report_object(facts), indent=1) + "\n", "report")
 
 
 def describe_machine(machine: Machine) -> MachineFacts:
@@ -261,7 +236,7 @@ def describe_model(subject: BenchSubject) -> ModelFacts:
         n_ctx=info.n_ctx,
         num_slots=info.num_slots,
         kv_type=subject.kv_type,
-        flash_attn=subject.flash_attn,
+        flash_attn=info.flash_attn,
         threads=info.threads,
         weights_bytes=info.model_bytes,
         cache_bytes=info.cache_bytes,

@@ -1,7 +1,7 @@
-"""Word wrap of streamed text, for a terminal that would break it anywhere.
+"""The stream of an answer to stdout, with word wrap for a terminal that would break it anywhere.
 
 A word is shown as it grows; if it reaches the right edge it is erased and written again on the next line. Fenced
-code is not wrapped, since people copy it. Runs carry whether they were drafted; colouring is up to the caller.
+code is not wrapped, since people copy it. Runs carry whether they were drafted.
 
 Example, width 10: `a lovely` + ` gar` fills the line, `den` does not fit: go back three cells, erase,
 new line, `garden`.
@@ -10,13 +10,60 @@ new line, `garden`.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable, Sequence
 from dataclasses import field
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.terminal_text import clean_text
+
+if TYPE_CHECKING:
+    from eaglelocal.core.events import TextPiece
 
 FENCE = "```"
+ACCEPTED, QUIET, BAD = "32", "2", "31"  # SGR codes: green, faint, red
 
 Run = tuple[str, bool]  # text, and whether it was accepted from a draft
+
+
+class AnswerStream:
+    """The stream of an answer to stdout: on a terminal coloured and wrapped between words, elsewhere unchanged.
+
+    On a terminal the reasoning is shown in faint letters before the answer; elsewhere it is left out.
+    """
+
+    def __init__(self, write: Callable[[str], None], *, tint: bool, faint: bool, width: int | None) -> None:
+        self._write = write
+        self._tint, self._faint = tint, faint
+        self._wrap = None if width is None else WordWrap(width)
+        self._thoughts = None if width is None else WordWrap(width)
+        self._is_thinking = False
+
+    def show(self, pieces: Sequence[TextPiece]) -> None:
+        self._think("".join([piece.reasoning for piece in pieces]))
+        if self._is_thinking and any(piece.text for piece in pieces):
+            self._is_thinking = False
+            self._write("\n\n")
+        runs = [run for piece in pieces for run in self._runs(piece)]
+        grouped = groupby(runs, key=lambda run: run[1] and self._tint)
+        texts = [(tinted, "".join(text for text, _ in group)) for tinted, group in grouped]
+        self._write("".join(paint(text, ACCEPTED) if tinted else text for tinted, text in texts))
+
+    def _think(self, thought: str) -> None:
+        if thought and self._thoughts is not None:
+            self._is_thinking = True
+            shown = "".join(text for text, _ in self._thoughts.feed(clean_text(thought), False))
+            self._write(paint(shown, QUIET) if self._faint else shown)
+
+    def _runs(self, piece: TextPiece) -> list[Run]:
+        if self._wrap is None:
+            return [(piece.text, piece.drafted)]
+        return self._wrap.feed(clean_text(piece.text), piece.drafted)
+
+
+def paint(text: str, code: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if text else ""
 
 
 @dataclass(slots=True)

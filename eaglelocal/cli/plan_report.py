@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from eaglelocal.catalog.draft_entries import MTP, NGRAM
-from eaglelocal.cli.reports.rpc import describe_link, link_object
+from eaglelocal.cli.output import WIDTH, wrap_text
+from eaglelocal.cli.show import describe_link, link_object
 from eaglelocal.core.adapters import adapter_objects, describe_adapters
 from eaglelocal.core.byte_sizes import GIB, count_noun, format_memory
 from eaglelocal.core.draft import describe_draft
@@ -19,7 +20,6 @@ from eaglelocal.planning.no_fit_hints import explain_choice
 from eaglelocal.planning.options import list_lookup_options
 from eaglelocal.planning.plan_search import SearchOutcome
 
-WIDTH = 79
 BAR_CELLS = 30
 SHOWN, SHOWN_REASONS = 2, 3  # rejected candidates and reasons shown without --all
 PROGRAM = "eaglelocal"
@@ -29,6 +29,8 @@ CONTINUES = " \\"  # continues a shell command on the next line
 # ---- for people
 def report_lines(outcome: SearchOutcome, chosen: Candidate, *, show_all: bool) -> list[str]:
     """Return the report, at most WIDTH columns wide; with few reasons it fits a screen of 24 lines."""
+    reasons = explain_choice(outcome, chosen)
+    size = f"{format_memory(adapter_bytes(chosen))} of the weights" if outcome.options.lora else ""
     return [
         *wrap_text("machine  ", outcome.machine.name),
         *wrap_text("plan     ", f"{chosen.option.reference}, {draft_text(chosen, outcome.options.lookups)}"),
@@ -37,19 +39,14 @@ def report_lines(outcome: SearchOutcome, chosen: Candidate, *, show_all: bool) -
         "",
         *(bar_line(load, outcome) for load in chosen.memory.used),
         *wrap_text("         ", sum_text(chosen)),
-        *adapter_lines(outcome.options, chosen),
+        *(wrap_text("adapters ", f"{describe_adapters(outcome.options.adapters)}: {size}") if size else []),
         *link_lines(outcome),
         "",
-        *reason_lines(explain_choice(outcome, chosen), show_all=show_all),
+        *(line for reason in (reasons if show_all else reasons[:SHOWN_REASONS]) for line in wrap_text("- ", reason)),
         "",
         *rejected_lines(outcome, chosen, show_all=show_all),
         *command_lines(outcome, chosen),
     ]
-
-
-def reason_lines(found: Sequence[str], *, show_all: bool) -> list[str]:
-    shown = found if show_all else found[:SHOWN_REASONS]
-    return [line for reason in shown for line in wrap_text("- ", reason)]
 
 
 def draft_text(candidate: Candidate, lookups: Sequence[str]) -> str:
@@ -93,14 +90,6 @@ def speed_text(candidate: Candidate, num_slots: int) -> str:
     )
 
 
-def adapter_lines(options: RunOptions, candidate: Candidate) -> list[str]:
-    """Return the lines on LoRA adapters, whose memory is part of the weights."""
-    if not options.lora:
-        return []
-    size = format_memory(adapter_bytes(candidate))
-    return wrap_text("adapters ", f"{describe_adapters(options.adapters)}: {size} of the weights")
-
-
 def adapter_bytes(candidate: Candidate) -> int:
     return sum(tensor.nbytes for tensor in candidate.option.adapters)
 
@@ -138,8 +127,6 @@ def sum_text(chosen: Candidate) -> str:
 
 
 def rejected_lines(outcome: SearchOutcome, chosen: Candidate, *, show_all: bool) -> list[str]:
-    if not outcome.rejected:
-        return []
     shown = list(outcome.rejected) if show_all else choose_shown(outcome, chosen)
     if not shown:
         return []
@@ -153,8 +140,10 @@ def list_all_rejected(outcome: SearchOutcome) -> list[str]:
     return [f"not taken, {outcome.machine.name}{target}", *_rejected_reasons(outcome.rejected)]
 
 
-def _rejected_reasons(rejected: Sequence[Rejected]) -> list[str]:
-    return [line for each in rejected for line in wrap_text("  ", f"{name_rejected(each)}: {each.reason}")]
+def _rejected_reasons(rejected: Sequence[Rejected]) -> Iterator[str]:
+    for each in rejected:
+        draft = f" with {each.draft}" if each.draft not in ("", "none") else ""
+        yield from wrap_text("  ", f"{each.option.reference}{draft}: {each.reason}")
 
 
 def choose_shown(outcome: SearchOutcome, chosen: Candidate) -> list[Rejected]:
@@ -169,11 +158,6 @@ def choose_shown(outcome: SearchOutcome, chosen: Candidate) -> list[Rejected]:
     ranked = sorted(best.values(), key=lambda each: -each.candidate.score if each.candidate else 0.0)
     same = [each for each in outcome.rejected if each.option is chosen.option]
     return [*same[:1], *ranked][:SHOWN]
-
-
-def name_rejected(rejected: Rejected) -> str:
-    draft = f" with {rejected.draft}" if rejected.draft not in ("", "none") else ""
-    return f"{rejected.option.reference}{draft}"
 
 
 def command_lines(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
@@ -196,36 +180,24 @@ def commands(options: RunOptions, chosen: Candidate) -> dict[str, str | None]:
     return {"pull": pull, "import": head, "run": run}
 
 
-def run_flags(options: RunOptions, candidate: Candidate) -> Iterator[str]:
-    """Yield the flags that make a run use this plan."""
-    yield f"--ctx {candidate.setup.n_ctx}"
-    if candidate.setup.kv_type != "f16" or options.kv_type is not None:
-        yield f"--kv-type {candidate.setup.kv_type}"
-    if candidate.gpu_layers is not None:
-        yield f"--gpu-layers {candidate.gpu_layers}"
-    if candidate.n_cpu_moe or options.n_cpu_moe is not None:
-        yield f"--n-cpu-moe {candidate.n_cpu_moe}"
-    if draft := draft_flag(options, candidate):
-        yield f"--draft {quote_word(draft)}"
-    for adapter in options.lora:
-        yield f"--lora {quote_word(adapter)}"
-    if options.mmproj != "auto":
-        yield f"--mmproj {quote_word(options.mmproj)}"
-    if options.parallel > 1:
-        yield f"--parallel {options.parallel}"
-    yield from device_flags(options)
-    if options.flash_attn != "auto":
-        yield f"--flash-attn {options.flash_attn}"
-
-
-def device_flags(options: RunOptions) -> Iterator[str]:
-    """Yield the flags that name the devices of a run, and its servers."""
-    if options.device is not None:
-        yield f"--device {quote_word(options.device)}"
-    if options.rpc:
-        yield f"--rpc {quote_word(','.join(options.rpc))}"
-    if options.split != "layer":
-        yield f"--split {options.split}"
+def run_flags(options: RunOptions, candidate: Candidate) -> list[str]:
+    """Return the flags that make a run use this plan."""
+    setup, layers, experts = candidate.setup, candidate.gpu_layers, candidate.n_cpu_moe
+    flags = [
+        ("--ctx", f"{setup.n_ctx}"),
+        ("--kv-type", setup.kv_type if setup.kv_type != "f16" or options.kv_type is not None else ""),
+        ("--gpu-layers", "" if layers is None else f"{layers}"),
+        ("--n-cpu-moe", f"{experts}" if experts or options.n_cpu_moe is not None else ""),
+        ("--draft", draft_flag(options, candidate)),
+        *(("--lora", adapter) for adapter in options.lora),
+        ("--mmproj", options.mmproj if options.mmproj != AUTO else ""),
+        ("--parallel", f"{options.parallel}" if options.parallel > 1 else ""),
+        ("--device", options.device or ""),
+        ("--rpc", ",".join(options.rpc)),
+        ("--split", options.split if options.split != "layer" else ""),
+        ("--flash-attn", options.flash_attn if options.flash_attn != AUTO else ""),
+    ]
+    return [f"{flag} {quote_word(value)}" for flag, value in flags if value]
 
 
 def draft_flag(options: RunOptions, candidate: Candidate) -> str:
@@ -245,14 +217,11 @@ def draft_name(options: RunOptions, candidate: Candidate) -> str:
     if candidate.draft.shape is not None:
         return options.draft if options.names_draft and candidate.option.is_here else ""
     lookup, *_ = list_lookup_options(shape.architecture, has_state=shape.has_state)
-    if candidate.draft.kind == NGRAM and options.draft == AUTO and not has_own_draft(candidate):
+    # `--draft auto` would take an MTP layer of the model's file, once that is here
+    has_own = not candidate.option.is_here and any(draft.kind == MTP for draft in candidate.option.drafts)
+    if candidate.draft.kind == NGRAM and options.draft == AUTO and not has_own:
         return ""
     return candidate.draft.kind if lookup.kind == NGRAM else ""
-
-
-def has_own_draft(candidate: Candidate) -> bool:
-    """Return whether `--draft auto` would take an MTP layer of the model's file, once that is here."""
-    return not candidate.option.is_here and any(draft.kind == MTP for draft in candidate.option.drafts)
 
 
 def wrap_command(begin: str, command: str) -> list[str]:
@@ -263,17 +232,6 @@ def wrap_command(begin: str, command: str) -> list[str]:
     indent = " " * len(begin)
     shown = [*(line + CONTINUES for line in lines), last]
     return [(begin if number == 0 else indent) + line for number, line in enumerate(shown)]
-
-
-def wrap_text(begin: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=begin,
-        subsequent_indent=" " * len(begin),
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
 
 
 # ---- for programs

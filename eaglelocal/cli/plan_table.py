@@ -1,22 +1,22 @@
-"""The short outputs of `plan`: a table of plans for several machines or models, and the list of machines. Pure."""
+"""The plans of `plan`: one in full, several as a table, and the list of machines."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
-from eaglelocal.catalog.catalog import KINDS
-from eaglelocal.cli.reports.plan import outcome_object
+from eaglelocal.catalog.catalog import KINDS, KnownMachine, load_machines
+from eaglelocal.cli.output import Output, format_columns
+from eaglelocal.cli.plan_report import link_lines, list_all_rejected, outcome_object, report_lines
 from eaglelocal.core.byte_sizes import GIB
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.core.run_options import RunOptions
+from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.memory.budget import RAM
-
-if TYPE_CHECKING:
-    from eaglelocal.catalog.catalog import KnownMachine
-    from eaglelocal.planning.candidate_evaluation import CacheSetup
-    from eaglelocal.planning.plan_search import SearchOutcome
+from eaglelocal.planning.candidate_evaluation import CacheSetup
+from eaglelocal.planning.no_fit_hints import explain_no_fit
+from eaglelocal.planning.plan_search import SearchOutcome
+from eaglelocal.preparation.autoplan import plan_target
 
 HEADINGS = ("machine", "model", "quant", "GiB", "context", "tok/s", "quality")
 MACHINE_HEADINGS = ("--machine", "memory", "GB/s", "")
@@ -35,6 +35,73 @@ class PlanFailure:
     machine: str
     target: str
     error: EagleLocalError
+
+
+def plan_one(options: RunOptions, machine: str | None, ram_gib: float | None) -> SearchOutcome | PlanFailure:
+    """Return the plan of one model on one machine, or the error that says why there is none."""
+    try:
+        return plan_target(options, machine_name=machine, ram_gib=ram_gib)
+    except EagleLocalError as error:
+        known = load_machines().get((machine or "").lower())
+        name = known.name if known else machine or "this machine"
+        return PlanFailure(name, options.target or "", error)
+
+
+def show_plan(plan: SearchOutcome | PlanFailure, output: Output, *, as_json: bool, show_all: bool) -> None:
+    """Show one plan in full. Raises its error if it failed, and ResourceError if nothing fits."""
+    if isinstance(plan, PlanFailure):
+        raise plan.error
+    if as_json:
+        output.object(outcome_object(plan))
+    elif plan.chosen is not None:
+        output.lines(report_lines(plan, plan.chosen, show_all=show_all))
+    elif show_all:
+        output.lines(list_all_rejected(plan))
+    if plan.chosen is None:
+        message, hint = explain_no_fit(plan)
+        raise ResourceError(message, hint=hint)
+
+
+def show_plans(plans: Sequence[SearchOutcome | PlanFailure], output: Output, *, as_json: bool, show_all: bool) -> None:
+    """Show several plans as a table, failed ones as rows; with --all also what was rejected, and why.
+
+    Raises the errors of failed plans as one, and ResourceError if nothing fits anywhere.
+    """
+    failures = [plan for plan in plans if isinstance(plan, PlanFailure)]
+    outcomes = [plan for plan in plans if not isinstance(plan, PlanFailure)]
+    if as_json:
+        output.object({"plans": [plan_object(plan) for plan in plans]})
+    elif outcomes:
+        output.lines(plan_table(plans))
+        output.lines(dict.fromkeys(line for outcome in outcomes for line in link_lines(outcome)))
+        if show_all:
+            output.lines(line for outcome in outcomes for line in ["", *list_all_rejected(outcome)])
+    if failures:
+        raise join_failures(failures)
+    if all(outcome.chosen is None for outcome in outcomes):
+        raise ResourceError("none of these fits", hint=hint_none_fits(outcomes, show_all=show_all))
+
+
+def hint_none_fits(outcomes: Sequence[SearchOutcome], *, show_all: bool) -> str:
+    """Return --all, which shows why; where that is shown, what would make the nearest plan fit."""
+    if not show_all:
+        return "--all"
+    missed = [(near.missing_bytes, outcome) for outcome in outcomes if (near := outcome.nearest) is not None]
+    nearest = min(missed, key=lambda each: each[0] or 0)[1] if missed else outcomes[0]
+    return explain_no_fit(nearest)[1]
+
+
+def list_machines(output: Output, *, as_json: bool) -> None:
+    """Show the machines that --machine knows."""
+    machines = sort_machines(load_machines().values())
+    if as_json:
+        output.object({"machines": [machine_object(machine) for machine in machines]})
+        return
+    rows = [MACHINE_HEADINGS]
+    for machine in machines:
+        memory = f"{max(machine.num_gpus, 1) * machine.memory_bytes / GIB:.0f} GiB"
+        rows.append((machine.id, memory, f"{machine.bandwidth_gb_s:.0f}", machine.name))
+    output.lines(format_columns(rows, right=RIGHT))
 
 
 def join_failures(failures: Sequence[PlanFailure]) -> EagleLocalError:
@@ -57,7 +124,13 @@ def plan_table(plans: Sequence[SearchOutcome | PlanFailure]) -> list[str]:
     """Return a row for each plan and what the columns mean; with the names of the catalog within 80 columns."""
     rows = [plan_row(plan) for plan in plans]
     is_split = any(row[5].endswith(IN_RAM) for row in rows)
-    return [*format_columns([HEADINGS, *rows]), "", GIB_NOTE, *([IN_RAM_NOTE] if is_split else []), QUALITY_NOTE]
+    return [
+        *format_columns([HEADINGS, *rows], right=RIGHT),
+        "",
+        GIB_NOTE,
+        *([IN_RAM_NOTE] if is_split else []),
+        QUALITY_NOTE,
+    ]
 
 
 def plan_row(plan: SearchOutcome | PlanFailure) -> tuple[str, ...]:
@@ -100,20 +173,6 @@ def sort_machines(machines: Iterable[KnownMachine]) -> list[KnownMachine]:
     return sorted(machines, key=key)
 
 
-def machine_table(machines: Iterable[KnownMachine]) -> list[str]:
-    """Return a row for each machine of the catalog: the name for --machine, its memory, and what it is."""
-    rows = [
-        (
-            machine.id,
-            f"{max(machine.num_gpus, 1) * machine.memory_bytes / GIB:.0f} GiB",
-            f"{machine.bandwidth_gb_s:.0f}",
-            machine.name,
-        )
-        for machine in machines
-    ]
-    return format_columns([MACHINE_HEADINGS, *rows])
-
-
 def machine_object(machine: KnownMachine) -> dict[str, object]:
     return {
         "id": machine.id,
@@ -124,15 +183,3 @@ def machine_object(machine: KnownMachine) -> dict[str, object]:
         "memory_bytes": machine.memory_bytes,
         "bandwidth_gb_s": machine.bandwidth_gb_s,
     }
-
-
-def format_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines with aligned columns; the first row is the headings, which say how to align."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.rjust(width) if heading in RIGHT else cell.ljust(width)
-            for cell, width, heading in zip(row, widths, rows[0], strict=True)
-        ).rstrip()
-        for row in rows
-    ]
