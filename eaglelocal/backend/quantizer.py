@@ -36,8 +36,10 @@ def quantize_file(source: Path, made: Path, file_type: int, *, on_bytes: Callabl
         except OSError as error:
             raise ResourceError(f"llama.cpp's quantizer cannot be started: {error.strerror or error}") from error
         try:
-            while not has_ended_within(process, CHECK_S):
+            has_ended = False
+            while not has_ended:
                 on_bytes(made.stat().st_size if made.exists() else 0)
+                has_ended = has_ended_within(process, CHECK_S)
         finally:
             process.kill()
             process.wait()

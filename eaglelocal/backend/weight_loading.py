@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import ctypes as C
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.native_step import get_function, load_native
 from eaglelocal.gguf.upper_layers import UpperLayers
 from eaglelocal.memory.budget import RAM, FreeMemory
-from eaglelocal.processes.this_process import lower_thread_priority
+from eaglelocal.processes.this_process import BackgroundWork, lower_thread_priority
 
 FLOAT_TYPES = ("F32", "F16", "BF16")
 REPACKED_TYPES = ("Q4_0", "Q4_K", "IQ4_NL", "MXFP4")  # repacked for a CPU with AVX2
@@ -71,22 +70,19 @@ def moving_weights(ranges: Sequence[Range]) -> Iterator[None]:
 
     No other thread may unmap them meanwhile.
     """
-    stop = C.c_int32(0)
-    thread = threading.Thread(target=_move_when_idle, args=(ranges, stop), name="weights", daemon=True)
+    stop, work = C.c_int32(0), BackgroundWork("weights")
+
+    def move() -> None:
+        lower_thread_priority()
+        move_weights(ranges, stop)
+
     if ranges:
-        thread.start()
+        work.begin(move)
     try:
         yield
     finally:
         stop.value = 1
-        if ranges:
-            thread.join()
-
-
-def _move_when_idle(ranges: Sequence[Range], stop: C.c_int32) -> None:
-    """Move weights with the least priority, which this thread keeps."""
-    lower_thread_priority()
-    move_weights(ranges, stop)
+        work.wait(None)
 
 
 def move_weights(ranges: Sequence[Range], stop: C.c_int32) -> None:

@@ -120,14 +120,19 @@ def announce(server: RunningServer) -> Path:
 
 def find_running_servers(*, remove_stale: bool = True) -> list[RunningServer]:
     """Return the live servers, newest first. Stale files are removed unless `remove_stale` is False."""
-    found = [server for path in _files() if (server := _alive(path, remove_stale=remove_stale)) is not None]
+    found = []
+    for path, server, is_running in _list_local():
+        if is_running:
+            found.append(server)
+        elif remove_stale:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
     return sorted(found, key=lambda server: server.started_at, reverse=True)
 
 
 def find_stale_files() -> list[Path]:
     """Return announcements of ended servers of this machine that were not removed. Removes none."""
-    here = [(path, server) for path in _files() if (server := _read(path)) and server.machine == platform.node()]
-    return [path for path, server in here if not is_alive(server.pid, server.birth)]
+    return [path for path, _, is_running in _list_local() if not is_running]
 
 
 def request_state(server: RunningServer, *, timeout_s: float = 1.0) -> str:
@@ -147,20 +152,11 @@ def _file_path(server: RunningServer) -> Path:
     return locations.servers_dir() / f"{machine}-{server.pid}-{server.port}.json"
 
 
-def _files() -> list[Path]:
-    return list_own(locations.servers_dir(), "*-*.json")
-
-
-def _alive(path: Path, *, remove_stale: bool) -> RunningServer | None:
-    server = _read(path)
-    if server is None or server.machine != platform.node():  # for the other machine to remove
-        return None
-    if not is_alive(server.pid, server.birth):
-        with contextlib.suppress(OSError):
-            if remove_stale:
-                path.unlink(missing_ok=True)
-        return None
-    return server
+def _list_local() -> list[tuple[Path, RunningServer, bool]]:
+    """Return the announcements of this machine, and whether their servers still run. Others are for their machines."""
+    read = [(path, _read(path)) for path in list_own(locations.servers_dir(), "*-*.json")]
+    here = [(path, server) for path, server in read if server is not None and server.machine == platform.node()]
+    return [(path, server, is_alive(server.pid, server.birth)) for path, server in here]
 
 
 def _read(path: Path) -> RunningServer | None:
@@ -176,12 +172,8 @@ def _read(path: Path) -> RunningServer | None:
     if not all(isinstance(values[name], kind) for name, kind in kinds.items()):
         return None
     server = RunningServer(**values)  # type: ignore[arg-type]
-    return server if _is_sound(server) else None
-
-
-def _is_sound(server: RunningServer) -> bool:
     try:
         is_address = urlsplit(server.url).port == server.port
     except ValueError:
-        return False
-    return is_address and server.pid > 1 and math.isfinite(server.started_at)
+        return None
+    return server if is_address and server.pid > 1 and math.isfinite(server.started_at) else None

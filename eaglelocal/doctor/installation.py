@@ -162,8 +162,8 @@ def try_library(*, timeout_s: float = TIMEOUT_S) -> LlamaTrial:
         return LlamaTrial(failure=f"it did not load within {timeout_s:g} s")
     if ran is None:
         return LlamaTrial(failure=f"{sys.executable} cannot be started")
-    if ran.code:
-        return LlamaTrial(failure=_describe_crash(ran.code, ran.stderr.decode(errors="replace")))
+    if ran.returncode:
+        return LlamaTrial(failure=_describe_crash(ran.returncode, ran.stderr.decode(errors="replace")))
     try:
         answer = read_object(ran.stdout.splitlines()[-1])
         devices = tuple(map(str, cast("list[object]", answer["devices"])))

@@ -49,8 +49,8 @@ def ask_gpus(*, timeout_s: float = TIMEOUT_S) -> tuple[Gpu, ...]:
         ran = run_module(MODULE, timeout_s=timeout_s)
     except NoAnswer:
         raise NoAnswer(f"NVIDIA's driver did not answer within {timeout_s:g} s") from None
-    if ran is None or ran.code:
-        raise NoAnswer("NVIDIA's library could not be used" + (f" (code {ran.code})" if ran else ""))
+    if ran is None or ran.returncode:
+        raise NoAnswer("NVIDIA's library could not be used" + (f" (code {ran.returncode})" if ran else ""))
     gpus: tuple[Gpu, ...] = pickle.loads(ran.stdout)  # written by our own child process
     return gpus
 

@@ -6,34 +6,24 @@ A driver that hangs can make a process unkillable, so a program that is out of t
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import TypeVar
 
-from eaglelocal.core.records import dataclass
-from eaglelocal.processes.child_process import end_process, make_environment
+from eaglelocal.processes.child_process import end_process, make_environment, module_command
 
 
 class NoAnswer(Exception):
     """A program that did not answer in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessResult:
-    """The result of a program; a negative code is the signal that killed it."""
-
-    code: int
-    stdout: bytes
-    stderr: bytes
-
-
-def run_module(name: str, *, timeout_s: float) -> ProcessResult | None:
+def run_module(name: str, *, timeout_s: float) -> CompletedProcess[bytes] | None:
     """Run a module of this package, wherever the package is. Returns None and raises NoAnswer as `run` does."""
-    return run((sys.executable, "-P", "-m", name), timeout_s=timeout_s)
+    return run(module_command(name), timeout_s=timeout_s)
 
 
-def run(command: Sequence[str], *, timeout_s: float) -> ProcessResult | None:
+def run(command: Sequence[str], *, timeout_s: float) -> CompletedProcess[bytes] | None:
     """Run a command to its end. Returns None if it cannot be started; raises NoAnswer after `timeout_s`."""
     pipe, environ = subprocess.PIPE, make_environment(with_settings=True)
     try:
@@ -45,7 +35,7 @@ def run(command: Sequence[str], *, timeout_s: float) -> ProcessResult | None:
     except subprocess.TimeoutExpired:
         end_process(process, 0.1)  # most end at once, and then leave no zombie
         raise NoAnswer(f"{command[0]} did not answer within {timeout_s:g} s") from None
-    return ProcessResult(process.returncode, stdout, stderr)
+    return CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def ask_text(command: Sequence[str], *, timeout_s: float) -> str | None:
@@ -54,7 +44,7 @@ def ask_text(command: Sequence[str], *, timeout_s: float) -> str | None:
         ran = run(command, timeout_s=timeout_s)
     except NoAnswer:
         return None
-    return ran.stdout.decode(errors="replace").strip() or None if ran and ran.code == 0 else None
+    return ran.stdout.decode(errors="replace").strip() or None if ran and ran.returncode == 0 else None
 
 
 # ---- facts: whatever fails, and the small text files in which a system states its facts, such as those below /proc

@@ -57,6 +57,12 @@ def _import_path() -> str:
     return os.pathsep.join(paths if root in paths else [*paths, root])
 
 
+def module_command(name: str, *arguments: str, options: tuple[str, ...] = ()) -> list[str]:
+    """Return the command that runs a module of this package, wherever the package is, with Python's `options`."""
+    # -P: a file in the user's working folder must not shadow one of our modules.
+    return [sys.executable, "-P", *options, "-m", name, *arguments]
+
+
 def start_module(
     name: str,
     *arguments: str,
@@ -67,15 +73,14 @@ def start_module(
     variables: Mapping[str, str] | None = None,
     has_own_group: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a module of this package, wherever the package is. Its pipes are unbuffered. Raises OSError.
+    """Start a module of this package. Its pipes are unbuffered. Raises OSError.
 
     options        of Python
     variables      its environment; None: `make_environment` with the user's settings
     has_own_group  it leads a process group of its own, so that Ctrl-C does not reach it
     """
-    # -P: a file in the user's working folder must not shadow one of our modules.
     return subprocess.Popen(
-        [sys.executable, "-P", *options, "-m", name, *arguments],
+        module_command(name, *arguments, options=options),
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
