@@ -97,8 +97,10 @@ class HeadHolder(Drafter):
         """Exchange the head if it has enough rows. Return a function that closes the old one, or None to be called
         again.
         """
-        if self._next is None:
-            self._prepare_next(head)
+        if self._next is None:  # let the head follow all texts from now on
+            head.drafter.inherit(self._head.drafter)
+            self._next, self._drafters = head, (self._head.drafter, head.drafter)
+            self._rows, self._num_commits = dict.fromkeys(self._rows, 0), 0
         if self._next is not head or not self._is_ready:
             return None
         old = self._head
@@ -107,12 +109,6 @@ class HeadHolder(Drafter):
         self._generation += 1
         self._use(head)
         return old.close
-
-    def _prepare_next(self, head: OpenHead) -> None:
-        """Let the head follow all texts from now on."""
-        head.drafter.inherit(self._head.drafter)
-        self._next, self._drafters = head, (self._head.drafter, head.drafter)
-        self._rows, self._num_commits = dict.fromkeys(self._rows, 0), 0
 
     @property
     def _is_ready(self) -> bool:
