@@ -63,13 +63,10 @@ class DraftModel(ContextDrafter):
     def end(self, slot: int) -> None:
         self._sequences.drop_drafted(slot)
 
-    def catch_up(self, slots: Sequence[int]) -> int:
-        return self._write_long_queues(slots)
-
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
     ) -> list[Continuation]:
-        self._write_long_queues([node.slot for node in nodes])  # usually none is left by `catch_up`
+        self.catch_up([node.slot for node in nodes])  # usually none is left by `catch_up`
         rows = Batch([], [], [], [])
         draftable = [node for node in nodes if self._slots[node.slot].image is None]
         output_rows = [row for node in draftable for row in self._add_rows(node, rows)]
@@ -112,13 +109,22 @@ class DraftModel(ContextDrafter):
         """
         awake = [rows.slot for rows in committed if len(self._slots[rows.slot].waiting) <= MAX_WAITING_TOKENS]
         self.buffer(committed)
-        self._write_long_queues(awake)
+        self.catch_up(awake)
 
     def buffer(self, committed: Sequence[Committed]) -> None:
         for rows in committed:
-            self._commit(rows)
+            slot = self._slots[rows.slot]
+            if slot.image is not None:
+                continue
+            if rows.first_position > slot.num_tokens:
+                raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.num_tokens}")
+            new = list(rows.tokens)[slot.num_tokens - rows.first_position :]
+            num_kept = common_prefix(slot.drafted, new)
+            slot.num_written += num_kept
+            slot.drafted = []
+            slot.waiting.extend(new[num_kept:])
 
-    def _write_long_queues(self, slots: Sequence[int]) -> int:
+    def catch_up(self, slots: Sequence[int]) -> int:
         """Decode the long queues of these slots, and return how many tokens that was.
 
         Sleeping slots are left out: they may never draft again, and other slots would pay for their rows.
@@ -130,18 +136,6 @@ class DraftModel(ContextDrafter):
                 num_written += len(self._slots[index].waiting)
                 self._write(index, self._slots[index])
         return num_written
-
-    def _commit(self, rows: Committed) -> None:
-        slot = self._slots[rows.slot]
-        if slot.image is not None:
-            return
-        new = list(rows.tokens)[max(slot.num_tokens - rows.first_position, 0) :]
-        if rows.first_position > slot.num_tokens:
-            raise EngineError(f"hole in the draft cache of slot {rows.slot} at position {slot.num_tokens}")
-        num_kept = common_prefix(slot.drafted, new)
-        slot.num_written += num_kept
-        slot.drafted = []
-        slot.waiting.extend(new[num_kept:])
 
     def _write(self, index: int, slot: DraftModelSlot) -> None:
         rows = Batch([], [], [], [])

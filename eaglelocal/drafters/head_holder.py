@@ -52,7 +52,7 @@ class HeadHolder(Drafter):
     def _use(self, head: OpenHead) -> None:
         self._head = head
         self._drafters: tuple[Exchangeable, ...] = (head.drafter,)  # in use, and the next one
-        self._next: OpenHead | None = None
+        self.next: OpenHead | None = None
         self.traits = head.drafter.traits
 
     @property
@@ -97,9 +97,11 @@ class HeadHolder(Drafter):
         """Exchange the head if it has enough rows. Return a function that closes the old one, or None to be called
         again.
         """
-        if self._next is None:
-            self._prepare_next(head)
-        if self._next is not head or not self._is_ready:
+        if self.next is None:  # let the head follow all texts from now on
+            head.drafter.inherit(self._head.drafter)
+            self.next, self._drafters = head, (self._head.drafter, head.drafter)
+            self._rows, self._num_commits = dict.fromkeys(self._rows, 0), 0
+        if self.next is not head or not self._is_ready:
             return None
         old = self._head
         head.drafter.attach()
@@ -107,12 +109,6 @@ class HeadHolder(Drafter):
         self._generation += 1
         self._use(head)
         return old.close
-
-    def _prepare_next(self, head: OpenHead) -> None:
-        """Let the head follow all texts from now on."""
-        head.drafter.inherit(self._head.drafter)
-        self._next, self._drafters = head, (self._head.drafter, head.drafter)
-        self._rows, self._num_commits = dict.fromkeys(self._rows, 0), 0
 
     @property
     def _is_ready(self) -> bool:
@@ -150,9 +146,9 @@ class HeadHolder(Drafter):
         self._keep_for_next(committed)
 
     def _keep_for_next(self, committed: Sequence[Committed]) -> None:
-        if self._next is None:
+        if self.next is None:
             return
-        self._next.drafter.buffer(committed)
+        self.next.drafter.buffer(committed)
         self._num_commits += 1
         for rows in committed:
             if rows.slot in self._rows:  # otherwise its answer has just ended
@@ -184,8 +180,8 @@ class HeadHolder(Drafter):
             self._head.drafter.swap_in(slot, swapped[1], tokens)
 
     def close(self) -> None:
-        if self._next is not None:
-            self._next.close()
+        if self.next is not None:
+            self.next.close()
         self._head.close()
 
 

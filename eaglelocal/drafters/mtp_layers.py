@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels, State
 from eaglelocal.core.ports import HeadContext
@@ -79,20 +78,15 @@ class MtpLayers(Eagle3):
 #
 # All rows of a draft have the position of its root and attend to the target's cells before it; drafted tokens leave
 # no cells. Each slot keeps only the state of its newest row, asleep or awake.
-class DraftEnd(NamedTuple):
-    """Position of a draft's root, and the state of the last row drafted."""
-
-    root: int
-    state: State
-
-
 class TargetCacheDrafter(NewestStateDrafter[State]):
     """A drafter over one head context, whose sequences are the target's. Drafts chains."""
 
     def __init__(self, head: HeadContext, taps: tuple[int, ...]) -> None:
         super().__init__(head, DraftTraits(name="mtp", taps=taps))  # no margin: a prompt's last token is always decoded
         self._head = head
-        self._ends: dict[int, DraftEnd] = {}  # by slot
+        self._ends: dict[
+            int, tuple[int, State]
+        ] = {}  # by slot: its draft's root, and the state of the last row drafted
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS
@@ -103,7 +97,7 @@ class TargetCacheDrafter(NewestStateDrafter[State]):
         drafts = decode_rows(self._head, rows, nodes, num_choices=1, depth=depth, extra_levels=extra_levels)
         for node, draft in zip(nodes, drafts, strict=True):
             if node.slot in self._ends:
-                self._ends[node.slot] = self._ends[node.slot]._replace(state=draft.state)
+                self._ends[node.slot] = self._ends[node.slot][0], draft.state
         return [draft.continuation for draft in drafts]
 
     def _add_row(self, node: Node, rows: HeadRows) -> None:
@@ -112,9 +106,9 @@ class TargetCacheDrafter(NewestStateDrafter[State]):
             state = self.find_state(node)
             if state is None:
                 return
-            self._ends[node.slot] = DraftEnd(node.position, state)
-        end = self._ends[node.slot]
-        rows.add(node.slot, end.root, node.token, end.state)
+            self._ends[node.slot] = node.position, state
+        root, state = self._ends[node.slot]
+        rows.add(node.slot, root, node.token, state)
         rows.mark_output(node)
 
     def read_states(self, committed: Sequence[Committed]) -> list[State]:

@@ -264,7 +264,10 @@ class Ngram(Lookup):
 
     def _match(self, state: NgramSlot, root: Node) -> Occurrence | None:
         """Return the longest match that has a continuation, of the text and the root; the slot's own text wins ties."""
-        young = self._update_sources(state)
+        own, pool = state.index(self._max_tokens), self._find_pool(state.owner)
+        others = [own.old, pool.young, pool.old] if pool else [own.old]
+        state.follow([source for source in others if source is not None])
+        young = own.young
         matches = [(young, *young.follow(young.last, len(young), (root.token,)))]
         matches += [(cursor.source, *cursor.peek(root.token)) for cursor in state.cursors]
         best = None
@@ -276,14 +279,6 @@ class Ngram(Lookup):
             if occurrence.next_token is not None:
                 best = occurrence
         return best
-
-    def _update_sources(self, state: NgramSlot) -> SuffixAutomaton:
-        """Return the growing index of the slot's own text, and point the cursors at the owner's other indexes."""
-        own = state.index(self._max_tokens)
-        pool = self._find_pool(state.owner)
-        others = [own.old, pool.young, pool.old] if pool else [own.old]
-        state.follow([source for source in others if source is not None])
-        return own.young
 
     def commit(self, committed: Sequence[Committed]) -> None:
         for rows in committed:

@@ -66,7 +66,7 @@ class Generations:
             part, tokens = tokens[:num_free], tokens[num_free:]
             text = [*self.young.tail(MATCH_LENGTHS[-1] - 1), *part]
             for length in MATCH_LENGTHS:
-                self._young_runs.update(map(hash, list_runs(text, length)))
+                self._young_runs.update(map(hash, zip(*(text[first:] for first in range(length)), strict=False)))
             self.young.extend(part)
 
     def may_contain(self, key: int) -> bool:
@@ -83,8 +83,3 @@ class Generations:
         self.old, self.young = self.young, SuffixAutomaton()
         self._old_runs, self._young_runs = self._young_runs, set()
         self.extend(context)
-
-
-def list_runs(tokens: Sequence[int], length: int) -> Iterable[tuple[int, ...]]:
-    """Return all runs of `length` neighbouring tokens."""
-    return zip(*(tokens[first:] for first in range(length)), strict=False)

@@ -67,12 +67,12 @@ class Engine:
         close            closes what the builder opened, in reverse order
         """
         self.info = info
-        self.context, self.input_processor, self._files = context, input_processor, input_executors.files
+        self.context, self.input_processor, self.files = context, input_processor, input_executors.files
         self.drafters, self.controller, self.scheduler = drafters, controller, scheduler
         self._close_opened = close
         self._holder = next((drafter for drafter in drafters if isinstance(drafter, HeadHolder)), None)
         branches = SequenceIds(context, info.num_slots)
-        self.caches = SlotCaches(context, branches, drafters, scheduler, self._files)
+        self.caches = SlotCaches(context, branches, drafters, scheduler, self.files)
         self._runner = Runner(context, branches)
         self._timing = StepTiming(controller.costs, self._native_s)
         self._learning = StepLearning(controller, scheduler, context, drafters)
@@ -201,8 +201,8 @@ class Engine:
             answer_s=totals.answer_s,
             reused_tokens=totals.reused_tokens,
             swapped_bytes=self.scheduler.prefix_cache.swap.num_bytes,
-            stored_bytes=0 if self._files is None else self._files.num_bytes,
-            store_problem="" if self._files is None else self._files.problem,
+            stored_bytes=0 if self.files is None else self.files.num_bytes,
+            store_problem="" if self.files is None else self.files.problem,
             spec=str(self.controller.spec) if self.drafters else "",
             draft_version=0 if self._holder is None else self._holder.version,
         )
@@ -215,11 +215,11 @@ class Engine:
     def close(self) -> None:
         self._catch_up()
         self._waiting.close()
-        if self._files is not None:
+        if self.files is not None:
             end_s = time.monotonic() + MAX_LAST_COPIES_S
             while self.caches.copy_ahead() and time.monotonic() < end_s:
                 pass
-            self._files.close()
+            self.files.close()
         self._answers.close()
         self._close_opened()
 

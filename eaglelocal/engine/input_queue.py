@@ -221,12 +221,9 @@ class WaitingRequests:
 
     def submit(self, request: ChatRequest) -> None:
         """Read the request, then queue it. A quick one is read at once if no request waits for the next step."""
-        self._queue.submit(request, at_once=self._is_read_at_once(request))
-
-    def _is_read_at_once(self, request: ChatRequest) -> bool:
-        """Return whether to read it on this thread: it is quick, and needs no lookup on disk."""
-        is_short = self._files is None or count_chars(request) < MIN_STORED_ROWS
-        return is_short and is_read_quickly(request) and not self._scheduler.has_work
+        needs_no_disk = self._files is None or count_chars(request) < MIN_STORED_ROWS
+        at_once = needs_no_disk and is_read_quickly(request) and not self._scheduler.has_work
+        self._queue.submit(request, at_once=at_once)
 
     def _read(self, chat: ChatRequest) -> ReadRequest:
         """Read a request on an executor, and the part of its prompt that is on disk."""

@@ -102,7 +102,7 @@ class SlotCaches:
         if not self._prefixes.swap.has_room(num_bytes, evicts=self._files is not None):
             return None
         try:
-            return PendingCopy.allocate(slot, self._context.swapped_bytes(slot))
+            return PendingCopy(slot, np.empty(self._context.swapped_bytes(slot), np.uint8))
         except MemoryError:
             return None
 
@@ -298,11 +298,6 @@ class PendingCopy:
     slot: int
     buffer: Bytes
     num_prepared: int = 0  # bytes
-
-    @classmethod
-    def allocate(cls, slot: int, num_bytes: int) -> PendingCopy:
-        """Reserve the memory. Raises MemoryError."""
-        return cls(slot, np.empty(num_bytes, dtype=np.uint8))
 
     @property
     def is_prepared(self) -> bool:

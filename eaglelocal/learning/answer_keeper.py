@@ -38,51 +38,44 @@ class RequestActivity:
 
     def submit(self, submit: Submit, request: AnyRequest, on_event: OnEvent) -> None:
         """Submit a request through `submit`, and count it until it ends. Raises the errors of `submit`."""
-        listener = _CountedListener(on_event, self)
-        self._begin()
+        end = self._begin()
+
+        def listen(event: RequestEvent) -> None:
+            if isinstance(event, Finished | Failed):
+                end()
+            try:
+                on_event(event)
+            except BaseException:  # then no further event of the request follows
+                end()
+                raise
+
         try:
-            submit(request, listener)
+            submit(request, listen)
         except BaseException:
-            listener.end()
+            end()
             raise
 
-    def _begin(self) -> None:
+    def _begin(self) -> Callable[[], None]:
+        """Count a request. Return a function that counts its end once, also if engine and submitter call it."""
         with self._lock:
             self.num_running += 1
         self._on_begin()
+        is_over = False
 
-    def end(self, listener: _CountedListener) -> None:
-        """Count a listener's request as ended, only once: both its engine and its submitter may report the end."""
-        with self._lock:
-            if not listener.is_over:
-                listener.is_over = True
-                self.num_running -= 1
-                self.ended_at = self._now()
+        def end() -> None:
+            nonlocal is_over
+            with self._lock:
+                if not is_over:
+                    is_over = True
+                    self.num_running -= 1
+                    self.ended_at = self._now()
+
+        return end
 
     def idle_s(self) -> float:
         """Return how many seconds ago the last request ended."""
         with self._lock:
             return 0.0 if self.num_running else self._now() - self.ended_at
-
-
-class _CountedListener:
-    """The listener of one request: passes its events on, and notes its end once."""
-
-    def __init__(self, on_event: OnEvent, activity: RequestActivity) -> None:
-        self._on_event, self._activity = on_event, activity
-        self.is_over = False
-
-    def end(self) -> None:
-        self._activity.end(self)
-
-    def __call__(self, event: RequestEvent) -> None:
-        if isinstance(event, Finished | Failed):
-            self.end()
-        try:
-            self._on_event(event)
-        except BaseException:  # then no further event of the request follows
-            self.end()
-            raise
 
 
 class AnswerKeeper:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -235,7 +236,7 @@ class LearningSession:
 
     def _rehearse(self, chosen: LearningRound) -> tuple[TrainingConversation, ...]:
         """Return general texts to learn with this round: as many as it has new answers."""
-        from eaglelocal.learning.learning_round import choose_rehearsal, gather_rehearsal
+        from eaglelocal.learning.learning_round import gather_rehearsal
 
         if not self._job.general:
             return ()
@@ -245,7 +246,7 @@ class LearningSession:
             self._trouble = f" (nothing was rehearsed: {error.message})"
             return ()
         num_new = sum(answer.kept_at > self._state.learned_until for answer in self._find(chosen.keys))
-        return choose_rehearsal(texts, num_new, hash_round(chosen))
+        return tuple(random.Random(hash_round(chosen)).sample(texts, min(num_new, len(texts))))
 
     # ---- judging
     def _judge_candidate(self, chosen: LearningRound, candidate: int) -> None:

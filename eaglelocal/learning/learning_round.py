@@ -187,11 +187,6 @@ def make_requests(plan: Plan, questions: Sequence[str]) -> list[ChatRequest]:
     return requests
 
 
-def choose_rehearsal(texts: Sequence[TrainingConversation], most: int, seed: str) -> tuple[TrainingConversation, ...]:
-    """Draw up to `most` of the texts at random: the same texts for the same seed."""
-    return tuple(random.Random(seed).sample(texts, min(most, len(texts))))
-
-
 # ---- learning state: the state of one head's learning between its processes: the round in progress, and the version
 # on watch
 #

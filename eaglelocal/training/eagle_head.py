@@ -46,12 +46,12 @@ class HeadShape:
     width: int
     tap_width: int
     taps: tuple[int, ...]
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
-    ffn: int
     max_context: int
-    norm_eps: float
+    num_heads: int = 0  # zero in a Medusa head, like the following ones: it has no attention and no feed-forward
+    num_kv_heads: int = 0
+    head_size: int = 0
+    ffn: int = 0
+    norm_eps: float = 0.0
     fc_norm_eps: float | None = None  # None: as the others
     rope_theta: float = 10_000.0
     rope_scale: float = 1.0  # positions are divided by it

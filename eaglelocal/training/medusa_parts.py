@@ -19,17 +19,11 @@ from eaglelocal.training.eagle_head import MIN_KEPT_SHARE, HeadShape, gather_row
 
 
 def make_parts_shape(width: int, tap: int, *, num_parts: int, max_context: int) -> HeadShape:
-    """Return the shape of a Medusa head, which has no attention and no feed-forward."""
     return HeadShape(
         width=width,
         tap_width=width,
         taps=(tap,),
-        num_heads=0,
-        num_kv_heads=0,
-        head_size=0,
-        ffn=0,
         max_context=max_context,
-        norm_eps=0.0,
         fc_norm=False,
         norm_output=False,
         num_depths=num_parts,

@@ -163,10 +163,10 @@ def test_a_slot_that_sleeps_wakes_with_the_rows_kept_for_the_old_head() -> None:
         harness.engine.step()
     heads = HeadExchanges(harness.engine)
     heads.begin(Path("right"), 1)
-    assert holder._next is not None
-    drafter = holder._next.drafter
+    assert holder.next is not None
+    drafter = holder.next.drafter
     assert isinstance(drafter, Eagle3) and isinstance(drafter._head, ScriptedHead)
-    assert drafter._slots[0].buffered and not drafter._head.encoded_rows and not drafter._head.is_attached
+    assert drafter.swapped_bytes(0) and not drafter._head.encoded_rows and not drafter._head.is_attached
     while harness.engine.has_work:
         heads.step()
     assert drafter._head.is_attached

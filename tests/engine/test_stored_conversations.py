@@ -135,7 +135,7 @@ def test_short_and_unchanged_texts_are_not_written(files: Path, cells: Path) -> 
     said, _ = say(engine, TEXTS[0])
     while engine.work_ahead():
         pass
-    engine._files.wait()  # type: ignore[union-attr]
+    engine.files.wait()  # type: ignore[union-attr]
     (path,) = stored(cells)
     before = path.stat().st_mtime_ns
     say(engine, [*TEXTS[0], *said, 5])
@@ -210,7 +210,7 @@ def test_a_full_disk_ends_the_writing_and_nothing_else(
     said, _ = say(engine, TEXTS[0])
     while engine.work_ahead():
         pass
-    engine._files.wait()  # type: ignore[union-attr]
+    engine.files.wait()  # type: ignore[union-attr]
     assert engine.snapshot().store_problem == "No space left on device"
     assert caplog.messages == ["conversations are no longer kept on disk: No space left on device"]
     assert say(engine, [*TEXTS[0], *said, 7])[1] > 0
