@@ -270,13 +270,14 @@ def list_readings(
     """
     shape = model.shape
     experts = place_experts(where[: shape.n_layer], n_cpu_moe)
+    used_share = shape.n_expert_used / shape.n_expert if shape.n_expert else 0.0  # that one token is routed to
     readings: list[DeviceWork] = []
     for name in dict.fromkeys((*where, *experts)):
         layers = [layer for layer in range(shape.n_layer) if where[layer] == name]
         routed = [layer for layer in range(shape.n_layer) if experts[layer] == name]
         shared = sum(shape.bytes_of_layer(layer) - shape.experts_of_layer(layer) for layer in layers)
         shared += shape.read_output_bytes if where[-1] == name else 0
-        sent = used_share(shape) * sum(shape.experts_of_layer(layer) for layer in routed)
+        sent = used_share * sum(shape.experts_of_layer(layer) for layer in routed)
         readings.append(
             DeviceWork(
                 device=machine.device(name),
@@ -290,11 +291,6 @@ def list_readings(
             )
         )
     return readings
-
-
-def used_share(shape: ModelShape) -> float:
-    """Return the share of the experts that one token is routed to; 0 without experts."""
-    return shape.n_expert_used / shape.n_expert if shape.n_expert else 0.0
 
 
 def cache_bytes(shape: ModelShape, layer: int, kv_type: str, num_cells: int) -> int:
