@@ -54,12 +54,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
     library = load_library()
     check_memory(library, machine, list_buffers(header, info, plan, n_ctx), plan, n_ctx)
     with contextlib.ExitStack() as opened:
-        model = LlamaModel(
-            library,
-            plan.target,
-            make_placement(plan),
-            on_progress=lambda share: report(LoadProgress(share, plan.target.name)),
-        )
+        model = load_model(library, plan, report)
         opened.callback(model.close)
         threads = plan.threads or count_usable_threads()
         context = EmbeddingContext(
@@ -96,6 +91,13 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
         output = EmbeddingOutput(pairs=pairs, gives_probabilities=info.architecture in SOFTMAX)
         executors = start_executors(num_low=1, report=report)
         return EmbeddingEngine(context, model.vocabulary, engine_info, close, output=output, input_executors=executors)
+
+
+def load_model(library: LlamaLibrary, plan: Plan, report: Report) -> LlamaModel:
+    def report_share(share: float) -> None:
+        report(LoadProgress(share, plan.target.name))
+
+    return LlamaModel(library, plan.target, make_placement(plan), on_progress=report_share)
 
 
 def make_pairs(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
