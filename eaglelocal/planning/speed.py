@@ -151,18 +151,11 @@ class Curve:
 
     def decode_s(self, num_rows: int) -> float:
         """Return the seconds of a target decode of this many rows."""
-        if self._table:
-            return self._table[num_rows]
-        return sum(self._device_s(reading, num_rows) for reading in self.readings)
+        return self._table[num_rows] if self._table else self.compute_s(num_rows)
 
-    @property
-    def slowdown(self) -> float:
-        """The measured seconds of a plain decode, relative to the computed ones; 1.0 where nothing was measured."""
-        return self._table[1] / sum(self._device_s(reading, 1) for reading in self.readings) if self._table else 1.0
-
-    @property
-    def noise(self) -> float:
-        return self.measured.noise if self.measured else 0.0
+    def compute_s(self, num_rows: int) -> float:
+        """Return the computed seconds of such a decode, whether or not it was measured."""
+        return sum(self._link_s(reading, num_rows) + self._device_s(reading, num_rows) for reading in self.readings)
 
     @property
     def max_depth(self) -> int:
@@ -200,9 +193,6 @@ class Curve:
         return 2 * (link.latency_s + num_rows * self.shape.n_embd * STATE_BYTES / link.bytes_s)
 
     def _device_s(self, reading: DeviceWork, num_rows: int) -> float:
-        return self._link_s(reading, num_rows) + self._compute_s(reading, num_rows)
-
-    def _compute_s(self, reading: DeviceWork, num_rows: int) -> float:
         device, kernels = reading.device, find_kernels(reading.device)
         experts = reading.expert_bytes * distinct_experts(self.shape, num_rows)
         starting = (
@@ -357,6 +347,6 @@ def predict(
         spec_tok_s=best,
         num_draft_tokens=length,
         is_measured=curve.measured is not None,
-        noise=curve.noise,
-        slowdown=curve.slowdown,
+        noise=curve.measured.noise if curve.measured else 0.0,
+        slowdown=curve.decode_s(1) / curve.compute_s(1) if curve.measured else 1.0,
     )

@@ -57,9 +57,8 @@ from eaglelocal.planning.quality import PredictedAcceptance
 from eaglelocal.speculation.costs.saved_costs import UNREADABLE, SavedCosts
 
 DEMO_HEAD = "its own EAGLE-3.1 head"
-DEMO_ACCEPTANCE = PredictedAcceptance.from_reports(
-    ((5, 3.41), (7, 3.8)), default=0.0
-)  # of the embedded head on held-out prompts
+# of the embedded head on held-out prompts
+DEMO_ACCEPTANCE = PredictedAcceptance.from_reports(((5, 3.41), (7, 3.8)), default=0.0)
 
 SHOWN_DRAFTS = 4  # as examples, where one is unknown
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -369,14 +370,14 @@ def fit_device(pair: ServedPair, device: DeviceSpec, limits: ServingLimits, num_
     """
     longest = pair.target.max_context or CONTEXTS[0]
     contexts = (limits.ctx,) if limits.ctx else tuple(dict.fromkeys(min(ctx, longest) for ctx in CONTEXTS))
+
+    def holds(ctx: int, count: int) -> bool:
+        return weigh(pair, device, ctx, count, num_cards).needed_bytes <= count_room(device)
+
     for least in dict.fromkeys((limits.parallel or FEWEST, limits.parallel or 1)):
         for ctx in contexts:
-
-            def fits(count: int, ctx: int = ctx) -> bool:
-                return weigh(pair, device, ctx, count, num_cards).needed_bytes <= count_room(device)
-
-            if fits(least):
-                count = limits.parallel or most_that(fits, max(LOADS[limits.load], least))
+            if holds(ctx, least):
+                count = limits.parallel or most_that(partial(holds, ctx), max(LOADS[limits.load], least))
                 return weigh(pair, device, ctx, count, num_cards)
     return None
 
