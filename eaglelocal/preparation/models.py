@@ -161,7 +161,7 @@ def choose_projector(option: ModelOption, options: RunOptions) -> ModelOption:
 
 
 def restrict_file(option: ModelOption, options: RunOptions) -> ModelOption:
-    """Return a model whose files were found for these options with its adapters, and the drafts that the run allows."""
+    """Return a model in files with the run's adapters, and with the drafts that the run allows."""
     (adapted,) = adapt_models([option], options)
     return restrict_drafts(adapted, options)
 
