@@ -234,7 +234,7 @@ def test_dataclasses_are_made_in_one_way() -> None:
         if (isinstance(node, ast.ImportFrom) and node.module == "dataclasses" and imports_dataclass(node))
         or (isinstance(node, ast.Attribute) and ast.unparse(node) == "dataclasses.dataclass")
     }
-    assert found == {"core/records.py", "planning/plan_search.py"}  # that one is ordered
+    assert found == {"core/records.py"}
 
 
 # who reads JSON or TOML otherwise than by core's readers, and why

@@ -83,17 +83,16 @@ def read_prompts(path: Path, categories: Sequence[str] = ()) -> list[BenchPrompt
         raise UsageError(f"cannot read the prompts in {path}: {error.strerror}") from error
     except FaultInLine as error:
         raise UsageError(f"cannot read the prompts in {format_place(path, error)}: {error}") from error
-    numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]
-    prompts = [_read_line(line, f"{path}, line {number}") for number, line in numbered]
+    prompts = []
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        try:
+            prompts += [parse_line(line)] if line else []
+        except ValueError as error:
+            raise UsageError(f"{path}, line {number}: {error}", hint=f"a line is text, or {FORMS}") from error
     if not prompts:
         raise UsageError(f"there is no prompt in {path}")
-    return select_categories(prompts, categories)
-
-
-def select_categories(prompts: Sequence[BenchPrompt], categories: Sequence[str]) -> list[BenchPrompt]:
-    known = list(dict.fromkeys(prompt.category for prompt in prompts))
-    unknown = [category for category in categories if category not in known]
-    if unknown:
+    known = dict.fromkeys(prompt.category for prompt in prompts)
+    if unknown := [category for category in categories if category not in known]:
         raise UsageError(f"there is no category {unknown[0]!r}", hint=f"the file has: {', '.join(known)}")
     return [prompt for prompt in prompts if not categories or prompt.category in categories]
 
@@ -104,13 +103,6 @@ def group_by_category(prompts: Sequence[BenchPrompt], most: int | None = None) -
     for prompt in prompts:
         groups.setdefault(prompt.category, []).append(prompt)
     return {category: found[:most] for category, found in groups.items()}
-
-
-def _read_line(line: str, place: str) -> BenchPrompt:
-    try:
-        return parse_line(line)
-    except ValueError as error:
-        raise UsageError(f"{place}: {error}", hint=f"a line is text, or {FORMS}") from error
 
 
 def parse_line(line: str) -> BenchPrompt:

@@ -144,11 +144,12 @@ def ask(
 
     skip  number of tokens at the beginning of each answer that its speed leaves out
     """
-    requests = [
-        make_request(f"{name}-{i}", prompt, sampling, side.spec)
-        for i, (prompt, sampling) in enumerate(zip(prompts, params, strict=True))
-    ]
-    arrivals = [Arrivals(request) for request in requests]
+    arrivals = []
+    for number, (prompt, sampling) in enumerate(zip(prompts, params, strict=True)):
+        id = f"{name}-{number}"  # also its owner, so that no lookup drafts from another side's answer to this prompt
+        messages, tokens = prompt.messages, prompt.tokens
+        request = ChatRequest(id=id, messages=messages, tokens=tokens, params=sampling, spec=side.spec, owner=id)
+        arrivals.append(Arrivals(request))
     with ExitStack() as running:
         for one in arrivals:
             running.callback(side.client.cancel, one.request.id)
@@ -156,11 +157,6 @@ def ask(
         answers = tuple(record_answer(one, one.wait(), skip) for one in arrivals)
         running.pop_all()
     return Phase(answers[0].tok_s if len(answers) == 1 else joint_tok_s(arrivals, skip), answers)
-
-
-def make_request(name: str, prompt: BenchPrompt, params: SamplingParams, spec: Spec | None) -> ChatRequest:
-    """Return a request with its own owner, so that no lookup drafts from another side's answer to this prompt."""
-    return ChatRequest(id=name, messages=prompt.messages, tokens=prompt.tokens, params=params, spec=spec, owner=name)
 
 
 def record_answer(arrivals: Arrivals, finished: Finished, skip: int) -> AnswerRecord:

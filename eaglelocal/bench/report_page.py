@@ -1,4 +1,4 @@
-"""What can be posted of a measurement: a page about machine, model, prediction and results, and a chart. Pure.
+"""The parts of a measurement that can be posted: a page on machine, model, prediction and results, and a chart. Pure.
 
 The page is Markdown, and plain data. It holds no names of people, files, folders, hosts or processes.
 """

@@ -91,7 +91,7 @@ def evaluate_category(results: Sequence[TaskResult], side: str) -> CategoryResul
         speedup=bound_mean([compute_ratios(pairs, side, PLAIN)]) if pairs else None,
         plain_tok_s=median([result.phases[PLAIN].tok_s for result in pairs]) if pairs else None,
         tok_s=median([result.phases[side].tok_s for result in pairs]) if pairs else None,
-        acceptance_length=mean_acceptance_length(answers),
+        acceptance_length=sum_stats([answer.speculation for answer in answers]).acceptance_length,
         plain_ttft_s=median_ttft_s(plain),
         ttft_s=median_ttft_s(answers),
         num_pairs=len(pairs),
@@ -125,11 +125,6 @@ def group_ratios(results: Sequence[TaskResult], side: str, other: str) -> list[l
 
 def collect_answers(results: Iterable[TaskResult], side: str) -> list[AnswerRecord]:
     return [answer for result in results for answer in result.phases[side].answers]
-
-
-def mean_acceptance_length(answers: Iterable[AnswerRecord]) -> float:
-    """Return emitted tokens per draft, bonus tokens included; 1.0 without drafts."""
-    return sum_stats([answer.speculation for answer in answers]).acceptance_length
 
 
 def median_ttft_s(answers: Iterable[AnswerRecord]) -> float | None:
@@ -177,11 +172,6 @@ def compare_with_best_fixed(
             best = max(means, key=lambda length: means[length])
             comparisons += compare_sides(category, part, [side for side in sides if side != best], best)
     return comparisons
-
-
-def compare_with(results: Sequence[TaskResult], sides: Sequence[str], other: str) -> list[Comparison]:
-    """Compare every side with `other` in each part."""
-    return [one for category, part in split_parts(results) for one in compare_sides(category, part, sides, other)]
 
 
 def split_parts(results: Sequence[TaskResult]) -> list[tuple[str, list[TaskResult]]]:
@@ -233,7 +223,8 @@ def evaluate(results: Sequence[TaskResult], specs: Sequence[Spec], *, server: st
     runs = evaluate_categories(results, sides)
     comparisons = compare_with_best_fixed(results, modes, fixed)
     if server:
-        comparisons += compare_with(results, modes, server)
+        for category, part in split_parts(results):
+            comparisons += compare_sides(category, part, modes, server)
     num_other = count_other_prompts(results, server) if server else 0
     return Evaluation(tuple(modes), tuple(runs), tuple(summarize(results, runs, sides)), tuple(comparisons), num_other)
 

@@ -236,6 +236,11 @@ def read_hub(settings: Settings, environ: Mapping[str, str]) -> Hub:
     file = locations.hub_token_file(environ)
     saved = attempt_or(lambda: read_regular(file).decode(errors="replace").strip(), "")
     token = environ[variable].strip() if variable else saved
+    client_problem = ""
+    try:
+        check_settings(environ)
+    except UsageError as error:
+        client_problem = error.message
     sizes = [size for path in cache.glob("models--*/blobs/*.incomplete") if (size := _count_abandoned_bytes(path))]
     return Hub(
         cache=cache,
@@ -243,19 +248,11 @@ def read_hub(settings: Settings, environ: Mapping[str, str]) -> Hub:
         is_token_malformed=bool(token) and not token.startswith("hf_") and not environ.get("HF_ENDPOINT"),
         token_variable=variable,
         is_offline=environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"),
-        client_problem=_check_hub_client(environ),
+        client_problem=client_problem,
         gated=list_gated_repos((settings.target, settings.draft, *settings.models)),
         num_partial=len(sizes),
         partial_bytes=sum(sizes),
     )
-
-
-def _check_hub_client(environ: Mapping[str, str]) -> str:
-    try:
-        check_settings(environ)
-    except UsageError as error:
-        return error.message
-    return ""
 
 
 def list_gated_repos(references: tuple[str | None, ...]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ BUILD_FLAGS = {
     "metal": "-DGGML_METAL=on",
 }
 MACOS = "macos"
-# distribution -> the command that installs compilers, or a backend's tools; FAMILY maps derivatives to their parent
+# distribution -> the command that installs compilers, or a backend's tools; FAMILIES lists the derivatives of each
 COMPILERS = {
     MACOS: "xcode-select --install",
     "debian": "sudo apt install build-essential cmake",
@@ -53,21 +53,11 @@ DRIVERS = {
     "fedora": "sudo dnf install akmod-nvidia",
     "arch": "sudo pacman -S nvidia",
 }
-FAMILY = {
-    "ubuntu": "debian",
-    "linuxmint": "debian",
-    "pop": "debian",
-    "raspbian": "debian",
-    "rhel": "fedora",
-    "centos": "fedora",
-    "rocky": "fedora",
-    "almalinux": "fedora",
-    "manjaro": "arch",
-    "endeavouros": "arch",
-    "cachyos": "arch",
-    "opensuse-leap": "suse",
-    "opensuse-tumbleweed": "suse",
-    "sles": "suse",
+FAMILIES = {
+    "debian": ("ubuntu", "linuxmint", "pop", "raspbian"),
+    "fedora": ("rhel", "centos", "rocky", "almalinux"),
+    "arch": ("manjaro", "endeavouros", "cachyos"),
+    "suse": ("opensuse-leap", "opensuse-tumbleweed", "sles"),
 }
 
 
@@ -118,4 +108,4 @@ def find_family(system: System) -> str:
     if is_macos(system):
         return MACOS
     name = system.distribution or ""
-    return FAMILY.get(name, name)
+    return next((family for family, derivatives in FAMILIES.items() if name in derivatives), name)

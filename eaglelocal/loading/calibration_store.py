@@ -8,7 +8,6 @@ a temporary name and moved, so that engines ending at the same time leave comple
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -164,18 +163,20 @@ def find_newest_costs(machine: Machine, target: Header, library: str) -> object 
         "num_slots": 1,
         "placement": USUAL_PLACEMENT,
     }
-    newest_first = sorted(list_own(folder(), "*.json"), key=_read_mtime, reverse=True)
-    found = (path for path in newest_first if required.items() <= _read_key(path).items())
+    found = (path for path in _list_newest_first() if required.items() <= _read_key(path).items())
     newest = next(found, None)
     state: object = None if newest is None else _read_content(newest).get("state")
     return state
 
 
-def _read_mtime(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # deleted by another engine
-        return 0.0
+def _list_newest_first() -> list[Path]:
+    def read_mtime(path: Path) -> float:
+        try:
+            return path.stat().st_mtime
+        except OSError:  # deleted by another engine
+            return 0.0
+
+    return sorted(list_own(folder(), "*.json"), key=read_mtime, reverse=True)
 
 
 def _read_content(path: Path) -> dict[str, object]:
@@ -205,7 +206,8 @@ def save(key: Key, state: object) -> bool:
     content = {"format": FORMAT, "key": dataclasses.asdict(key), "state": state}
     try:
         write_atomically(path, json.dumps(content, indent=1))
-        _drop_oldest(path.parent)
+        for old in _list_newest_first()[MAX_FILES:]:
+            old.unlink(missing_ok=True)
     except OSError:
         return False
     return True
@@ -213,12 +215,3 @@ def save(key: Key, state: object) -> bool:
 
 def folder() -> Path:
     return locations.calibrations_dir()
-
-
-def _drop_oldest(folder: Path) -> None:
-    aged: list[tuple[float, Path]] = []
-    for path in list_own(folder, "*.json"):
-        with contextlib.suppress(FileNotFoundError):
-            aged.append((path.stat().st_mtime, path))
-    for _, path in sorted(aged, reverse=True)[MAX_FILES:]:
-        path.unlink(missing_ok=True)

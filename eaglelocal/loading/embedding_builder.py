@@ -11,8 +11,9 @@ import contextlib
 import time
 
 from eaglelocal.backend.embedding_context import EmbeddingContext, EmbeddingParams
-from eaglelocal.backend.llama_library import free_memory, load_library
+from eaglelocal.backend.llama_library import LlamaLibrary, free_memory, load_library
 from eaglelocal.backend.model import LlamaModel
+from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.events import EngineInfo, LoadProgress, Report
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
@@ -31,6 +32,7 @@ from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, MemoryKind, c
 from eaglelocal.memory.cache_bytes import CacheParams
 from eaglelocal.memory.contexts import logits_bytes
 from eaglelocal.probe.cpuinfo import count_usable_threads
+from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.probe import probe
 from eaglelocal.text.templates.rerank_pairs import Pairs, frame_pairs, write_pairs
 
@@ -50,15 +52,9 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
     check_experts(plan, read_shape(header))
     n_ctx = min(plan.n_ctx, info.context_length)  # further positions may have no embedding
     library = load_library()
-    free = free_memory(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
-    sizes = AdjustableSizes(n_ctx=n_ctx, gpu_layers=plan.gpu_layers)
-    check_fits(list_buffers(header, info, plan, n_ctx), [join_devices(free)], sizes)
-
-    def report_fraction(fraction: float) -> None:
-        report(LoadProgress(fraction, plan.target.name))
-
+    check_memory(library, machine, list_buffers(header, info, plan, n_ctx), plan, n_ctx)
     with contextlib.ExitStack() as opened:
-        model = LlamaModel(library, plan.target, make_placement(plan), on_progress=report_fraction)
+        model = load_model(library, plan, report)
         opened.callback(model.close)
         threads = plan.threads or count_usable_threads()
         context = EmbeddingContext(
@@ -90,11 +86,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             embedding_size=context.n_embd if task is ModelTask.EMBEDDING else 0,
             architecture=info.architecture,
         )
-        pairs: Pairs | None = None
-        if task is ModelTask.RANK and isinstance(template := header.metadata.get(PAIR_TEMPLATE), str):
-            pairs = write_pairs(model.vocabulary, template)
-        elif task is ModelTask.RANK:
-            pairs = frame_pairs(model.vocabulary, model.vocabulary.pair_frame)
+        pairs = make_pairs(header, model.vocabulary) if task is ModelTask.RANK else None
         close = opened.pop_all().close
         return EmbeddingEngine(
             context,
@@ -105,6 +97,20 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             gives_probabilities=info.architecture in SOFTMAX,
             input_executors=start_executors(num_low=1, report=report),
         )
+
+
+def load_model(library: LlamaLibrary, plan: Plan, report: Report) -> LlamaModel:
+    def report_share(share: float) -> None:
+        report(LoadProgress(share, plan.target.name))
+
+    return LlamaModel(library, plan.target, make_placement(plan), on_progress=report_share)
+
+
+def make_pairs(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
+    template = header.metadata.get(PAIR_TEMPLATE)
+    if isinstance(template, str):
+        return write_pairs(vocabulary, template)
+    return frame_pairs(vocabulary, vocabulary.pair_frame)
 
 
 def check_pooling(header: Header, info: ModelInfo) -> None:
@@ -132,3 +138,8 @@ def list_buffers(header: Header, info: ModelInfo, plan: Plan, n_ctx: int) -> lis
     unread_bytes = 0 if is_encoder else logits_bytes(n_ctx, info.n_vocab)
     sizes = CacheParams(n_ctx=n_ctx, n_batch=n_ctx, kv_type=plan.kv_type)
     return [*minimum_buffers(read_shape(header), sizes), Buffer(RAM, MemoryKind.BUFFERS, unread_bytes)]
+
+
+def check_memory(library: LlamaLibrary, machine: Machine, buffers: list[Buffer], plan: Plan, n_ctx: int) -> None:
+    free = free_memory(library, ram_bytes=machine.memory.available_bytes, unified=machine.lends_memory)
+    check_fits(buffers, [join_devices(free)], AdjustableSizes(n_ctx=n_ctx, gpu_layers=plan.gpu_layers))

@@ -238,19 +238,14 @@ def make_controller(
 ) -> Controller:
     """Return the controller of these drafters: lookups, and at most one that has a model."""
     lookups = tuple(drafter.traits.name for drafter in drafters if isinstance(drafter, Lookup))
-    primary = next((drafter.traits for drafter in drafters if not isinstance(drafter, Lookup)), None)
+    described = DrafterSet(None, lookups)
+    traits = next((drafter.traits for drafter in drafters if not isinstance(drafter, Lookup)), None)
+    if traits is not None:
+        sizes = traits.block_size, traits.num_branches, traits.max_depth
+        described = DrafterSet(traits.name, lookups, *sizes, traits.reads_texts)
     return Controller(
         plan.spec,
-        DrafterSet(None, lookups)
-        if primary is None
-        else DrafterSet(
-            primary.name,
-            lookups,
-            primary.block_size,
-            primary.num_branches,
-            primary.max_depth,
-            primary.reads_texts,
-        ),
+        described,
         StepCosts(makes_kernels=makes_kernels),
         leveled=not plan.is_unified,
         max_siblings=max_siblings,

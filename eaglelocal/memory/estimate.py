@@ -45,9 +45,8 @@ PROCESS_BYTES = int(0.25 * GIB)  # the engine's interpreter, llama.cpp's code, t
 RUNTIME_BYTES: Mapping[str, int] = MappingProxyType(
     {"CUDA": int(0.6 * GIB), "ROCm": int(0.6 * GIB), "SYCL": int(0.6 * GIB), "Vulkan": int(0.3 * GIB), "MTL": GIB // 10}
 )
-LARGEST_MATRIX_SHARE = (
-    2 / 3
-)  # largest share of one matrix in a layer or its experts: two of three feed-forward matrices may be fused
+# largest share of one matrix in a layer or its experts: two of three feed-forward matrices may be fused
+LARGEST_MATRIX_SHARE = 2 / 3
 
 
 @dataclass(frozen=True, slots=True)

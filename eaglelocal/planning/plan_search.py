@@ -235,7 +235,7 @@ class _Search:
         return True
 
     def _push(self, candidate: Candidate) -> None:
-        """Push a way, unless its memory shows that it fits, and its draft is predicted not to pay."""
+        """Push a way. One that was weighed is rejected instead if its draft is predicted not to pay."""
         if candidate.drafts_nothing and not candidate.is_bound and not self._options.names_draft:
             self.rejected.append(Rejected(candidate.option, candidate.draft.id, DOES_NOT_PAY, candidate))
             return

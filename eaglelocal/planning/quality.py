@@ -31,16 +31,9 @@ ALL_SHARE = 0.6
 NATIVE = "MXFP4"  # models are trained in it, so nothing is lost
 LOSSLESS = (NATIVE, "BF16", "F32")
 FULL_BITS = 16.0
-MIXTURES = (
-    "_L",
-    "_M",
-    "",
-)  # the measured quantizations that stand for a bare tensor type or an _XL mixture; the first known one counts
-KV_LOSS: Mapping[str, float] = {
-    "f16": 0.0,
-    "q8_0": 0.01,
-    "q4_0": 0.1,
-}  # share of quality lost by a quantized cache
+# the measured quantizations that stand for a bare tensor type or an _XL mixture; the first known one counts
+MIXTURES = ("_L", "_M", "")
+KV_LOSS: Mapping[str, float] = {"f16": 0.0, "q8_0": 0.01, "q4_0": 0.1}  # share of quality lost by a quantized cache
 
 
 def effective_b(
@@ -58,15 +51,10 @@ def divergence(quant: str, quants: Mapping[str, QuantLoss], *, bits_per_weight: 
     name = quant.upper().removeprefix("UD-").removeprefix("QAT_")
     if name in LOSSLESS:
         return 0.0
-    by_bits = estimate_divergence(bits_per_weight, quants)
-    by_name = _measured_divergence(name, quants)
-    return by_bits if by_name is None else max(by_name, by_bits)
-
-
-def _measured_divergence(name: str, quants: Mapping[str, QuantLoss]) -> float | None:
     bare, is_large, _ = name.partition("_XL")
     names = [name, *(f"{bare}{end}" for end in (MIXTURES if is_large else ("_M",)))]
-    return next((loss.kld for each in names if (loss := quants.get(each)) and loss.kld is not None), None)
+    measured = [loss.kld for each in names if (loss := quants.get(each)) and loss.kld is not None]
+    return max(measured[0] if measured else 0.0, estimate_divergence(bits_per_weight, quants))
 
 
 def estimate_divergence(bits: float, quants: Mapping[str, QuantLoss]) -> float:

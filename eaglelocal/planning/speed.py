@@ -151,18 +151,11 @@ class Curve:
 
     def decode_s(self, num_rows: int) -> float:
         """Return the seconds of a target decode of this many rows."""
-        if self._table:
-            return self._table[num_rows]
-        return sum(self._device_s(reading, num_rows) for reading in self.readings)
+        return self._table[num_rows] if self._table else self.compute_s(num_rows)
 
-    @property
-    def slowdown(self) -> float:
-        """The measured seconds of a plain decode, relative to the computed ones; 1.0 where nothing was measured."""
-        return self._table[1] / sum(self._device_s(reading, 1) for reading in self.readings) if self._table else 1.0
-
-    @property
-    def noise(self) -> float:
-        return self.measured.noise if self.measured else 0.0
+    def compute_s(self, num_rows: int) -> float:
+        """Return the computed seconds of such a decode, whether or not it was measured."""
+        return sum(self._link_s(reading, num_rows) + self._device_s(reading, num_rows) for reading in self.readings)
 
     @property
     def max_depth(self) -> int:
@@ -200,9 +193,6 @@ class Curve:
         return 2 * (link.latency_s + num_rows * self.shape.n_embd * STATE_BYTES / link.bytes_s)
 
     def _device_s(self, reading: DeviceWork, num_rows: int) -> float:
-        return self._link_s(reading, num_rows) + self._compute_s(reading, num_rows)
-
-    def _compute_s(self, reading: DeviceWork, num_rows: int) -> float:
         device, kernels = reading.device, find_kernels(reading.device)
         experts = reading.expert_bytes * distinct_experts(self.shape, num_rows)
         starting = (
@@ -270,13 +260,14 @@ def list_readings(
     """
     shape = model.shape
     experts = place_experts(where[: shape.n_layer], n_cpu_moe)
+    used_share = shape.n_expert_used / shape.n_expert if shape.n_expert else 0.0  # that one token is routed to
     readings: list[DeviceWork] = []
     for name in dict.fromkeys((*where, *experts)):
         layers = [layer for layer in range(shape.n_layer) if where[layer] == name]
         routed = [layer for layer in range(shape.n_layer) if experts[layer] == name]
         shared = sum(shape.bytes_of_layer(layer) - shape.experts_of_layer(layer) for layer in layers)
         shared += shape.read_output_bytes if where[-1] == name else 0
-        sent = used_share(shape) * sum(shape.experts_of_layer(layer) for layer in routed)
+        sent = used_share * sum(shape.experts_of_layer(layer) for layer in routed)
         readings.append(
             DeviceWork(
                 device=machine.device(name),
@@ -290,11 +281,6 @@ def list_readings(
             )
         )
     return readings
-
-
-def used_share(shape: ModelShape) -> float:
-    """Return the share of the experts that one token is routed to; 0 without experts."""
-    return shape.n_expert_used / shape.n_expert if shape.n_expert else 0.0
 
 
 def cache_bytes(shape: ModelShape, layer: int, kv_type: str, num_cells: int) -> int:
@@ -361,6 +347,6 @@ def predict(
         spec_tok_s=best,
         num_draft_tokens=length,
         is_measured=curve.measured is not None,
-        noise=curve.noise,
-        slowdown=curve.slowdown,
+        noise=curve.measured.noise if curve.measured else 0.0,
+        slowdown=curve.decode_s(1) / curve.compute_s(1) if curve.measured else 1.0,
     )

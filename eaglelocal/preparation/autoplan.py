@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import suppress
 
 from eaglelocal.catalog.catalog import load_catalog, load_machines
 from eaglelocal.catalog.reference import EmbeddedModel
@@ -84,11 +85,10 @@ def _plan_files(options: RunOptions, files: ModelFiles, other_needs: Needs) -> D
     decision = Decision(options, files=files)
     if files.task is not ModelTask.TEXT:  # an embedding model has its own sizes: nothing is to decide
         return decision
-    try:
+    with suppress(EagleLocalError):
         machine = read_free_machine(options, other_needs)
         return find_best(decision, [make_local_option(files, decision.target, options, load_catalog())], machine)
-    except EagleLocalError:
-        return decision
+    return decision
 
 
 def _choose_target(options: RunOptions, on_disk: Sequence[LocalModel], other_needs: Needs) -> Decision:
@@ -110,17 +110,15 @@ def _plan_embedded(options: RunOptions, reference: str, other_needs: Needs) -> D
     decision = Decision(options)
     if reference == NATIVE:
         return decision
-    try:
+    with suppress(EagleLocalError):
         machine = read_free_machine(options, other_needs)
-        if not machine.gpus:
-            return decision
-        option = make_demo_option(reference, options, load_catalog())
-        if options.ctx is None:
-            most = min(option.max_context or DEFAULT_CTX, DEFAULT_CTX)
-            option = dataclasses.replace(option, max_context=most)
-        return find_best(decision, [option], machine)
-    except EagleLocalError:
-        return decision
+        if machine.gpus:
+            option = make_demo_option(reference, options, load_catalog())
+            if options.ctx is None:
+                most = min(option.max_context or DEFAULT_CTX, DEFAULT_CTX)
+                option = dataclasses.replace(option, max_context=most)
+            return find_best(decision, [option], machine)
+    return decision
 
 
 def read_free_machine(options: RunOptions, other_needs: Needs) -> MachineSpec:

@@ -11,7 +11,7 @@ from eaglelocal.core.draft import describe_draft
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import MAX_SLOTS, NO_ROOM_FOR_IMAGES, Plan
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import parse_spec
+from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.core.run_options import AUTO, NGRAM, NONE, RunOptions
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.lora_adapter import check_adapter, read_adapter
@@ -131,13 +131,8 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     Raises UsageError, ModelFileError, IncompatibleError or ResourceError.
     """
     options = decision.options
-    spec = parse_spec(options.spec)
-    if not 1 <= options.parallel <= MAX_SLOTS:
-        raise UsageError(f"--parallel must lie between 1 and {MAX_SLOTS}, not {options.parallel}")
-    options.check_cache()
-    files = decision.files or find_files(
-        locate_reference(decision.target, options.model_folders), options, on_progress=on_progress
-    )
+    spec = read_spec(options)
+    files = decision.files or locate_files(decision.target, options, on_progress)
     n_ctx = choose_ctx(decision.ctx, files.target)
     projector = FoundProjector() if decision.without_projector else files.projector
     target, draft = write_files(files, decision, on_progress)
@@ -180,6 +175,19 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         takes_tools=features.takes_tools,
         thinks=features.thinks,
     )
+
+
+def read_spec(options: RunOptions) -> Spec:
+    """Return how to draft, after a look at what else can be wrong before any file is read. Raises UsageError."""
+    spec = parse_spec(options.spec)
+    if not 1 <= options.parallel <= MAX_SLOTS:
+        raise UsageError(f"--parallel must lie between 1 and {MAX_SLOTS}, not {options.parallel}")
+    options.check_cache()
+    return spec
+
+
+def locate_files(target: str, options: RunOptions, on_progress: Progress) -> ModelFiles:
+    return find_files(locate_reference(target, options.model_folders), options, on_progress=on_progress)
 
 
 def check_adapters(adapters: tuple[AdapterFile, ...], target: Path, task: ModelTask) -> tuple[AdapterFile, ...]:

@@ -55,9 +55,8 @@ from eaglelocal.planning.quality import PredictedAcceptance
 from eaglelocal.speculation.costs.saved_costs import UNREADABLE, SavedCosts
 
 DEMO_HEAD = "its own EAGLE-3.1 head"
-DEMO_ACCEPTANCE = PredictedAcceptance.from_reports(
-    ((5, 3.41), (7, 3.8)), default=0.0
-)  # of the embedded head on held-out prompts
+# of the embedded head on held-out prompts
+DEMO_ACCEPTANCE = PredictedAcceptance.from_reports(((5, 3.41), (7, 3.8)), default=0.0)
 
 SHOWN_DRAFTS = 4  # as examples, where one is unknown
 
@@ -160,7 +159,7 @@ def choose_projector(option: ModelOption, options: RunOptions) -> ModelOption:
 
 
 def restrict_file(option: ModelOption, options: RunOptions) -> ModelOption:
-    """Return a model whose files were found for these options with its adapters, and the drafts that the run allows."""
+    """Return a model in files with the run's adapters, and with the drafts that the run allows."""
     (adapted,) = adapt_models([option], options)
     return restrict_drafts(adapted, options)
 

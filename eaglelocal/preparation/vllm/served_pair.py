@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
+from eaglelocal.planning.no_fit_hints import most_that
 from eaglelocal.planning.quality import PredictedAcceptance
 from eaglelocal.planning.speed import (
     DRAFT_HOST_S,
@@ -368,22 +370,16 @@ def fit_device(pair: ServedPair, device: DeviceSpec, limits: ServingLimits, num_
     """
     longest = pair.target.max_context or CONTEXTS[0]
     contexts = (limits.ctx,) if limits.ctx else tuple(dict.fromkeys(min(ctx, longest) for ctx in CONTEXTS))
-    for count in dict.fromkeys((limits.parallel or FEWEST, limits.parallel or 1)):
+
+    def holds(ctx: int, count: int) -> bool:
+        return weigh(pair, device, ctx, count, num_cards).needed_bytes <= count_room(device)
+
+    for least in dict.fromkeys((limits.parallel or FEWEST, limits.parallel or 1)):
         for ctx in contexts:
-            fit = weigh(pair, device, ctx, count, num_cards)
-            if fit.needed_bytes <= count_room(device):
-                return fit if limits.parallel else _add_sequences(pair, fit, LOADS[limits.load])
+            if holds(ctx, least):
+                count = limits.parallel or most_that(partial(holds, ctx), max(LOADS[limits.load], least))
+                return weigh(pair, device, ctx, count, num_cards)
     return None
-
-
-def _add_sequences(pair: ServedPair, fit: ServingFit, most: int) -> ServingFit:
-    """Return the fit with as many sequences as fit, at most `most`."""
-    low, high = fit.max_num_seqs, max(most, fit.max_num_seqs)
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = weigh(pair, fit.device, fit.n_ctx, middle, fit.num_cards).needed_bytes <= count_room(fit.device)
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return weigh(pair, fit.device, fit.n_ctx, low, fit.num_cards)
 
 
 def weigh(pair: ServedPair, device: DeviceSpec, n_ctx: int, num_sequences: int, num_cards: int = 1) -> ServingFit:
