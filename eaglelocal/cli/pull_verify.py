@@ -14,8 +14,8 @@ from eaglelocal.errors import EagleLocalError, ModelFileError
 
 if TYPE_CHECKING:
     from eaglelocal.hub.download import DownloadOrder
+    from eaglelocal.hub.hub_cache import PromisedFile
     from eaglelocal.hub.pull_plan import PullPlan
-    from eaglelocal.hub.verification import PromisedFile
 
 
 def discard_damaged(orders: Sequence[DownloadOrder], output: Output, *, yes: bool) -> bool:
@@ -43,8 +43,7 @@ def verify_on_disk(want: PullPlan, output: Output) -> None:
 
     Raises ModelFileError on a damaged file.
     """
-    from eaglelocal.hub.hub_cache import find_cached
-    from eaglelocal.hub.verification import list_promised_files
+    from eaglelocal.hub.hub_cache import find_cached, list_promised_files
 
     try:
         model = find_cached(locations.hub_cache_dir(), want.target)
@@ -61,7 +60,7 @@ def verify_on_disk(want: PullPlan, output: Output) -> None:
 
 def find_damaged_files(files: Sequence[PromisedFile], output: Output) -> list[PromisedFile]:
     """Hash the files, report the result and return the damaged ones."""
-    from eaglelocal.hub.verification import find_damaged
+    from eaglelocal.hub.hub_cache import find_damaged
 
     total, done = sum(file.size_bytes for file in files), 0
     progress = output.progress()
