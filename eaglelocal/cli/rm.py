@@ -102,7 +102,7 @@ def _find_generated(reference: str) -> Removal:
 def _find_derived(reference: Reference) -> Removal:
     """Return the file of a model that was made of another one, with its heads; the source need not exist."""
     from eaglelocal.catalog.reference import DerivedModel
-    from eaglelocal.hub.derived.recipes import parse_recipe
+    from eaglelocal.hub.derived_models import parse_recipe
     from eaglelocal.hub.inventory import list_derived
     from eaglelocal.hub.removal import plan_file_removal
     from eaglelocal.hub.target_resolver import make_derived_reference

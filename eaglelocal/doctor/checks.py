@@ -19,7 +19,7 @@ from eaglelocal.doctor import build_checks, folder_checks, machine_checks
 from eaglelocal.doctor.finding import Finding, ok, problem
 from eaglelocal.doctor.installation import Installation
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ResourceError, UsageError
-from eaglelocal.hub.derived.derived_file import check_room as check_room_for_derived
+from eaglelocal.hub.derived_models import check_room as check_room_for_derived
 from eaglelocal.hub.draft_resolver import ModelFiles, find_draft, find_files
 from eaglelocal.hub.inflation.generated_files import no_progress
 from eaglelocal.hub.model_library import locate_reference
