@@ -84,7 +84,7 @@ OnDisk = Profile | Repo | File
 
 @dataclass(frozen=True, slots=True)
 class DerivedModel:
-    """A model made of another one. `recipe`: as written; hub/derived/recipes.py parses it."""
+    """A model made of another one. `recipe`: as written; hub/derived_models.py parses it."""
 
     source: OnDisk
     recipe: str

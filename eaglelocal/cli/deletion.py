@@ -19,7 +19,7 @@ from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.model_info import fingerprint_model
 from eaglelocal.hub.client_settings import prepare_client
-from eaglelocal.hub.derived.recipes import parse_recipe
+from eaglelocal.hub.derived_models import parse_recipe
 from eaglelocal.hub.heads.head_store import find_unfinished_heads
 from eaglelocal.hub.heads.requantized_copy import find_copies
 from eaglelocal.hub.heads.versions import HeadVersions, list_learned_heads

@@ -37,13 +37,12 @@ from eaglelocal.hub.download import (
 from eaglelocal.hub.download_orders import add_projector, needs_import, order_draft, order_model
 from eaglelocal.hub.draft_resolver import read_draft_file
 from eaglelocal.hub.hub_api import RetryPolicy, is_repo_missing, silence_client
-from eaglelocal.hub.hub_cache import find_cached, find_nearest_repo
+from eaglelocal.hub.hub_cache import PromisedFile, find_cached, find_damaged, find_nearest_repo, list_promised_files
 from eaglelocal.hub.inventory import HEAD, describe_file
 from eaglelocal.hub.projector_resolver import find_projector_beside
 from eaglelocal.hub.pull_plan import PullPlan, forget_draft, remember_draft
 from eaglelocal.hub.target_resolver import FoundTarget, read_target
 from eaglelocal.hub.transfer import DownloadProgress
-from eaglelocal.hub.verification import PromisedFile, find_damaged, list_promised_files
 from eaglelocal.probe.probe import free_bytes
 
 LOOK_UP_WAITS_S = (1.0, 2.0, 4.0)  # between attempts; short, because the user is waiting

@@ -18,7 +18,7 @@ from eaglelocal.core.user_paths import quote_path
 from eaglelocal.doctor import folder_checks, machine_checks
 from eaglelocal.doctor.installation import Finding, Installation, ok, problem
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ResourceError, UsageError
-from eaglelocal.hub.derived.derived_file import check_room as check_room_for_derived
+from eaglelocal.hub.derived_models import check_room as check_room_for_derived
 from eaglelocal.hub.draft_resolver import ModelFiles, find_draft, find_files
 from eaglelocal.hub.inflation.generated_files import no_progress
 from eaglelocal.hub.model_library import locate_reference

@@ -19,9 +19,8 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import DownloadError, ResourceError
 from eaglelocal.hub.hub_api import RemoteFile, RemoteRepo, RetryPolicy, format_name
-from eaglelocal.hub.hub_cache import MAIN, OTHER_DISK, make_write_error, repo_folder
+from eaglelocal.hub.hub_cache import MAIN, OTHER_DISK, PromisedFile, make_write_error, repo_folder
 from eaglelocal.hub.transfer import ByteCount, DownloadProgress, make_partial_path, transfer
-from eaglelocal.hub.verification import PromisedFile
 from eaglelocal.probe.probe import free_bytes
 
 SPARE_DISK_BYTES = 64 << 20  # left free

@@ -34,7 +34,7 @@ from eaglelocal.gguf.projector import ARCHITECTURE as PROJECTOR
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.upper_layers import find_upper_layers
 from eaglelocal.gguf.writer import choose_head_type
-from eaglelocal.hub.derived.derived_file import DerivedFile, derive_head, write_derived
+from eaglelocal.hub.derived_models import DerivedFile, derive_head, write_derived
 from eaglelocal.hub.heads.head_store import list_fitting_heads, list_heads
 from eaglelocal.hub.heads.requantized_copy import make_light_copy
 from eaglelocal.hub.heads.version_records import BASE

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import difflib
 import errno
+import hashlib
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from eaglelocal.catalog.reference import (
 )
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.core.byte_sizes import format_disk
-from eaglelocal.core.own_files import read_regular
+from eaglelocal.core.own_files import open_regular, read_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
@@ -223,6 +225,59 @@ def _make_missing_error(cache: Path, reference: HubReference, cached: Sequence[C
         there = near[0] if near and near[0] not in reference.repos else ""
     message = f"{reference.text} {state}{f'; on disk: {there}' if there else ''}"
     return ModelFileError(message, hint=f"eaglelocal pull {quote_path(reference.text)}")
+
+
+# ---- verification: check that cached files have the hashes that the hub states
+#
+# A hub identifies large files by SHA-256 and small ones as git does, and its client names blobs by that hash. So files
+# are compared with the hub's list, or with the blobs' own names if no hub answers.
+SHA256_CHARS = 64
+CHUNK_BYTES = 1 << 20
+_HASH_NAME = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class PromisedFile:
+    """A file on disk, and the hash that its bytes should have."""
+
+    name: str
+    path: Path
+    hash: str
+    size_bytes: int
+
+
+def make_hash(promised: str, size_bytes: int) -> hashlib._Hash:
+    """Return a hash object of the promised kind: SHA-256, or for small files git's SHA-1, which includes the size."""
+    if len(promised) == SHA256_CHARS:
+        return hashlib.sha256()
+    return hashlib.sha1(b"blob %d\0" % size_bytes)
+
+
+def list_promised_files(model: CachedModel) -> list[PromisedFile]:
+    """Return a model's files with the hashes in their blobs' names; none on a disk without links."""
+    files = []
+    for path, size_bytes in ((path, path.stat().st_size) for path in model.paths):
+        if _HASH_NAME.fullmatch(name := find_blob(path).name):
+            files.append(PromisedFile(path.name, path, name, size_bytes))
+    return files
+
+
+def find_damaged(files: Sequence[PromisedFile], on_bytes: Callable[[int], None]) -> list[PromisedFile]:
+    """Return the files whose bytes have another hash. Raises ResourceError if one cannot be read."""
+    damaged = []
+    for file in files:
+        digest = make_hash(file.hash, file.size_bytes)
+        try:
+            with open_regular(file.path) as content:
+                while chunk := content.read(CHUNK_BYTES):
+                    digest.update(chunk)
+                    on_bytes(len(chunk))
+        except OSError as problem:
+            what = f"{file.path} cannot be read: {problem.strerror or problem}"
+            raise ResourceError(what, hint="check the disk; `eaglelocal rm` removes the model") from problem
+        if digest.hexdigest() != file.hash:
+            damaged.append(file)
+    return damaged
 
 
 # ---- typed path: check of a path that a user typed: an existing file, or an error that helps

@@ -28,8 +28,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lora_adapter import is_adapter
 from eaglelocal.gguf.mtp import is_mtp_alone
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.derived.derived_file import SOURCE_HASH_KEY, SOURCE_KEY, make_slug
-from eaglelocal.hub.derived.recipes import parse_recipe
+from eaglelocal.hub.derived_models import SOURCE_HASH_KEY, SOURCE_KEY, make_slug, parse_recipe
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.hub_cache import CachedModel, list_models
 from eaglelocal.hub.inflation.inflate import locate_inflated

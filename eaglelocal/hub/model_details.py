@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -155,17 +155,22 @@ def _describe_file(
 ) -> ModelDetails:
     header = read_header(path)
     about = describe(header)
-    is_model = about.kind == "model"
-    target = _read_target(path, own_head, repo) if is_model else None
-    auto = None if target is None else _find_auto_draft(target)
-    known = (*(_list_imported_heads(target) if target else ()), *drafts)
+    is_model, target, auto = about.kind == "model", None, None
+    if is_model:
+        with suppress(EagleLocalError):  # a run would reject it
+            target = replace(read_target(path, head=own_head), repo=repo)
+    if target is not None:
+        auto = _find_auto_draft(target)
+        heads = list_fitting_heads(target.header, target.info)
+        made_here = [KnownDraft(str(one.path), "eagle3", True, False, path=one.path, is_imported=True) for one in heads]
+        drafts = (*made_here, *drafts)
     return ModelDetails(
         reference,
         tuple(dict.fromkeys(shard.path for shard in header.shards)),
         header,
         about,
         own_head,
-        _mark_auto(known, auto),
+        _mark_auto(drafts, auto),
         _read_shape(header),
         repo,
         projector=find_projector_beside(path, header, is_of_hub=bool(repo)) if is_model else NO_PROJECTOR,
@@ -173,23 +178,10 @@ def _describe_file(
     )
 
 
-def _read_target(path: Path, own_head: Path | None, repo: str) -> FoundTarget | None:
-    with suppress(EagleLocalError):  # a run would reject it
-        return replace(read_target(path, head=own_head), repo=repo)
-    return None
-
-
 def _find_auto_draft(target: FoundTarget) -> FoundDraft | None:
     with suppress(EagleLocalError):
         return use_learned_version(find_draft(AUTO, target), target, learns=False)
     return None
-
-
-def _list_imported_heads(target: FoundTarget) -> Iterator[KnownDraft]:
-    for head in list_fitting_heads(target.header, target.info):
-        yield KnownDraft(
-            str(head.path), "eagle3", is_on_disk=True, needs_import=False, path=head.path, is_imported=True
-        )
 
 
 def _mark_auto(drafts: tuple[KnownDraft, ...], auto: FoundDraft | None) -> tuple[KnownDraft, ...]:

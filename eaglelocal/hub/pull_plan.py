@@ -64,17 +64,13 @@ def plan_pull(target: str, *, draft: str = AUTO, quant: str | None = None) -> Pu
         return PullPlan(reference)
     known = find_known_target(parsed, catalog)
     if draft != AUTO:
-        draft = find_mtp_id(known, catalog) if draft.lower() == MTP else draft
+        if draft.lower() == MTP:
+            entries = catalog.drafts_for(known) if known else ()
+            draft = next((entry.id for entry in entries if entry.kind == MTP), MTP)
         if is_own_layer(draft, known, catalog):
             return PullPlan(reference, layer_is_asked_for=True)
         return PullPlan(reference, resolve_draft_reference(draft, catalog), draft_is_asked_for=True)
     return PullPlan(reference) if known is None else _add_catalog_draft(reference, known, catalog)
-
-
-def find_mtp_id(target: TargetEntry | None, catalog: Catalog) -> str:
-    """Return the id of the target's MTP layers in the catalog, else `mtp`."""
-    entries = catalog.drafts_for(target) if target else ()
-    return next((entry.id for entry in entries if entry.kind == MTP), MTP)
 
 
 def is_own_layer(draft: str, target: TargetEntry | None, catalog: Catalog) -> bool:

@@ -35,8 +35,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lora_adapter import is_adapter
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.derived.derived_file import DerivedFile, derive_target, write_derived
-from eaglelocal.hub.derived.recipes import Inflation, Recipe, parse_recipe
+from eaglelocal.hub.derived_models import DerivedFile, Inflation, Recipe, derive_target, parse_recipe, write_derived
 from eaglelocal.hub.hub_cache import check_file, find_cached, list_gguf_names, make_hub_reference
 from eaglelocal.hub.inflation.generated_files import Progress, no_progress
 from eaglelocal.hub.inflation.inflate import InflatedPair, locate_inflated

@@ -26,8 +26,7 @@ from eaglelocal.hub.hub_api import (
     explain_error,
     open_stream,
 )
-from eaglelocal.hub.hub_cache import PARTIAL, make_write_error
-from eaglelocal.hub.verification import SHA256_CHARS, make_hash
+from eaglelocal.hub.hub_cache import PARTIAL, SHA256_CHARS, make_hash, make_write_error
 
 RATE_WINDOW_S = 10.0
 

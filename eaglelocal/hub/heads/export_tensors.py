@@ -86,8 +86,8 @@ def read_target_tokens(header: Header, info: EagleInfo) -> Ints | None:
 
 def make_published_tensors(head: ExportHead) -> list[OutgoingTensor]:
     """Return the tensors of the published head. Raises as `read_target_tokens` does."""
-    header, info = head.header, head.info
-    tensors = [_permute_fc(head)]
+    header, info, fc = head.header, head.info, _reader(head.header, "fc.weight")
+    tensors = [_read_matrix(head, "fc.weight", "fc.weight", rows=lambda *span: _permute_taps(head, fc(*span)))]
     tensors += [_read_vector(head, _name(head, source), name) for source, name in VECTORS.items()]
     if info.norm_before_fc:
         gains = read_tensor(header.path, header, "enc.output_norm.weight").reshape(-1)
@@ -119,11 +119,6 @@ def _convert_layer(head: ExportHead, layer: int) -> Iterator[OutgoingTensor]:
         yield _read_matrix(head, source, name, rows=rows, multiple_of=head.info.head_dim)
     for source, name in LAYER_MATRICES.items():
         yield _read_matrix(head, _name(head, before + source), block + name)
-
-
-def _permute_fc(head: ExportHead) -> OutgoingTensor:
-    rows = _reader(head.header, "fc.weight")
-    return _read_matrix(head, "fc.weight", "fc.weight", rows=lambda first, end: _permute_taps(head, rows(first, end)))
 
 
 def _permute_taps(head: ExportHead, values: Floats) -> Floats:

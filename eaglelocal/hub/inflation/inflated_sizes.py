@@ -152,17 +152,13 @@ def choose_target(num_parameters: int, source: LlamaShape, *, step: int = BLOCK_
     """
     candidates = list(_target_candidates(num_parameters, source, step))
     if not candidates:
+        millions = max(100, math.ceil(2 * source.num_parameters / 1e8) * 100)  # well above the source
+        larger = f"{millions}m" if millions < 1000 else f"{math.ceil(millions / 1000)}b"
         raise ResourceError(
             f"no shape of {num_parameters / 1e6:.0f} M parameters holds the {source.num_parameters / 1e6:.1f} M source",
-            hint=f"ask for a larger size, such as `@{_suggest_size(source.num_parameters)}`",
+            hint=f"ask for a larger size, such as `@{larger}`",
         )
     return min(candidates, key=lambda scored: scored[0])[1]
-
-
-def _suggest_size(num_parameters: int) -> str:
-    """Return a size well above this number of parameters, such as `300m`."""
-    millions = max(100, math.ceil(2 * num_parameters / 1e8) * 100)
-    return f"{millions}m" if millions < 1000 else f"{math.ceil(millions / 1000)}b"
 
 
 def _target_candidates(num_parameters: int, source: LlamaShape, step: int) -> Iterator[tuple[float, LlamaShape]]:
@@ -202,7 +198,7 @@ def _head_candidates(
     budget: float, target: LlamaShape, source: LlamaShape, draft_vocab: int
 ) -> Iterator[tuple[float, LlamaShape]]:
     step = math.lcm(BLOCK_STEP, source.head_dim)
-    for width in range(_round_up(source.width, step), 4 * target.width + 1, step):
+    for width in range(-(-source.width // step) * step, 4 * target.width + 1, step):
         heads = width // source.head_dim
         kv_heads = _fit_kv_heads(heads, source, heads / 4)  # groups of about four
         if kv_heads is None or (width > 1024 and heads % 4):  # large heads come in groups of four
@@ -224,7 +220,3 @@ def _fit_kv_heads(heads: int, source: LlamaShape, usual: float) -> int | None:
 
 def _round_to_step(value: float, step: int = BLOCK_STEP) -> int:
     return round(value / step) * step
-
-
-def _round_up(value: int, step: int) -> int:
-    return -(-value // step) * step

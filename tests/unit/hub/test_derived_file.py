@@ -21,8 +21,17 @@ from eaglelocal.catalog.reference import DerivedModel, File
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.hub.derived.derived_file import DerivedFile, choose_dropped, derive_head, derive_target, write_derived
-from eaglelocal.hub.derived.recipes import Inflation, LayerDrop, Recipe, Requantization
+from eaglelocal.hub.derived_models import (
+    DerivedFile,
+    Inflation,
+    LayerDrop,
+    Recipe,
+    Requantization,
+    choose_dropped,
+    derive_head,
+    derive_target,
+    write_derived,
+)
 from eaglelocal.hub.draft_resolver import find_draft, write_draft
 from eaglelocal.hub.inflation.generated_files import no_progress
 from eaglelocal.hub.inflation.inflated_sizes import ModelSize

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
-from eaglelocal.hub.derived.recipes import Inflation, LayerDrop, Recipe, Requantization, parse_recipe
+from eaglelocal.hub.derived_models import Inflation, LayerDrop, Recipe, Requantization, parse_recipe
 from eaglelocal.hub.inflation.generated_files import QUANTIZABLE
 from eaglelocal.hub.inflation.inflated_sizes import ModelSize
 

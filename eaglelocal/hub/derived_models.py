@@ -1,7 +1,11 @@
-"""Files derived from another model: their places, their headers, and writing them when a run needs them.
+"""Models derived from another model: recipes, the place and header of the file, and writing it when a run needs it.
 
-Until then planning works with the header that the file will have. A file's name holds the source's name, the recipe and
-a hash of the source's content; so another source never gets it.
+    1b, 1b:q4_k_m    inflated: the same texts, at the cost of a model of that size
+    drop10[:q4_0]    without ten of its layers: a draft model of the same vocabulary
+    q2_k             in another type, by llama.cpp's quantizer
+
+Until it is written, planning works with the header that the file will have. A file's name holds the source's name, the
+recipe and a hash of the source's content; so another source never gets it.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 from eaglelocal import locations
 from eaglelocal.backend.quantizer import quantize_file
@@ -28,8 +33,8 @@ from eaglelocal.gguf.header import ArrayValue, Header, Shard
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import StreamedTensor, list_entries
-from eaglelocal.hub.derived.recipes import WRITTEN_TYPES, Inflation, LayerDrop, Recipe
 from eaglelocal.hub.inflation.generated_files import (
+    QUANTIZABLE,
     FilePlan,
     Progress,
     WriteProgress,
@@ -39,7 +44,7 @@ from eaglelocal.hub.inflation.generated_files import (
     remove_leftovers,
     write_plan,
 )
-from eaglelocal.hub.inflation.inflated_sizes import BLOCK_STEP, SUPERBLOCK_STEP
+from eaglelocal.hub.inflation.inflated_sizes import BLOCK_STEP, DEFAULT_SIZE, SUPERBLOCK_STEP, ModelSize, parse_size
 from eaglelocal.probe.probe import free_bytes
 
 METHOD = "1"  # part of every name: raise it when the same source would give another file
@@ -50,7 +55,85 @@ MAX_STEM = 60  # letters of a name: they may take four bytes each
 _HASH_DIGITS = 12
 _LAYER = re.compile(r"blk\.(?P<layer>\d+)\.(?P<rest>.+)")
 
+RECIPE_FORMS = "`@1b:q4_k_m` (its size and type), `@drop10` (layers left out), or `@q2_k` (a type)"
+WRITTEN_TYPES = ("f32", "f16", "bf16")  # types that an inflated model is written in; others are quantized from f16
 
+_SIZE = re.compile(r"\d[\d.]*[mb]")
+_DROP = re.compile(r"drop(?P<number>\d{1,3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Inflation:
+    """The same model, padded to the cost of a larger one."""
+
+    size: ModelSize
+    origin: ClassVar[str] = "inflated"  # the word for such models in lists
+
+    @property
+    def text(self) -> str:
+        """The recipe as it is written in references, in full: `1b:bf16`."""
+        return self.size.slug.replace("-", ":")
+
+    @property
+    def quantized_to(self) -> str | None:
+        return None if self.size.type in WRITTEN_TYPES else self.size.type
+
+    def describe(self, name: str, n_layer: int) -> str:
+        return f"{name} at the cost of {self.size.phrase} ({self.size.type})"
+
+
+@dataclass(frozen=True, slots=True)
+class LayerDrop:
+    """The same model without some of its layers."""
+
+    num_layers: int
+    quantized_to: str | None = None
+    origin: ClassVar[str] = "fewer layers"
+
+    @property
+    def text(self) -> str:
+        return f"drop{self.num_layers}" + (f":{self.quantized_to}" if self.quantized_to else "")
+
+    def describe(self, name: str, n_layer: int) -> str:
+        kind = f" ({self.quantized_to})" if self.quantized_to else ""
+        return f"{name} without {self.num_layers} of its {n_layer} layers{kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class Requantization:
+    """The same model in another type."""
+
+    quantized_to: str
+    origin: ClassVar[str] = "requantized"
+
+    @property
+    def text(self) -> str:
+        return self.quantized_to
+
+    def describe(self, name: str, n_layer: int) -> str:
+        return f"{name} requantized to {self.quantized_to}"
+
+
+Recipe = Inflation | LayerDrop | Requantization
+
+
+def parse_recipe(text: str) -> Recipe:
+    """Parse the part after the `@`, ignoring case. Raises UsageError on anything else."""
+    word, _, kind = text.lower().partition(":")
+    if ":" in text and kind not in QUANTIZABLE:
+        raise UsageError(f"cannot quantize to the type {kind!r}", hint=f"use one of {', '.join(QUANTIZABLE)}")
+    if dropped := _DROP.fullmatch(word):
+        if int(dropped["number"]) == 0:
+            raise UsageError("`@drop0` leaves no layer out", hint="`@drop10`")
+        return LayerDrop(int(dropped["number"]), kind or None)
+    if _SIZE.fullmatch(word):
+        return Inflation(ModelSize(parse_size(word), kind or DEFAULT_SIZE.type))
+    if word in QUANTIZABLE and not kind:
+        return Requantization(word)
+    raise UsageError(f"cannot make `@{text}` of a model", hint=f"use {RECIPE_FORMS}")
+
+
+# ---- derived files
 @dataclass(frozen=True, slots=True)
 class DerivedFile:
     """A file made of `source`. `header` is a sketch until the file is written; `plan` is None once it is."""
