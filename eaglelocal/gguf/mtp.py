@@ -17,7 +17,7 @@ from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf import architectures
 from eaglelocal.gguf.architectures import ArchitectureKeys
 from eaglelocal.gguf.hazards import check_alignment
-from eaglelocal.gguf.header import Header, TensorInfo
+from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.layer_caches import read_windows
 from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, read_architecture, vocabulary_size
 
@@ -188,19 +188,15 @@ def missing_tensors(keys: ArchitectureKeys, block: int) -> Iterator[str]:
     names = NEXTN_TENSORS + OPTIONAL_TENSORS.get(keys.prefix, ())
     tensors = keys.header.tensors
     if keys.prefix in EITHER_FFN:
-        has_experts = f"blk.{block}.ffn_gate_inp.weight" in tensors
-        names += (EXPERT_TENSORS + _expert_inputs(tensors, block)) if has_experts else DENSE_TENSORS
+        is_fused = f"blk.{block}.ffn_gate_up_exps.weight" in tensors
+        experts = EXPERT_TENSORS + (("ffn_gate_up_exps",) if is_fused else ("ffn_gate_exps", "ffn_up_exps"))
+        names += experts if f"blk.{block}.ffn_gate_inp.weight" in tensors else DENSE_TENSORS
     for name in names:
         if f"blk.{block}.{name}.weight" not in tensors:
             yield f"blk.{block}.{name}.weight"
     outputs = ("output.weight", f"blk.{block}.nextn.shared_head_head.weight")
     if keys.prefix == "step35" and not any(name in tensors for name in outputs):
         yield outputs[0]
-
-
-def _expert_inputs(tensors: Mapping[str, TensorInfo], block: int) -> tuple[str, ...]:
-    is_fused = f"blk.{block}.ffn_gate_up_exps.weight" in tensors
-    return ("ffn_gate_up_exps",) if is_fused else ("ffn_gate_exps", "ffn_up_exps")
 
 
 def find_mtp(header: Header) -> MtpInfo | None:

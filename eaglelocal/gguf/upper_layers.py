@@ -242,18 +242,14 @@ def sum_weights(header: Header, *, n_layer: int) -> Weights:
             embedding += tensor.nbytes
         else:
             output += tensor.nbytes
+    tied = None if "output.weight" in header.tensors else header.tensors.get(TOKEN_EMBEDDING)
     return Weights(
         embedding_bytes=embedding,
         output_bytes=output,
         layer_bytes=tuple(blocks),
         expert_bytes=tuple(experts),
-        tied_output_bytes=_tied_output_bytes(header),
+        tied_output_bytes=tied.nbytes if tied else 0,
     )
-
-
-def _tied_output_bytes(header: Header) -> int:
-    tensor = None if "output.weight" in header.tensors else header.tensors.get(TOKEN_EMBEDDING)
-    return tensor.nbytes if tensor else 0
 
 
 def active_bytes(weights: Weights, *, n_expert: int, n_expert_used: int) -> int:

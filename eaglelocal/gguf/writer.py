@@ -257,19 +257,16 @@ def choose_tensor_types(header: Header, kind: str) -> Mapping[str, GgmlType]:
 
 def requantize_header(header: Header, kind: str) -> Header:
     """Return the header that such a copy has, except for the offsets of its tensors."""
-    types = choose_tensor_types(header, kind)
-    return replace(
-        header, tensors={name: _change_type(tensor, types.get(name)) for name, tensor in header.tensors.items()}
-    )
+    changed = {
+        name: replace(header.tensors[name], type=new_type, nbytes=_bytes_as(header.tensors[name], new_type))
+        for name, new_type in choose_tensor_types(header, kind).items()
+    }
+    return replace(header, tensors={**header.tensors, **changed})
 
 
 def _gets_smaller(tensor: TensorInfo, new_type: GgmlType) -> bool:
     fits = len(tensor.shape) == 2 and tensor.shape[0] % new_type.block_elements == 0
     return fits and tensor.type.name in HEAVY_TYPES and _bytes_as(tensor, new_type) < tensor.nbytes
-
-
-def _change_type(tensor: TensorInfo, kind: GgmlType | None) -> TensorInfo:
-    return tensor if kind is None else replace(tensor, type=kind, nbytes=_bytes_as(tensor, kind))
 
 
 def _bytes_as(tensor: TensorInfo, kind: GgmlType) -> int:

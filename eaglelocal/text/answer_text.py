@@ -147,27 +147,21 @@ class StopMatcher:
         for index, char in enumerate(text):
             node = _advance(node, char)
             if node.stop is not None:
-                return self._stop(text[: index + 1], node.stop), node.stop
-        return self._release(text, node), None
+                final = (self._held + text[: index + 1])[: -len(node.stop)]
+                self._held, self._hit = "", node.stop
+                return final, node.stop
+        self._node = node
+        if node.depth == 0 and not self._held:
+            return text, None
+        known = self._held + text
+        cut = len(known) - node.depth
+        self._held = known[cut:]
+        return known[:cut], None
 
     def flush(self) -> str:
         """Return the text held back, which is not a stop string."""
         text, self._held, self._node = self._held, "", self._root
         return text
-
-    def _stop(self, text: str, stop: str) -> str:
-        final = (self._held + text)[: -len(stop)]
-        self._held, self._hit = "", stop
-        return final
-
-    def _release(self, text: str, node: _PrefixNode) -> str:
-        self._node = node
-        if node.depth == 0 and not self._held:
-            return text
-        known = self._held + text
-        cut = len(known) - node.depth
-        self._held = known[cut:]
-        return known[:cut]
 
 
 def _advance(node: _PrefixNode, char: str) -> _PrefixNode:

@@ -271,7 +271,11 @@ def clear_empty_contents(turns: Sequence[Turn]) -> list[Turn]:
 
 def convert_to_hermes(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn]:
     """Write tools, calls and results as ordinary text. The description joins the system message, or becomes one."""
-    converted = _join_turns([_convert_turn_to_hermes(turn) for turn in turns], _are_results, joint="\n")
+    converted = _join_turns(
+        [_convert_turn_to_hermes(turn) for turn in turns],
+        lambda last, turn: last.get("is_result") is turn.get("is_result") is True,
+        joint="\n",
+    )
     if not tools:
         return converted
     described = HERMES_TOOLS.format(tools="\n".join(dump_json(tool) for tool in tools))
@@ -279,10 +283,6 @@ def convert_to_hermes(turns: Sequence[Turn], tools: Sequence[Turn]) -> list[Turn
         first = {**converted[0], "content": f"{converted[0]['content']}\n\n{described}"}
         return [first, *converted[1:]]
     return [{"role": "system", "content": described}, *converted]
-
-
-def _are_results(last: Turn, turn: Turn) -> bool:
-    return last.get("is_result") is turn.get("is_result") is True
 
 
 def _convert_turn_to_hermes(turn: Turn) -> Turn:
