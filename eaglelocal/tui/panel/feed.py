@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
 from dataclasses import field
 
 from eaglelocal.client.server_reading import (
@@ -195,32 +194,26 @@ class Feed:
             self._token_at = now
 
     def _add_totals(self, totals: ServerTotals, now: float) -> None:
-        before, since = self._totals, self._read_at
-        is_first = not self._samples or has_restarted(before, totals)
+        is_first = not self._samples or has_restarted(self._totals, totals)
+        before, since = None if is_first else self._totals, self._read_at
+        self._totals, self._read_at = totals, now
         if is_first:
             self._samples = deque([ServerTotals(process=totals.process)], maxlen=MAX_SAMPLES)
-            if not self._by_events:
+        if not self._by_events:
+            if is_first:
                 self._rate.restart()
-        self._totals, self._read_at = totals, now
-        if not self._by_events and totals.generated_tokens is not None:
-            self._has_rate = True
-            self._rate.mark(totals.generated_tokens, now)
-            self._add_growth(self._tokens, lambda t: t.generated_tokens, None if is_first else before, since, now)
-        self._add_growth(self._drafted, lambda t: t.draft_tokens, None if is_first else before, since, now)
-        self._add_growth(self._accepted, lambda t: t.accepted_tokens, None if is_first else before, since, now)
-        if is_first or totals.generated_tokens != before.generated_tokens or totals.drafts != before.drafts:
+            if totals.generated_tokens is not None:
+                self._has_rate = True
+                self._rate.mark(totals.generated_tokens, now)
+                self._add_growth(self._tokens, "generated_tokens", before, since, now)
+        self._add_growth(self._drafted, "draft_tokens", before, since, now)
+        self._add_growth(self._accepted, "accepted_tokens", before, since, now)
+        if before is None or totals.generated_tokens != before.generated_tokens or totals.drafts != before.drafts:
             self._add_sample(totals)
 
-    def _add_growth(
-        self,
-        history: History,
-        get_count: Callable[[ServerTotals], float | None],
-        before: ServerTotals | None,
-        since: float,
-        now: float,
-    ) -> None:
-        """Add the growth of a count since `before` to its history."""
-        count, old = get_count(self._totals), None if before is None else get_count(before)
+    def _add_growth(self, history: History, name: str, before: ServerTotals | None, since: float, now: float) -> None:
+        """Add the growth since `before` of the total with this name to its history."""
+        count, old = getattr(self._totals, name), getattr(before, name, None)
         if count is not None:
             history.add(0.0 if old is None else max(count - old, 0.0), now if old is None else since, now)
 
