@@ -255,11 +255,9 @@ class EagleApp(App[ReturnType]):
             binding = active.binding
             if binding.id and active.enabled and binding.description and binding.id not in listed:
                 listed.add(binding.id)
-                action, node = binding.action, active.node
                 help_text = binding.tooltip or f"the key {name_key(binding.key)}"
-                yield SystemCommand(
-                    binding.description, help_text, lambda action=action, node=node: self.run_action(action, node)
-                )
+                run = partial(self.run_action, binding.action, active.node)
+                yield SystemCommand(binding.description, help_text, run)
         for name in self.available_themes:
             help_text = "the colors of your terminal" if name == TERMINAL else f"the {name} colors, kept for later"
             yield SystemCommand(f"Theme: {name}", help_text, partial(self.action_choose_theme, name))
@@ -330,12 +328,9 @@ class FrameRate:
 
     def next_gap_s(self, *, is_moving: bool, late_s: float = 0.0) -> float:
         """Return the gap in seconds. late_s: how much the last frame was late, because the terminal is slow."""
-        if (affordable_s := self._expensive_s / CPU_SHARE) > SLOWEST_S:
+        # the cost of the last frame, at most the NUM_EXPENSIVE-th highest of recent ones: counted for one gap only
+        expensive_s = min(self._frame_costs_s[-1], sorted(self._frame_costs_s)[-NUM_EXPENSIVE])
+        if (affordable_s := expensive_s / CPU_SHARE) > SLOWEST_S:
             return min(affordable_s, LONGEST_S)
         fastest = FASTEST_S if is_moving else IDLE_S
         return min(max(fastest, self._cost_s / CPU_SHARE, 2.0 * late_s), SLOWEST_S)
-
-    @property
-    def _expensive_s(self) -> float:
-        """The cost of the last frame, at most the NUM_EXPENSIVE-th highest of recent ones. Counted for one gap only."""
-        return min(self._frame_costs_s[-1], sorted(self._frame_costs_s)[-NUM_EXPENSIVE])

@@ -195,9 +195,6 @@ class ChatApp(EagleApp[int]):
         else:
             self.prompt.insert_pasted(message.text)
 
-    def on_prompt_input_leaving(self) -> None:
-        self.exit(0)
-
     def exit(self, result: int | None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
         """Leave the screen. A question that was not sent comes first when `up` recalls questions at the next start."""
         self.prompt.keep_unsent()

@@ -142,28 +142,26 @@ class Feed:
     # ---- inside
     def _choose_stretch(self) -> tuple[ServerTotals, ServerTotals]:
         """Return the totals at both ends of the stretch to show: the last answer, beside its speed, else the newest."""
-        last = self._find_last_answer(self._reading) if self._by_events else None
+        last = self._find_last_answer() if self._by_events else None
         if last is not None:
             return ServerTotals(), count_answer(last)
         return (self._samples[0] if self._samples else self._totals), self._totals
 
-    def _find_last_answer(self, reading: ServerReading | None) -> Finished | None:
-        """Return the last answer, or None while another one runs; if events are counted, only this
-        feed's own answers.
-        """
-        is_busy = not self._by_events and reading is not None and reading.running
+    def _find_last_answer(self) -> Finished | None:
+        """Return the last answer, or None while another runs; if events are counted, only this feed's own answers."""
+        is_busy = not self._by_events and self._reading is not None and self._reading.running
         return None if self._running or is_busy else self._last_answer
 
     def _choose_drafting(self, reading: ServerReading) -> DraftingState:
         """Return the drafting state; at rest, that of the last answer, not the "on" of an idle engine."""
-        drafting, last = reading.drafting, self._find_last_answer(reading)
+        drafting, last = reading.drafting, self._find_last_answer()
         if last is None or drafting.state != "on":
             return drafting
         return DraftingState(state=last.speculation.state, reason=last.speculation.reason, setting=drafting.setting)
 
     def _measure_speed(self, now: float) -> tuple[float | None, str]:
         """Return the speed while tokens come, and the tokens it was measured over; None before the first ones."""
-        reading, last = self._reading, self._find_last_answer(self._reading)
+        reading, last = self._reading, self._find_last_answer()
         recent = reading.recent if reading is not None and not self._by_events else ()
         speeds = (
             (last.timings.decode_tok_s if last is not None else None, "last answer"),  # more exact than readings

@@ -63,15 +63,8 @@ class PromptInput(FoldingTextArea):
             super().__init__()
             self.text = text
 
-    class Dropped(Message):
+    class Dropped(Submitted):
         """Pictures were dropped; `text` has their paths."""
-
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
-
-    class Leaving(Message):
-        """Ctrl-D was pressed with nothing typed."""
 
     def __init__(
         self, history: QuestionHistory, keys: Mapping[str, str], list_models: ListModels, *, reads_files: bool
@@ -259,7 +252,7 @@ class PromptInput(FoldingTextArea):
         if self.text:
             self.action_delete_right()
         else:
-            self.post_message(self.Leaving())
+            self.app.exit(0)
 
 
 # ---- command completion: complete slash commands and the paths of pictures while they are typed. Does not know
