@@ -88,8 +88,7 @@ def serve_pages(url: str, api_key: str, settings: Settings, output: Output) -> N
     """
     from eaglelocal.client.http_connection import KeepAliveConnection
     from eaglelocal.server.access import Access, check_bind, key_warnings, parse_host_names, read_keys
-    from eaglelocal.tui.display_options import make_display_options
-    from eaglelocal.tui.key_bindings import check_display_options
+    from eaglelocal.tui.display_options import check_display_options, make_display_options
 
     check_display_options(make_display_options(settings))
     watched_url = KeepAliveConnection(url).url

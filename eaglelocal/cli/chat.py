@@ -186,8 +186,7 @@ def show_screen(settings: Settings, start: ChatStart, *, keeps: bool, tint: bool
     """Run the chat screen until the user leaves; it appears before the model is loaded. Returns the exit code."""
     from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths, run_chat
     from eaglelocal.tui.chat.chat_dialogs import ChatAccess
-    from eaglelocal.tui.display_options import make_display_options
-    from eaglelocal.tui.key_bindings import check_display_options
+    from eaglelocal.tui.display_options import check_display_options, make_display_options
 
     appearance = make_display_options(settings)
     check_display_options(appearance)

@@ -47,8 +47,7 @@ def doctor(as_json: flags.AsJson = False) -> None:
 
 def check_screen_keys(settings: Settings) -> None:
     """Raise UsageError, with its place, for keys of actions that no screen has: every screen would refuse them."""
-    from eaglelocal.tui.display_options import make_display_options
-    from eaglelocal.tui.key_bindings import check_display_options
+    from eaglelocal.tui.display_options import check_display_options, make_display_options
 
     try:
         check_display_options(make_display_options(settings))

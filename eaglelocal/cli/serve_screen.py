@@ -45,8 +45,7 @@ class ServeScreen:
 
     def __init__(self, settings: Settings) -> None:
         """Read the display options and the key bindings. Raises UsageError if a key is bound to an unknown action."""
-        from eaglelocal.tui.display_options import make_display_options
-        from eaglelocal.tui.key_bindings import check_display_options
+        from eaglelocal.tui.display_options import check_display_options, make_display_options
 
         self._options = make_display_options(settings)
         check_display_options(self._options)

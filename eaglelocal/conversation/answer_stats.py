@@ -33,10 +33,7 @@ def model_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
         lines.append(f"adapters {describe_adapters(info.adapters)}")
     if plan is None:
         return [*lines, *_server_lines(info)]
-    if plan.speculates:
-        lines.append(f"draft    {info.draft}, {describe_draft_length(plan.spec, info.max_draft)}")
-    else:
-        lines.append(f"draft    none: {_no_draft_reason(info, plan)}")
+    lines.append(f"draft    {_describe_draft(info, plan, without='none')}")
     if info.sees_images and plan.projector is not None:
         lines.append(f"images   read with {plan.projector.name}")
     lines.append(f"context  {info.n_ctx} tokens, {count_noun(info.threads, 'thread')}, loaded in {info.load_s:.1f} s")
@@ -60,11 +57,7 @@ def system_line(system: str) -> str:
 
 def model_line(info: EngineInfo, plan: Plan) -> str:
     """Return target, adapters, draft and context in one line."""
-    draft = (
-        f"{info.draft}, {describe_draft_length(plan.spec, info.max_draft)}"
-        if plan.speculates
-        else f"no draft: {_no_draft_reason(info, plan)}"
-    )
+    draft = _describe_draft(info, plan, without="no draft")
     images = " · reads images" if info.sees_images else ""
     adapters = f" · LoRA {describe_adapters(info.adapters)}" if info.adapters else ""
     return f"{info.target}{adapters} · {draft} · context {info.n_ctx}{images}"
@@ -81,9 +74,11 @@ def describe_draft_length(spec: Spec, most: int) -> str:
             return "automatic"
 
 
-def _no_draft_reason(info: EngineInfo, plan: Plan) -> str:
+def _describe_draft(info: EngineInfo, plan: Plan, *, without: str) -> str:
+    if plan.speculates:
+        return f"{info.draft}, {describe_draft_length(plan.spec, info.max_draft)}"
     reason = info.draft_reason or plan.draft_reason or SWITCHED_OFF
-    return "your setting" if reason == SWITCHED_OFF else reason
+    return f"{without}: {'your setting' if reason == SWITCHED_OFF else reason}"
 
 
 def statistics_line(finished: Finished, n_ctx: int = 0) -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -23,7 +21,7 @@ from textual.color import Color
 from textual.command import CommandPalette
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
-from textual.filter import LineFilter
+from textual.filter import LineFilter, Monochrome, NoColor
 from textual.geometry import Size
 from textual.message_pump import MessagePump
 from textual.screen import Screen
@@ -34,7 +32,7 @@ from eaglelocal.core.terminal_text import clean_cells
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.mapped_keys import name_key
+from eaglelocal.tui.mapped_keys import make_key_rows, name_key
 from eaglelocal.tui.modal_screens import HelpRow, HelpScreen
 from eaglelocal.tui.terminal.terminal_driver import TerminalDriver
 
@@ -57,27 +55,10 @@ THEMES = (
     ),
 )  # fmt: skip
 EXPIRY_MARGIN_S = 0.05  # delay after a notification's end, so that it is over when the screen checks
-NO_COLOR = "NO_COLOR"
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 TERMINAL, ANSI = "terminal", "ansi-dark"  # our name and Textual's for one theme
 MIN_SIZE = Size(16, 4)  # columns and rows
 CLEAR, HOME = "\x1b[0m\x1b[2J", "\x1b[H"
-
-
-@contextmanager
-def set_no_color() -> Iterator[None]:
-    """Set NO_COLOR while a Textual app is constructed, and restore it afterwards.
-
-    Textual reads only this variable; nothing outside the block sees it.
-    """
-    before = os.environ.get(NO_COLOR)
-    os.environ[NO_COLOR] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[NO_COLOR]
-        if before is not None:
-            os.environ[NO_COLOR] = before
 
 
 def enlarge_to_minimum(size: Size) -> Size:
@@ -126,8 +107,10 @@ class EagleApp(App[ReturnType]):
     """
 
     def __init__(self, display_options: DisplayOptions) -> None:
-        with nullcontext() if display_options.has_color else set_no_color():
-            super().__init__()
+        super().__init__()
+        if not display_options.has_color and not self.no_color:  # as Textual does for NO_COLOR
+            self.no_color = True
+            self._filters.insert(1, NoColor() if self.native_ansi_color else Monochrome())
         self.display_options = display_options
         self.is_too_small = False  # the terminal
         self._notice_timer: Timer | None = None  # until the notice ends
@@ -154,14 +137,13 @@ class EagleApp(App[ReturnType]):
 
     def help_rows(self) -> list[HelpRow]:
         """Return a row for each active binding that has an id and a description."""
-        keys: dict[str, list[str]] = {}
-        purposes: dict[str, str] = {}
-        for active in self.screen.active_bindings.values():
-            binding = active.binding
-            if binding.id and binding.description:
-                keys.setdefault(binding.id, []).append(name_key(binding.key))
-                purposes[binding.id] = ": ".join(filter(None, [binding.description, binding.tooltip]))
-        return [HelpRow(", ".join(names), purposes[name], "keys") for name, names in keys.items()]
+        active = {each.binding.key: each.binding for each in self.screen.active_bindings.values()}
+        purposes = {
+            each.id: ": ".join(filter(None, [each.description, each.tooltip]))
+            for each in active.values()
+            if each.id and each.description
+        }
+        return make_key_rows(active, purposes)
 
     async def action_quit_from_dialog(self) -> None:
         """Close all dialogs, and leave as the screen below them does."""
@@ -273,11 +255,9 @@ class EagleApp(App[ReturnType]):
             binding = active.binding
             if binding.id and active.enabled and binding.description and binding.id not in listed:
                 listed.add(binding.id)
-                action, node = binding.action, active.node
                 help_text = binding.tooltip or f"the key {name_key(binding.key)}"
-                yield SystemCommand(
-                    binding.description, help_text, lambda action=action, node=node: self.run_action(action, node)
-                )
+                run = partial(self.run_action, binding.action, active.node)
+                yield SystemCommand(binding.description, help_text, run)
         for name in self.available_themes:
             help_text = "the colors of your terminal" if name == TERMINAL else f"the {name} colors, kept for later"
             yield SystemCommand(f"Theme: {name}", help_text, partial(self.action_choose_theme, name))
@@ -348,12 +328,9 @@ class FrameRate:
 
     def next_gap_s(self, *, is_moving: bool, late_s: float = 0.0) -> float:
         """Return the gap in seconds. late_s: how much the last frame was late, because the terminal is slow."""
-        if (affordable_s := self._expensive_s / CPU_SHARE) > SLOWEST_S:
+        # the cost of the last frame, at most the NUM_EXPENSIVE-th highest of recent ones: counted for one gap only
+        expensive_s = min(self._frame_costs_s[-1], sorted(self._frame_costs_s)[-NUM_EXPENSIVE])
+        if (affordable_s := expensive_s / CPU_SHARE) > SLOWEST_S:
             return min(affordable_s, LONGEST_S)
         fastest = FASTEST_S if is_moving else IDLE_S
         return min(max(fastest, self._cost_s / CPU_SHARE, 2.0 * late_s), SLOWEST_S)
-
-    @property
-    def _expensive_s(self) -> float:
-        """The cost of the last frame, at most the NUM_EXPENSIVE-th highest of recent ones. Counted for one gap only."""
-        return min(self._frame_costs_s[-1], sorted(self._frame_costs_s)[-NUM_EXPENSIVE])

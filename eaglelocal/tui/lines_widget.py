@@ -43,7 +43,7 @@ class LinesWidget(Widget):
     }
     """
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+    def __init__(self, *, id: str, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self._lines: list[Line] = []
         self._styles: dict[Role, Style] = {}

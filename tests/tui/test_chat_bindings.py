@@ -30,8 +30,13 @@ from eaglelocal.tui.chat.chat_dialogs import (
     SettingsDialog,
 )
 from eaglelocal.tui.chat.model_picker import ModelDialog
-from eaglelocal.tui.display_options import DisplayOptions
-from eaglelocal.tui.key_bindings import CHAT_ACTIONS, CHAT_PURPOSES, MONITOR_ACTIONS, check_display_options
+from eaglelocal.tui.display_options import (
+    CHAT_ACTIONS,
+    CHAT_PURPOSES,
+    MONITOR_ACTIONS,
+    DisplayOptions,
+    check_display_options,
+)
 from eaglelocal.tui.mapped_keys import NO_KEY, name_key
 from eaglelocal.tui.monitor.monitor_app import Monitor
 from eaglelocal.tui.monitor.request_table import RequestTable

@@ -21,9 +21,8 @@ from eaglelocal.client.server_reading import DraftingState, ServerReading
 from eaglelocal.core.request import OFF, fixed_spec
 from eaglelocal.errors import RequestError, UsageError
 from eaglelocal.tui.base_app import MIN_SIZE, THEMES
-from eaglelocal.tui.display_options import DisplayOptions
+from eaglelocal.tui.display_options import DisplayOptions, check_display_options
 from eaglelocal.tui.glyphs import ASCII
-from eaglelocal.tui.key_bindings import check_display_options
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.modal_screens import HelpScreen, QuestionDialog
 from eaglelocal.tui.monitor.log_tail import LogTail

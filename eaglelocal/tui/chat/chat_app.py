@@ -28,11 +28,11 @@ from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.processes.this_process import settle
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.chat.chat_controller import ChatController
-from eaglelocal.tui.chat.chat_dialogs import FULL_ACCESS, ChatAccess, ChatKeys
+from eaglelocal.tui.chat.chat_dialogs import FULL_ACCESS, ChatAccess, ChatKeys, ConversationsDialog, SettingsDialog
 from eaglelocal.tui.chat.chat_events import AttachmentsChanged, ChatEvent, ExitRequested, ModelChanged, TextCopied
 from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView
-from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelSource
+from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.modal_screens import HelpRow
@@ -102,15 +102,11 @@ class ChatApp(EagleApp[int]):
         feed, glyphs = Feed(by_events=True), display_options.glyphs
         self.controller = ChatController(open_session, self._emit, feed, paths.conversations, saves=access.saves)
         self._access = access
+        keys = dict(display_options.keys)
         self.prompt = PromptInput(
-            QuestionHistory(paths.history),
-            dict(display_options.keys),
-            placeholder="Ask something; / begins a command",
-            id="prompt",
-            list_models=models.list_names,
+            QuestionHistory(paths.history), keys, models.list_names, reads_files=not access.is_remote
         )
-        self.prompt.reads_files = not access.is_remote
-        self._keys = ChatKeys(self.prompt.mapped_keys, CHAT_BINDINGS, dict(display_options.keys))
+        self._keys = ChatKeys(self.prompt.mapped_keys, CHAT_BINDINGS, keys)
         self.view = ChatView(self.controller, feed, self.prompt, glyphs, stop_key=self._keys.hint("stop"))
         self.view.transcript.has_figures = display_options.has_figures
         self._conversations, self._models = paths.conversations, models
@@ -198,9 +194,6 @@ class ChatApp(EagleApp[int]):
             self.action_run_command(f"/image {message.text}")
         else:
             self.prompt.insert_pasted(message.text)
-
-    def on_prompt_input_leaving(self) -> None:
-        self.exit(0)
 
     def exit(self, result: int | None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
         """Leave the screen. A question that was not sent comes first when `up` recalls questions at the next start."""
@@ -328,21 +321,15 @@ class ChatApp(EagleApp[int]):
 
     # ---- dialogs
     def action_conversations(self) -> None:
-        from eaglelocal.tui.chat.chat_dialogs import ConversationsDialog
-
         self.push_screen(ConversationsDialog(self._conversations, self.controller))
 
     def action_settings(self) -> None:
-        from eaglelocal.tui.chat.chat_dialogs import SettingsDialog
-
         if self.view.model is None:
             self.notify("no model is loaded yet")
         else:
             self.push_screen(SettingsDialog(self.view.model, self.controller, self.view.transcript))
 
     def action_model(self) -> None:
-        from eaglelocal.tui.chat.model_picker import ModelDialog
-
         self.push_screen(ModelDialog(self.view.model, self.controller, self._models, self.model_changed))
 
 

@@ -27,7 +27,7 @@ from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import ModelChanged
-from eaglelocal.tui.key_bindings import CHAT_PURPOSES
+from eaglelocal.tui.display_options import CHAT_PURPOSES
 from eaglelocal.tui.mapped_keys import make_key_rows, map_keys, name_action, name_key
 from eaglelocal.tui.modal_screens import HelpRow
 from eaglelocal.tui.transcript.transcript import Transcript
@@ -100,13 +100,20 @@ class Dialog(ModalScreen[None]):
         self.dismiss(None)
 
 
-class ConversationSearch(Input):
-    """The field that filters the list; the arrows move through the list, and its keys are the dialog's."""
+class ListSearch(Input):
+    """The field that filters a dialog's list; the arrows move through the list."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "screen.move(-1)", "", show=False),
+        Binding("down", "screen.move(1)", "", show=False),
+    ]
+
+
+class ConversationSearch(ListSearch):
+    """The field whose keys are those of the list of conversations too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "screen.open", "", show=False),
-        Binding("up", "screen.move(-1)", "", show=False),
-        Binding("down", "screen.move(1)", "", show=False),
         Binding("delete", "screen.delete", "", show=False),
         Binding("ctrl+e", "screen.export", "", show=False),
     ]

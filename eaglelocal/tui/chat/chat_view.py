@@ -23,7 +23,6 @@ from eaglelocal.tui.chat.chat_events import (
     ChatEvent,
     ConversationReplaced,
     EngineStateChanged,
-    FirstTokensReceived,
     LoadProgressed,
     ModelChanged,
     NoteWritten,
@@ -49,8 +48,8 @@ class ChatView:
         self, controller: ChatController, feed: Feed, prompt: PromptInput, glyphs: Glyphs, *, stop_key: str
     ) -> None:
         self.title, self.status = LinesWidget(id="title"), LinesWidget(id="status")
-        self.transcript, self.panel = Transcript(id="transcript"), SpeculationPanel(glyphs, id="panel")
-        self.panes = ChatPanes(self.transcript, self.panel, id="body")
+        self.transcript, self.panel = Transcript(), SpeculationPanel(glyphs)
+        self.panes = ChatPanes(self.transcript, self.panel)
         self.feed, self._controller, self._prompt = feed, controller, prompt
         self._glyphs, self._stop_key = glyphs, stop_key
         self.model: ModelChanged | None = None  # with its settings; None until one is loaded
@@ -92,8 +91,6 @@ class ChatView:
         match event:
             case QuestionSent(question, live):
                 self.transcript.add_question(question, live)
-            case FirstTokensReceived():
-                self.transcript.draw_answer()
             case AnswerEnded(result, n_ctx, name):
                 self._conversation_name = name
                 self.transcript.end_answer(result, n_ctx)
@@ -105,11 +102,6 @@ class ChatView:
                 self.transcript.show_error(error)
             case ConversationReplaced():
                 self._replace_conversation(event)
-            case _:
-                self._show_engine_event(event)
-
-    def _show_engine_event(self, event: ChatEvent) -> None:
-        match event:
             case LoadProgressed(progress):
                 self._progress = progress
             case ModelChanged():
@@ -253,8 +245,8 @@ class SpeculationPanel(LinesWidget):
 
     DEFAULT_CSS = "SpeculationPanel { height: 100%; width: 100%; }"
 
-    def __init__(self, glyphs: Glyphs, *, id: str) -> None:
-        super().__init__(id=id)
+    def __init__(self, glyphs: Glyphs) -> None:
+        super().__init__(id="panel")
         self._glyphs = glyphs
         self._frame = PanelFrame()
 
@@ -279,8 +271,8 @@ class ChatPanes(Container):
     }
     """
 
-    def __init__(self, transcript: Transcript, panel: SpeculationPanel, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self, transcript: Transcript, panel: SpeculationPanel) -> None:
+        super().__init__(id="body")
         self._transcript, self._panel = transcript, panel
         self._wants_panel: bool | None = None  # the user's choice; None: it depends on the screen's size
 

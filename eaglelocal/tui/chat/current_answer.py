@@ -22,7 +22,7 @@ class CurrentAnswer:
         self._events: AnswerEvents | None = None
         self._live = LiveAnswer()
         self._is_closed = False
-        self._is_stopping = False  # cancelled; the engine still reads images to their end
+        self.is_stopping = False  # cancelled; the engine still reads images to their end
         self._images_sent_at: float | None = None  # None: the question has no images
         self._has_ended = threading.Event()  # until `wait_for_end` reports it
 
@@ -34,7 +34,7 @@ class CurrentAnswer:
 
     def follow(self, events: AnswerEvents) -> RequestOutcome:
         """Pass the events to the feed and the live answer until the last one. Return the outcome."""
-        self._is_stopping, self._events = False, events
+        self.is_stopping, self._events = False, events
         if self._is_closed:
             events.cancel()
         try:
@@ -59,10 +59,6 @@ class CurrentAnswer:
         return self._events is not None
 
     @property
-    def is_stopping(self) -> bool:
-        return self._is_stopping
-
-    @property
     def image_reading_s(self) -> float | None:
         """The seconds since images were sent, until the first token; None if no images are being read."""
         if self._images_sent_at is None or self._live.has_begun:
@@ -73,7 +69,7 @@ class CurrentAnswer:
         """Cancel the answer. Return True if there was one."""
         events = self._events
         if events is not None:
-            self._is_stopping = True
+            self.is_stopping = True
             events.cancel()
         return events is not None
 

@@ -26,7 +26,7 @@ from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.preparation.model_choices import ModelChoiceEntry, ModelPreview
 from eaglelocal.tui.chat.chat_controller import ChatController
-from eaglelocal.tui.chat.chat_dialogs import Dialog
+from eaglelocal.tui.chat.chat_dialogs import Dialog, ListSearch
 from eaglelocal.tui.chat.chat_events import ModelChanged
 
 MAX_CTX_DIGITS = 9
@@ -77,15 +77,6 @@ def describe_preview(preview: ModelPreview | None) -> str:
     return f"{', '.join(part for part in parts if part)}; draft: {preview.draft or 'none'}"
 
 
-class ModelSearch(Input):
-    """The field that filters the list; the arrows move through the list."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "screen.move(-1)", "", show=False),
-        Binding("down", "screen.move(1)", "", show=False),
-    ]
-
-
 class ModelDialog(Dialog):
     """A list of models to choose from, and a form for draft, draft length, context and cache type."""
 
@@ -120,7 +111,7 @@ class ModelDialog(Dialog):
 
     def compose_box(self) -> ComposeResult:
         yield Label(self._describe_active(), id="active", markup=False)
-        yield ModelSearch(placeholder="type to search; a reference or a path", id="target", select_on_focus=False)
+        yield ListSearch(placeholder="type to search; a reference or a path", id="target", select_on_focus=False)
         yield OptionList(markup=False)
         yield Label("", id="preview", markup=False)
         choice = self._choice
@@ -153,15 +144,14 @@ class ModelDialog(Dialog):
     # ---- the list
     def _read_models(self) -> None:
         """List the models, on a thread."""
-        worker = get_current_worker()
+        entries: Sequence[ModelChoiceEntry] = ()
+        problem = ""
         try:
             entries = self._source.list_entries()
-        except (EagleLocalError, OSError) as problem:
-            entries = ()
-            if not worker.is_cancelled:
-                self.app.call_from_thread(self._show_problem, problem)
-        if not worker.is_cancelled:
-            self.app.call_from_thread(self._show_entries, entries)
+        except (EagleLocalError, OSError) as error:
+            problem = str(error)
+        if not get_current_worker().is_cancelled:
+            self.app.call_from_thread(self._show_entries, entries, problem)
 
     def _start_assessing(self) -> None:
         try:
@@ -179,12 +169,10 @@ class ModelDialog(Dialog):
             if not worker.is_cancelled:
                 self.app.call_from_thread(self._show_preview, reference, preview)
 
-    def _show_problem(self, problem: Exception) -> None:
-        if self.is_attached:
-            self.show_error(UsageError(f"the models on this disk cannot be listed: {problem}"))
-
-    def _show_entries(self, entries: Sequence[ModelChoiceEntry]) -> None:
+    def _show_entries(self, entries: Sequence[ModelChoiceEntry], problem: str) -> None:
         if self.is_attached:  # the dialog may just have been closed
+            if problem:
+                self.show_error(UsageError(f"the models on this disk cannot be listed: {problem}"))
             self._rows.entries = entries
             self._refill()
             self._start_assessing()

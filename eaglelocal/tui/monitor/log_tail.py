@@ -91,8 +91,10 @@ def describe_changes(before: ServerReading | None, now: ServerReading) -> list[s
         if before.restarts is not None and now.restarts is not None and now.restarts > before.restarts:
             sentences.append(f"the engine has restarted ({now.restarts} so far)")
         sentences += _describe_models(before, now)
-        if before.model == now.model:  # with several loaded models, the reported one may change
-            sentences += _describe_setting(before, now)
+        setting, old_setting = now.drafting.setting, before.drafting.setting
+        is_same = before.model == now.model  # with several loaded models, the reported one may change
+        if is_same and old_setting and setting not in ("", old_setting):
+            sentences.append(f"drafting was set to {setting}")
     if now.missing and (before is None or before.missing != now.missing):
         sentences.append(explain_missing(now))
     return sentences
@@ -119,12 +121,6 @@ def _describe_models(before: ServerReading, now: ServerReading) -> list[str]:
     if loaded == list(now.models) and len(loaded) == 1:
         return [f"the model is now {now.model}"]
     return [f"{name} was unloaded" for name in unloaded] + [f"{name} was loaded" for name in loaded]
-
-
-def _describe_setting(before: ServerReading, now: ServerReading) -> list[str]:
-    if before.drafting.setting and now.drafting.setting not in ("", before.drafting.setting):
-        return [f"drafting was set to {now.drafting.setting}"]
-    return []
 
 
 def describe_drafting_change(before: ServerReading | None, now: ServerReading) -> str:

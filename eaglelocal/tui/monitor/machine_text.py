@@ -93,8 +93,7 @@ def compute_prefix_share(reading: ServerReading) -> float | None:
 def compute_kv_share(reading: ServerReading) -> float | None:
     if reading.cache_share is not None:
         return reading.cache_share
-    used, size = reading.cached_tokens, reading.cache_cells
-    return used / size if used is not None and size else None
+    return _divide(reading.cached_tokens, reading.cache_cells)
 
 
 def format_machine(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs) -> Line:

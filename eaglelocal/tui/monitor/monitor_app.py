@@ -172,7 +172,7 @@ class Monitor(EagleApp[Outcome]):
         with Container(id="figures"):
             for name in ("speed", "drafting", "machine"):
                 yield LinesWidget(id=name, classes="frame")
-        yield RequestTable(self.display_options.glyphs, id="table", classes="frame")
+        yield RequestTable(self.display_options.glyphs)
         yield LinesWidget(id="log", classes="frame")
         yield Input(placeholder="key, state, model or id", id="filter", compact=True)
         yield Footer(show_command_palette=True)

@@ -15,18 +15,10 @@ from eaglelocal.tui.monitor.machine_text import MonitorSnapshot, format_bytes, f
 from eaglelocal.tui.monitor.table_text import TableView, format_table
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_panel
-from eaglelocal.tui.styled_lines import (
-    EMPTY_LINE,
-    Line,
-    Role,
-    StyledSpan,
-    cut_line,
-    fit_line,
-    make_line,
-    plain_text,
-)
+from eaglelocal.tui.styled_lines import EMPTY_LINE, Line, Role, StyledSpan, cut_line, fit_line, make_line, plain_text
 
 LOG_INDENT = 10  # the width of a line's time
+MAX_ROWS = 20  # of the table of requests in plain text, with its titles
 HEALTHY_STATES = frozenset({"ready", "idle"})
 
 
@@ -70,10 +62,7 @@ def format_load(reading: ServerReading | None, width: int) -> Line:
         return EMPTY_LINE
     pairs = [
         *_list_counts(reading),
-        (
-            "adapters",
-            reading.adapters or UNKNOWN,
-        ),  # first, so that narrow screens show it
+        ("adapters", reading.adapters or UNKNOWN),  # first, so that narrow screens show it
         *list_caches(reading),
         ("drafting", name_setting(reading.drafting.setting)),
         ("learning", reading.learning or UNKNOWN),
@@ -116,7 +105,7 @@ def format_drafting_title(frame: PanelFrame) -> str:
     return "drafting" if setting == UNKNOWN else f"drafting: {setting}"
 
 
-def format_snapshot(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs, *, max_rows: int = 20) -> str:
+def format_snapshot(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs) -> str:
     """Return one frame of the monitor as plain text."""
     reading = snapshot.frame.reading
     lines = [
@@ -126,7 +115,7 @@ def format_snapshot(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs, *, ma
         EMPTY_LINE,
     ]
     if reading is not None:
-        lines += format_table(reading, TableView(), width, max_rows, glyphs)
+        lines += format_table(reading, TableView(), width, MAX_ROWS, glyphs)
         lines.append(make_line((explain_missing(reading), "quiet")) if reading.missing else EMPTY_LINE)
     return "\n".join(map(plain_text, lines)).rstrip()
 

@@ -34,8 +34,8 @@ class RequestTable(LinesWidget, can_focus=True):
     ]
     view: reactive[TableView] = reactive(TableView())
 
-    def __init__(self, glyphs: Glyphs, *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(id=id, classes=classes)
+    def __init__(self, glyphs: Glyphs) -> None:
+        super().__init__(id="table", classes="frame")
         self._glyphs = glyphs
         self._reading: ServerReading | None = None
         self._selected_id = ""

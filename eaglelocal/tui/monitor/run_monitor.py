@@ -11,8 +11,7 @@ from eaglelocal.client.http_connection import parse_url
 from eaglelocal.client.servers.server_watch import ServerWatch
 from eaglelocal.probe.load_gauges import GaugeWatch
 from eaglelocal.settings import Settings
-from eaglelocal.tui.display_options import make_display_options
-from eaglelocal.tui.key_bindings import check_display_options
+from eaglelocal.tui.display_options import check_display_options, make_display_options
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 

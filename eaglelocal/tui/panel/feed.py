@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
 from dataclasses import field
 
 from eaglelocal.client.server_reading import (
@@ -143,28 +142,26 @@ class Feed:
     # ---- inside
     def _choose_stretch(self) -> tuple[ServerTotals, ServerTotals]:
         """Return the totals at both ends of the stretch to show: the last answer, beside its speed, else the newest."""
-        last = self._find_last_answer(self._reading) if self._by_events else None
+        last = self._find_last_answer() if self._by_events else None
         if last is not None:
             return ServerTotals(), count_answer(last)
         return (self._samples[0] if self._samples else self._totals), self._totals
 
-    def _find_last_answer(self, reading: ServerReading | None) -> Finished | None:
-        """Return the last answer, or None while another one runs; if events are counted, only this
-        feed's own answers.
-        """
-        is_busy = not self._by_events and reading is not None and reading.running
+    def _find_last_answer(self) -> Finished | None:
+        """Return the last answer, or None while another runs; if events are counted, only this feed's own answers."""
+        is_busy = not self._by_events and self._reading is not None and self._reading.running
         return None if self._running or is_busy else self._last_answer
 
     def _choose_drafting(self, reading: ServerReading) -> DraftingState:
         """Return the drafting state; at rest, that of the last answer, not the "on" of an idle engine."""
-        drafting, last = reading.drafting, self._find_last_answer(reading)
+        drafting, last = reading.drafting, self._find_last_answer()
         if last is None or drafting.state != "on":
             return drafting
         return DraftingState(state=last.speculation.state, reason=last.speculation.reason, setting=drafting.setting)
 
     def _measure_speed(self, now: float) -> tuple[float | None, str]:
         """Return the speed while tokens come, and the tokens it was measured over; None before the first ones."""
-        reading, last = self._reading, self._find_last_answer(self._reading)
+        reading, last = self._reading, self._find_last_answer()
         recent = reading.recent if reading is not None and not self._by_events else ()
         speeds = (
             (last.timings.decode_tok_s if last is not None else None, "last answer"),  # more exact than readings
@@ -195,32 +192,26 @@ class Feed:
             self._token_at = now
 
     def _add_totals(self, totals: ServerTotals, now: float) -> None:
-        before, since = self._totals, self._read_at
-        is_first = not self._samples or has_restarted(before, totals)
+        is_first = not self._samples or has_restarted(self._totals, totals)
+        before, since = None if is_first else self._totals, self._read_at
+        self._totals, self._read_at = totals, now
         if is_first:
             self._samples = deque([ServerTotals(process=totals.process)], maxlen=MAX_SAMPLES)
-            if not self._by_events:
+        if not self._by_events:
+            if is_first:
                 self._rate.restart()
-        self._totals, self._read_at = totals, now
-        if not self._by_events and totals.generated_tokens is not None:
-            self._has_rate = True
-            self._rate.mark(totals.generated_tokens, now)
-            self._add_growth(self._tokens, lambda t: t.generated_tokens, None if is_first else before, since, now)
-        self._add_growth(self._drafted, lambda t: t.draft_tokens, None if is_first else before, since, now)
-        self._add_growth(self._accepted, lambda t: t.accepted_tokens, None if is_first else before, since, now)
-        if is_first or totals.generated_tokens != before.generated_tokens or totals.drafts != before.drafts:
+            if totals.generated_tokens is not None:
+                self._has_rate = True
+                self._rate.mark(totals.generated_tokens, now)
+                self._add_growth(self._tokens, "generated_tokens", before, since, now)
+        self._add_growth(self._drafted, "draft_tokens", before, since, now)
+        self._add_growth(self._accepted, "accepted_tokens", before, since, now)
+        if before is None or totals.generated_tokens != before.generated_tokens or totals.drafts != before.drafts:
             self._add_sample(totals)
 
-    def _add_growth(
-        self,
-        history: History,
-        get_count: Callable[[ServerTotals], float | None],
-        before: ServerTotals | None,
-        since: float,
-        now: float,
-    ) -> None:
-        """Add the growth of a count since `before` to its history."""
-        count, old = get_count(self._totals), None if before is None else get_count(before)
+    def _add_growth(self, history: History, name: str, before: ServerTotals | None, since: float, now: float) -> None:
+        """Add the growth since `before` of the total with this name to its history."""
+        count, old = getattr(self._totals, name), getattr(before, name, None)
         if count is not None:
             history.add(0.0 if old is None else max(count - old, 0.0), now if old is None else since, now)
 

@@ -10,77 +10,19 @@ from textual import events
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.document._document import Document
 from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
-from textual.widgets.text_area import Edit, EditResult, Selection
+from textual.widgets.text_area import Selection
 
-from eaglelocal.conversation.action_context import ListModels, list_no_models
+from eaglelocal.conversation.action_context import ListModels
 from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS
 from eaglelocal.core.records import dataclass
 from eaglelocal.tui.mapped_keys import map_keys
-from eaglelocal.tui.prompt.paste_folding import PasteFolding
+from eaglelocal.tui.prompt.paste_folding import FoldingTextArea
 
-
-# ---- folding text area: a text area in which long pastes are folded to marks, which are edited as a whole
-class FoldingTextArea(TextArea):
-    """A text area whose `text` has the marks, and `whole_text` and `selected_text` the pastes."""
-
-    def __init__(self, *, placeholder: str, id: str | None = None) -> None:
-        super().__init__(
-            id=id, soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False, placeholder=placeholder
-        )
-        self._folding = PasteFolding()
-
-    @property
-    def whole_text(self) -> str:
-        return self._folding.unfold(self.text)
-
-    @property
-    def selected_text(self) -> str:
-        return self._folding.unfold(super().selected_text)
-
-    def edit(self, edit: Edit) -> EditResult:
-        """Apply an edit, widened to whole marks.
-
-        Textual deletes a line up to the start of the next one, which does not exist after the last line.
-        """
-        index, location = self._lines.get_index_from_location, self._lines.get_location_from_index
-        top, bottom = (min(place, self.document.end) for place in (edit.top, edit.bottom))
-        begin, end = self._folding.widen(self.text, index(top), index(bottom))
-        edit.from_location, edit.to_location = location(begin), location(end)
-        return super().edit(edit)
-
-    def _recompute_cursor_offset(self) -> None:
-        """Leave out a cursor below the last line: undo and redo shorten the text first, then move the cursor."""
-        if self.cursor_location[0] < self.document.line_count:
-            super()._recompute_cursor_offset()  # type: ignore[no-untyped-call]
-
-    def action_cut(self) -> None:
-        """Move the selection, or without one the line, to the clipboard, with the pastes of its marks."""
-        result = self._delete_cursor_line() if self.selection.is_empty else self._delete_via_keyboard(*self.selection)
-        if result is not None and result.replaced_text:
-            self.app.copy_to_clipboard(self._folding.unfold(result.replaced_text))
-
-    def insert_pasted(self, text: str) -> None:
-        """Insert a text at the cursor, folded if it is long."""
-        self.replace(self._folding.fold(text), *self.selection)
-
-    def load_folded(self, text: str) -> None:
-        """Show another text, with known pastes folded, and the cursor at its end."""
-        self.load_text(self._folding.fold_known(text))
-        self.move_cursor(self.document.end)
-
-    @property
-    def _lines(self) -> Document:
-        assert isinstance(self.document, Document)
-        return self.document
-
-
-# ---- prompt input
 SEARCH_HELP = "press again for an older one, enter to take it, esc to cancel"
 # Most terminals send this for alt+enter, and some are set up to send it for shift+enter. Textual takes it for enter.
 cast(dict[str, object], ANSI_SEQUENCES_KEYS)["\x1b\r"] = (Keys.ControlJ,)
@@ -121,32 +63,21 @@ class PromptInput(FoldingTextArea):
             super().__init__()
             self.text = text
 
-    class Dropped(Message):
+    class Dropped(Submitted):
         """Pictures were dropped; `text` has their paths."""
 
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
-
-    class Leaving(Message):
-        """Ctrl-D was pressed with nothing typed."""
-
     def __init__(
-        self,
-        history: QuestionHistory,
-        keys: Mapping[str, str],
-        *,
-        placeholder: str,
-        id: str | None = None,
-        list_models: ListModels = list_no_models,
+        self, history: QuestionHistory, keys: Mapping[str, str], list_models: ListModels, *, reads_files: bool
     ) -> None:
-        """keys: binding id -> comma-separated keys, in place of the default ones. list_models: to complete `/model`."""
-        super().__init__(placeholder=placeholder, id=id)
-        self._history, self._list_models = history, list_models
+        """keys: binding id -> comma-separated keys, in place of the default ones. list_models: to complete `/model`.
+
+        reads_files: complete paths, and attach dropped pictures.
+        """
+        super().__init__(id="prompt", placeholder="Ask something; / begins a command")
+        self._history, self._list_models, self.reads_files = history, list_models, reads_files
         self._search: HistorySearch | None = None
         self._title: str | None = None  # to show again after a search
         self.mapped_keys = map_keys((*TextArea.BINDINGS, *self.BINDINGS), keys)
-        self.reads_files = True  # paths are completed, and dropped pictures attached
         self._waiting: tuple[str, ...] = ()
         self._subtitle = ""
         self.cursor_blink = False  # each blink would cost a redraw
@@ -321,7 +252,7 @@ class PromptInput(FoldingTextArea):
         if self.text:
             self.action_delete_right()
         else:
-            self.post_message(self.Leaving())
+            self.app.exit(0)
 
 
 # ---- command completion: complete slash commands and the paths of pictures while they are typed. Does not know
@@ -346,7 +277,7 @@ def describe_command(name: str) -> str:
     return f"{name} {COMMANDS[name].arguments}".rstrip() + f": {COMMANDS[name].purpose}"
 
 
-def complete_typed(typed: str, list_models: ListModels = list_no_models) -> Completion:
+def complete_typed(typed: str, list_models: ListModels) -> Completion:
     """Return the completion of a command, of the path in `/image PATH`, or of the reference in `/model REF`."""
     if typed.startswith(MODEL):
         begun = typed.removeprefix(MODEL)

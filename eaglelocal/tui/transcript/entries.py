@@ -236,14 +236,12 @@ class LiveAnswer:
         self._mask += b"".join((b"\1" if piece.drafted else b"\0") * len(piece.text) for piece in pieces)
         if not self._text.strip():
             return [], self._thought_entries()
-        return self._thought_entries(end=True) + self._finished_blocks(), self._block(len(self._text))
+        thoughts, self._thought = self._thought_entries(), ""
+        return thoughts + self._finished_blocks(), self._block(len(self._text))
 
-    def _thought_entries(self, *, end: bool = False) -> list[TranscriptEntry]:
-        """Return the thoughts so far, which may change until the answer's text begins; `end`: it has begun."""
-        thought = self._thought
-        if end:
-            self._thought = ""
-        return [TranscriptEntry(EntryKind.THOUGHT, thought)] if thought.strip() else []
+    def _thought_entries(self) -> list[TranscriptEntry]:
+        """Return the thoughts so far, which may change until the answer's text begins."""
+        return [TranscriptEntry(EntryKind.THOUGHT, self._thought)] if self._thought.strip() else []
 
     def _finished_blocks(self) -> list[TranscriptEntry]:
         """Return an entry for each finished block, so that it looks the same however much came at once.

@@ -57,8 +57,8 @@ class Transcript(ScrollView):
 
     DEFAULT_CSS = "Transcript { height: 1fr; scrollbar-size-vertical: 1; overflow-x: hidden; overflow-y: scroll; }"
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
+    def __init__(self) -> None:
+        super().__init__(id="transcript")
         self.can_focus = False
         self.has_figures = True  # a line of figures stands below each answer, not only why it ended early
         self._live = LiveAnswer()
