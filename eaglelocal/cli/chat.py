@@ -313,17 +313,13 @@ def read_stdin(stdin: TextIO | None, output: Output) -> str:
         output.message("waiting for stdin to end (use </dev/null if it has nothing to read)")
     piped = stdin.buffer.read(MAX_STDIN_BYTES + 1)
     if len(piped) > MAX_STDIN_BYTES:
-        raise UsageError(
-            f"stdin is longer than {MAX_STDIN_BYTES // 1_000_000} MB, more than a model can read",
-            hint='head -c 50000 FILE | eaglelocal chat "..."',
-        )
+        what = f"stdin is longer than {MAX_STDIN_BYTES // 1_000_000} MB, more than a model can read"
+        raise UsageError(what, hint='head -c 50000 FILE | eaglelocal chat "..."')
     try:
         return piped.decode("utf-8")
     except UnicodeDecodeError as problem:
-        raise UsageError(
-            f"stdin is not UTF-8 text: byte {problem.start} is 0x{problem.object[problem.start]:02x}",
-            hint="--image /dev/stdin" if media_type(piped) else RECODE,
-        ) from None
+        what = f"stdin is not UTF-8 text: byte {problem.start} is 0x{problem.object[problem.start]:02x}"
+        raise UsageError(what, hint="--image /dev/stdin" if media_type(piped) else RECODE) from None
 
 
 def _is_ready(stdin: TextIO) -> bool:

@@ -66,8 +66,9 @@ def import_head(
         warnings = (*read.notes, *check_written(partial, read, found))
         output.report(head_lines(read, found, warnings), beside_object=as_json)
         outcome = None if no_trial else try_head(partial, read, found, settings, output)
+    output.report(trial_lines(outcome, path), beside_object=as_json)
     command = make_chat_command(settings.target or "", found, path)
-    output.report([*trial_lines(outcome, path), f"{'next':<{LABEL}}{command}"], beside_object=as_json)
+    output.report([f"{'next':<{LABEL}}{command}"], beside_object=as_json)
     if as_json:
         output.object({**report_object(read, found, outcome, warnings, path), "next": command})
 
@@ -88,10 +89,8 @@ def resolve_out(out: str, name: str) -> Path:
     path = expand_path(out)
     path = path / name if path.is_dir() else path
     if path.exists() and not is_head(path):
-        raise UsageError(
-            f"{path} exists and is not a head",
-            hint=f"--out {quote_path(path.with_name(f'{path.stem}-head.gguf'))}",
-        )
+        what = f"{path} exists and is not a head"
+        raise UsageError(what, hint=f"--out {quote_path(path.with_name(f'{path.stem}-head.gguf'))}")
     return path
 
 

@@ -157,9 +157,8 @@ def load_model(
     plan: Plan, output: MessageOutput, spare: SpareProcess | None = None, learning: IdleLearning | None = None
 ) -> ActiveModel:
     if plan.task is not ModelTask.TEXT:
-        raise UsageError(
-            f"{plan.target_label} {plan.task.description}", hint=f"eaglelocal serve --target {quote_path(plan.target)}"
-        )
+        what = f"{plan.target_label} {plan.task.description}"
+        raise UsageError(what, hint=f"eaglelocal serve --target {quote_path(plan.target)}")
     client, info = LoadingEngine(plan, spare=spare, learning=learning).wait(output)
     if learning is None:
         return ActiveModel(client, plan, info)

@@ -123,14 +123,8 @@ def plan_object(plan: SearchOutcome | PlanFailure) -> dict[str, object]:
 def plan_table(plans: Sequence[SearchOutcome | PlanFailure]) -> list[str]:
     """Return a row for each plan and what the columns mean; with the names of the catalog within 80 columns."""
     rows = [plan_row(plan) for plan in plans]
-    is_split = any(row[5].endswith(IN_RAM) for row in rows)
-    return [
-        *format_columns([HEADINGS, *rows], right=RIGHT),
-        "",
-        GIB_NOTE,
-        *([IN_RAM_NOTE] if is_split else []),
-        QUALITY_NOTE,
-    ]
+    notes = [GIB_NOTE, *([IN_RAM_NOTE] if any(row[5].endswith(IN_RAM) for row in rows) else []), QUALITY_NOTE]
+    return [*format_columns([HEADINGS, *rows], right=RIGHT), "", *notes]
 
 
 def plan_row(plan: SearchOutcome | PlanFailure) -> tuple[str, ...]:

@@ -138,10 +138,8 @@ def choose_unrolling(source: HeadSource, given: TrainFlags) -> Unrolling:
         raise UsageError(f"--loss must be one of {', '.join(LOSSES)}, not {given.loss!r}")
     unrolling = make_unrolling(source)
     if given.unroll is not None and source.num_depths > 1:
-        raise UsageError(
-            f"a {source.method} head drafts {source.num_depths} tokens in one pass, so nothing is unrolled",
-            hint="leave --unroll out",
-        )
+        what = f"a {source.method} head drafts {source.num_depths} tokens in one pass, so nothing is unrolled"
+        raise UsageError(what, hint="leave --unroll out")
     num_steps = given.unroll or unrolling.num_steps
     return dataclasses.replace(unrolling, loss=given.loss, num_steps=num_steps, state_noise=given.state_noise)
 
@@ -153,9 +151,8 @@ def check_draft_vocab(num: int | None, source: HeadSource) -> None:
     if source.start_info is not None:
         raise UsageError(f"{source.start_info.name} keeps its vocabulary", hint="`--from none` trains a new head")
     if num > source.info.n_vocab:
-        raise UsageError(
-            f"the target has {source.info.n_vocab} tokens, not {num}", hint=f"--draft-vocab {source.info.n_vocab}"
-        )
+        what = f"the target has {source.info.n_vocab} tokens, not {num}"
+        raise UsageError(what, hint=f"--draft-vocab {source.info.n_vocab}")
 
 
 def find_head_source(start: str, found: FoundTarget, *, num_depths: int, is_medusa: bool = False) -> HeadSource:
@@ -245,9 +242,8 @@ def load_questions(prompts: str | None, params: SamplingParams, *, has_template:
     if prompts is not None:
         found = read_prompts(expand_path(prompts))
         if any(each.has_images for each in found):
-            raise UsageError(
-                f"{prompts} has images, and heads are trained on text only", hint="leave those prompts out"
-            )
+            what = f"{prompts} has images, and heads are trained on text only"
+            raise UsageError(what, hint="leave those prompts out")
         requests = [_make_request(each.messages, params, has_template, tokens=each.tokens) for each in found]
         num = len(set(map(question_key, requests)))
         if num < least:
