@@ -57,17 +57,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
         model = load_model(library, plan, report)
         opened.callback(model.close)
         threads = plan.threads or count_usable_threads()
-        context = EmbeddingContext(
-            model,
-            EmbeddingParams(
-                n_batch=n_ctx,
-                num_texts=min(MAX_TEXTS, n_ctx),
-                ranks=task is ModelTask.RANK,
-                threads=threads,
-                kv_type=plan.kv_type,
-                flash_attn=plan.flash_attn,
-            ),
-        )
+        context = EmbeddingContext(model, make_params(plan, n_ctx, threads, ranks=task is ModelTask.RANK))
         opened.callback(context.close)
         engine_info = EngineInfo(
             target=plan.target_label,
@@ -87,12 +77,11 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             architecture=info.architecture,
         )
         pairs = make_pairs(header, model.vocabulary) if task is ModelTask.RANK else None
-        close = opened.pop_all().close
         return EmbeddingEngine(
             context,
             model.vocabulary,
             engine_info,
-            close,
+            close=opened.pop_all().close,
             pairs=pairs,
             gives_probabilities=info.architecture in SOFTMAX,
             input_executors=start_executors(num_low=1, report=report),
@@ -104,6 +93,17 @@ def load_model(library: LlamaLibrary, plan: Plan, report: Report) -> LlamaModel:
         report(LoadProgress(share, plan.target.name))
 
     return LlamaModel(library, plan.target, make_placement(plan), on_progress=report_share)
+
+
+def make_params(plan: Plan, n_ctx: int, threads: int, *, ranks: bool) -> EmbeddingParams:
+    return EmbeddingParams(
+        n_batch=n_ctx,
+        num_texts=min(MAX_TEXTS, n_ctx),
+        ranks=ranks,
+        threads=threads,
+        kv_type=plan.kv_type,
+        flash_attn=plan.flash_attn,
+    )
 
 
 def make_pairs(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
