@@ -69,7 +69,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             ),
         )
         opened.callback(context.close)
-        engine_info = EngineInfo(
+        about = EngineInfo(
             target=plan.target_label,
             draft="none",
             draft_reason="a model that writes no text drafts nothing",
@@ -88,14 +88,9 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
         )
         pairs = make_pairs(header, model.vocabulary) if task is ModelTask.RANK else None
         close = opened.pop_all().close
+        inputs, is_softmax = start_executors(num_low=1, report=report), info.architecture in SOFTMAX
         return EmbeddingEngine(
-            context,
-            model.vocabulary,
-            engine_info,
-            close,
-            pairs=pairs,
-            gives_probabilities=info.architecture in SOFTMAX,
-            input_executors=start_executors(num_low=1, report=report),
+            context, model.vocabulary, about, close, pairs=pairs, gives_probabilities=is_softmax, input_executors=inputs
         )
 
 
