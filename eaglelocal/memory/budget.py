@@ -14,12 +14,12 @@ from enum import StrEnum
 
 from eaglelocal.core.byte_sizes import format_memory
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import CTX_STEP
 from eaglelocal.errors import ResourceError
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
 
 RAM = "RAM"
-CTX_STEP = 256  # a --ctx in a hint is a multiple of this, and at least this
 GPU_MARGIN_BYTES = 2**30  # kept free; llama.cpp's own --fit leaves as much
 RAM_MARGIN_SHARE, MIN_RAM_MARGIN_BYTES = 0.05, 2**30 // 2
 UNIFIED_MARGIN_SHARE = 0.05  # of what the system lends the GPU, which is only a part of RAM

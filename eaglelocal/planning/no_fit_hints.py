@@ -13,7 +13,7 @@ from itertools import islice
 
 from eaglelocal.catalog.catalog import METAL
 from eaglelocal.core.byte_sizes import GIB, format_memory
-from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.run_options import CTX_STEP, RunOptions
 from eaglelocal.core.stats import NOISY
 from eaglelocal.memory.budget import RAM, DeviceLoad
 from eaglelocal.planning.candidate import GOALS, Candidate, Rejected, lies_text
@@ -28,7 +28,6 @@ from eaglelocal.planning.plan_search import (
 )
 
 RAM_GIB = (32, 48, 64, 96, 128, 192, 256)  # usual sizes of RAM
-CTX_STEP = 256  # a hinted --ctx is a multiple of it
 
 
 def explain_no_fit(outcome: SearchOutcome) -> tuple[str, str]:

@@ -19,13 +19,12 @@ from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind, Needs, device_load, subtract_margins
+from eaglelocal.memory.contexts import logits_bytes
 from eaglelocal.memory.estimate import estimate
 from eaglelocal.memory.placement import choose_gpus
 from eaglelocal.preparation.autoplan import CTX_KEPT, costs_little, replan
 from eaglelocal.preparation.decision import Decision, choose_ctx
 from eaglelocal.preparation.machines import this_machine
-
-LOGIT_BYTES = 4
 
 
 # ---- before anything is loaded
@@ -166,5 +165,5 @@ def estimate_embedding_needs(
     is_encoder = header.metadata.get(f"{shape.architecture}.attention.causal") is False
     gpus = [] if gpu_layers == 0 else choose_gpus(free_memory, device=None, split="layer")
     device = gpus[0].device if gpus else RAM
-    logits = Buffer(device, MemoryKind.BUFFERS, 0 if is_encoder else n_ctx * shape.n_vocab * LOGIT_BYTES)
+    logits = Buffer(device, MemoryKind.BUFFERS, 0 if is_encoder else logits_bytes(n_ctx, shape.n_vocab))
     return (*estimate(plan, shape, None, free_memory), logits)

@@ -11,9 +11,9 @@ from doubles.property_tests import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.run_options import CTX_STEP, RunOptions
 from eaglelocal.planning.machine_spec import MachineSpec, replace_ram
-from eaglelocal.planning.no_fit_hints import CTX_STEP, explain_no_fit, most_that
+from eaglelocal.planning.no_fit_hints import explain_no_fit, most_that
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import SearchOutcome, search_plan
 
