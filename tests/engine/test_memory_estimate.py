@@ -28,10 +28,11 @@ from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, plan_buffers, r
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.plan import MAX_BRANCHES, Plan
+from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.medusa_info import read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.model_shape import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES, ModelShape, read_shape
+from eaglelocal.gguf.model_shape import ModelShape, read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.context_parts import make_context_params, make_parts, read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
