@@ -259,9 +259,7 @@ class Settings:
         "off|GB",
         "Keep long conversations' caches on disk, so that they go on after a restart without being read anew.",
     )
-    learn: bool = setting(
-        False, _boolean, help="Keep answers on disk, and let the head learn from them while nobody asks."
-    )
+    learn: bool = setting(False, _boolean, help="Keep answers on disk, and let the head learn from them in idle time.")
     learn_gb: float = setting(1.0, _number(0.001, 10_000), "GB", "Most that --learn keeps of each model's answers.")
     learn_days: float = setting(30.0, _number(1, 3650), "DAYS", "Days after which --learn drops an answer.")
     learn_after: float = setting(60.0, _number(1, 86_400), "SECONDS", "Time without a request until learning begins.")

@@ -200,7 +200,7 @@ def _draft_option(draft: DraftEntry, shape: ModelShape | None) -> DraftOption:
     acceptance = PredictedAcceptance.from_reports(draft.acceptance_lengths, default=default)
     notes = []
     if not acceptance.is_reported:
-        notes.append(f"nobody reported its acceptance: {default:.0%} a token assumed")
+        notes.append(f"its acceptance is not reported: {default:.0%} a token assumed")
     elif draft.acceptance_text:
         notes.append(f"its acceptance was reported for {draft.acceptance_text}; other texts gain less or more")
     if draft.needs_import:

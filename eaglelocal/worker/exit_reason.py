@@ -41,7 +41,7 @@ _NUM_QUOTED = 2
 _MAX_QUOTED_CHARS = 300
 
 _HINT_KILLED = (
-    "the system kills processes that take too much memory: if nobody stopped it, use a smaller model or --ctx, "
+    "the system kills processes that take too much memory: unless you stopped it, use a smaller model or --ctx, "
     "then try again"
 )
 LOG_VARIABLE = "EAGLELOCAL_ENGINE_LOG"

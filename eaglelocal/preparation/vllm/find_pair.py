@@ -94,7 +94,7 @@ def find_pair(options: RunOptions, given: GivenSources, catalog: Catalog, find_d
         if draft.pin is not None and draft.head_file is None:
             draft = replace(draft, pin=pin_weights(draft.pin, "--draft-revision"))
         if draft.acceptance is not None and not draft.acceptance.is_reported:
-            notes.append(f"nobody reported the acceptance of {draft.id}: {draft.acceptance.probability(1):.0%} assumed")
+            notes.append(f"the acceptance of {draft.id} is not reported: {draft.acceptance.probability(1):.0%} assumed")
     is_light = draft is None or draft.method == NGRAM
     if options.draft == AUTO and not given.draft_repo and entry is not None and is_light:
         left = " or ".join(one.id for one in _list_described(catalog.drafts_for(entry), target, given))
