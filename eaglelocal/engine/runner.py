@@ -76,13 +76,7 @@ class Runner:
         outputs = self._context.collect()
         for part in submitted.padding:
             self._context.remove(part.slot, part.first)
-        rows, num_rows, padding, num_passes = (
-            submitted.rows,
-            submitted.num_rows,
-            submitted.padding,
-            submitted.num_passes,
-        )
-        return Decoded(rows, num_rows, padding, num_passes, outputs)
+        return Decoded(submitted.rows, submitted.num_rows, submitted.padding, submitted.num_passes, outputs)
 
     def _add_draft(self, batch: Batch, sequence: Sequence, draft: Draft) -> list[int]:
         """Add the rows of the root and of every node, positioned by depth; return their indices."""
