@@ -113,12 +113,14 @@ class DraftSources(NamedTuple):
 
 
 def parse_draft(text: str) -> DraftSources:
-    """Parse a value of `--draft`. Raises UsageError if `none` is combined with others.
+    """Parse a value of `--draft`. Raises UsageError if `none` is combined with others, or a name is missing.
 
     parse_draft("lookahead,ngram") is ("ngram", ("lookahead", "ngram")), parse_draft("./h.gguf") is that and a lookup.
     """
     names = [name.strip() for name in text.split(",")]
     lookups = tuple(dict.fromkeys(name for name in names if name in LOOKUPS))
+    if lookups and "" in names:  # without a lookup it is one reference: a file may have two commas in its name
+        raise UsageError(f"--draft {text}: a name is missing", hint=f"--draft {','.join(filter(None, names))}")
     models = [name for name in names if name not in LOOKUPS]
     if not models:
         return DraftSources(NGRAM, lookups)

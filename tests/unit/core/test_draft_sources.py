@@ -21,6 +21,7 @@ from eaglelocal.errors import UsageError
         ("auto,lookahead", "auto", ("lookahead",)),
         ("ngram,user/repo:Q8_0,lookahead", "user/repo:Q8_0", ("ngram", "lookahead")),
         ("./a,b.gguf", "./a,b.gguf", ("ngram",)),
+        ("./a,,b.gguf", "./a,,b.gguf", ("ngram",)),
         ("", "", ("ngram",)),
     ],
 )
@@ -33,3 +34,13 @@ def test_none_goes_alone(text: str) -> None:
     with pytest.raises(UsageError, match="no draft at all") as error:
         parse_draft(text)
     assert error.value.hint == "--draft none"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("lookahead,,ngram", "lookahead,ngram"), ("ngram,", "ngram"), ("./h.gguf,,ngram", "./h.gguf,ngram")],
+)
+def test_a_missing_name_is_reported(text: str, hint: str) -> None:
+    with pytest.raises(UsageError, match="a name is missing") as caught:
+        parse_draft(text)
+    assert caught.value.hint == f"--draft {hint}"
