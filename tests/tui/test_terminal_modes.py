@@ -99,12 +99,27 @@ def test_a_suspended_screen_leaves_nothing_on_and_comes_back(tmp_path: Path) -> 
             pass
         assert chat.left_on == {}
         os.kill(chat.program.pid, signal.SIGCONT)
-        while not chat.modes[ALTERNATE]:
+        while (
+            not chat.modes[ALTERNATE] or chat.is_mended
+        ):  # until it is raw, the terminal itself may take Ctrl+Q as XON
             assert chat.read(30), chat.new
-        chat.expect("context")  # until all is drawn, the terminal itself may take Ctrl+Q as XON
         chat.type(CTRL_Q)
         assert chat.end() == 0
         assert chat.left_on == {}
+
+
+def test_signals_to_continue_that_interrupt_each_other_leave_a_screen_that_obeys(tmp_path: Path) -> None:
+    """Handled where they interrupted a write, they waited for its lock for good."""
+    with AnsweringTerminal([*CHAT, str(tmp_path)], {}) as chat:
+        chat.expect("context")
+        for number in range(300):
+            os.kill(chat.program.pid, signal.SIGCONT)
+            chat.read(number % 7 * 0.005)
+        while chat.read(0.5) or chat.is_mended:
+            assert chat.program.poll() is None, chat.new
+        chat.type(CTRL_Q)
+        assert chat.end() == 0
+        assert chat.is_mended
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 A terminal that closes sends SIGCONT, as does `kill -CONT`. Textual's own driver takes each for an `fg` and starts
 another reading thread, but ends only the last one. The other threads never end, and spin once the terminal is gone.
+It also suspends and resumes inside the signal's handler: if that interrupts a write, both wait for the queue's lock for
+good. Here the event loop does both, between two of its calls.
 
 It also ends the app at a byte that is not UTF-8, spins at the end of its input, draws on stderr even if that is a file,
 believes COLUMNS rather than the terminal, and takes an Enter that was pressed before the screen was there for a Ctrl+J:
@@ -14,6 +16,7 @@ reports cells, and the size comes with SIGWINCH.
 from __future__ import annotations
 
 import array
+import asyncio
 import fcntl
 import os
 import select
@@ -72,6 +75,9 @@ class TerminalDriver(LinuxDriver):
             self._is_behind = True
 
     def start_application_mode(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTSTP, self._sigtstp_application)
+        loop.add_signal_handler(signal.SIGCONT, self._sigcont_application)
         self._is_behind = False
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
@@ -114,10 +120,11 @@ class TerminalDriver(LinuxDriver):
             self._queue.put_nowait(None)
         writer.join(END_S)
         is_stuck = writer.is_alive()
+        signal.signal(signal.SIGWINCH, lambda number, frame: None)  # a signal without handler interrupts no write
         for _ in range(MAX_DISCARDS):
             if writer.is_alive():
                 self._discard_output()
-                signal.pthread_kill(writer.ident, signal.SIGCONT)  # it writes on, as there is room again
+                signal.pthread_kill(writer.ident, signal.SIGWINCH)  # it writes on, as there is room again
                 writer.join(TICK_S)
         if is_stuck and not writer.is_alive() and self._file is not None:
             self._discard_output()
