@@ -99,9 +99,7 @@ def test_a_suspended_screen_leaves_nothing_on_and_comes_back(tmp_path: Path) -> 
             pass
         assert chat.left_on == {}
         os.kill(chat.program.pid, signal.SIGCONT)
-        while (
-            not chat.modes[ALTERNATE] or chat.is_mended
-        ):  # until it is raw, the terminal itself may take Ctrl+Q as XON
+        while not chat.modes[ALTERNATE] or chat.is_mended:  # before it is raw, it may take Ctrl+Q as XON
             assert chat.read(30), chat.new
         chat.type(CTRL_Q)
         assert chat.end() == 0
