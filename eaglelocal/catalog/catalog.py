@@ -285,7 +285,6 @@ class KnownMachine:
     capability: str | None
     ram_bytes: int  # main memory; equals memory_bytes if it is shared
     host_bandwidth_gb_s: float
-    reported_tok_s: Mapping[str, Value]
     notes: str = ""
     source: str = ""
     confidence: str = ""

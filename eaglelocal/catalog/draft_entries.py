@@ -46,7 +46,6 @@ class DraftEntry:
     dialect: str | None  # the project that wrote the checkpoint, and its model class
     num_draft_tokens: int = field(metadata=limits(maximum=MAX_DRAFTED))  # the initial draft length
     sizes: Mapping[str, int]  # bytes by type: bf16, q8_0, q4_k; `file` where there is one file
-    size_confidence: str | None
     kv_bytes_per_token: int | None = field(metadata=limits(maximum=MAX_KV_BYTES))  # in f16
     parameters_m: float | None  # in 10^6
     draft_vocab: int | None

@@ -29,7 +29,6 @@ class Quantization:
     name: str  # such as Q4_K_M
     num_bytes: int = field(metadata=limits(1, key="bytes"))
     confidence: str
-    seen_in: str | None = None  # repository and file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,8 +190,6 @@ class QuantLoss:
     name: str
     bits_per_weight: float
     kld: float | None  # with an importance matrix if that figure exists
-    delta_ppl_8b: float | None
-    delta_ppl_70b_percent: float | None
     source: str
     confidence: str
 

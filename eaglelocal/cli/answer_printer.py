@@ -62,14 +62,11 @@ class Asker:
 
     def _follow(self, answer: AnswerEvents) -> RequestOutcome:
         """Show the answer as it arrives; Ctrl-C stops it."""
-        stream = self.output.answer(tint=self.tint)
-
-        def show(event: RequestEvent) -> None:
-            if not self.quiet:  # else the JSON object holds the text
-                stream.show(_text_pieces(event))
-
         with cancel_on_interrupt(answer.cancel):
-            return follow_answer(answer, show)
+            if self.quiet:  # the JSON object holds the text
+                return follow_answer(answer, lambda event: None)
+            stream = self.output.answer(tint=self.tint)
+            return follow_answer(answer, lambda event: stream.show(_text_pieces(event)))
 
     def _show_footer(self, result: AskResult) -> None:
         """Show the lines below an answer: that turns were left out, that it was cut off, its statistics."""

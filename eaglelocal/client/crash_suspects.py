@@ -133,14 +133,21 @@ def digest_request(request: AnyRequest) -> Digest:
 
 
 def _make_plain(value: object) -> Any:
-    """Return a value of `core.request` made of tuples, texts and numbers. Token ids, perhaps a million, stay as is."""
+    """Return a value of `core.request` made of tuples, texts and numbers, which marshal can write.
+
+    Token ids, perhaps a million, stay as is. A value of any other type is represented by its `repr`.
+    """
     if is_dataclass(value):
         return type(value).__name__, *(_make_plain(getattr(value, each.name)) for each in fields(value))
-    if isinstance(value, tuple) and value and not isinstance(value[0], (int, float)):
-        return tuple(map(_make_plain, value))
-    if isinstance(value, frozenset):
-        return tuple(sorted(value))
-    return value.name if isinstance(value, Enum) else value
+    match value:
+        case tuple() | list():
+            return tuple(value) if {int, float}.issuperset(map(type, value)) else tuple(map(_make_plain, value))
+        case set() | frozenset():
+            return tuple(sorted(map(repr, value)))
+        case None | bool() | int() | float() | str() | bytes() if not isinstance(value, Enum):
+            return value
+        case _:
+            return repr(value)
 
 
 def _refusal(crash: str, left_s: float) -> RequestError:

@@ -49,9 +49,12 @@ def prepare_client(environ: Environ = os.environ, *, connects: bool = True) -> N
             if connects:
                 ssl.create_default_context()  # it opens SSLKEYLOGFILE
                 huggingface_hub.get_session()  # it reads these variables; nothing is sent yet
-                (huggingface_hub.get_token() or "").encode("ascii")
+            token = _read_token() if connects else ""
         except Exception as problem:  # the library's, caused by another setting: no hub was asked
             raise _make_setting_error(problem, environ) from problem
+    if not _is_header(token):
+        what = "the hub's token has a character that is not allowed in an HTTP header"
+        raise UsageError(what, hint="hf auth login")
 
 
 def check_settings(environ: Environ, *, connects: bool = True) -> None:
@@ -59,6 +62,7 @@ def check_settings(environ: Environ, *, connects: bool = True) -> None:
     check_endpoint(environ)
     if connects:
         check_proxies(environ)
+        check_certificates(environ)
         check_headers(environ)
 
 
@@ -87,6 +91,16 @@ def _silence_import() -> Iterator[None]:
     for handler in logging.getLogger("huggingface_hub").handlers:  # created just now: its later logs must be shown
         if isinstance(handler, logging.StreamHandler) and handler.stream is unread:
             handler.setStream(sys.stderr)
+
+
+def _read_token() -> str:
+    """Return the token of the environment or of the file of `hf auth login`; empty if there is none."""
+    from huggingface_hub import get_token
+
+    try:
+        return get_token() or ""
+    except UnicodeDecodeError as problem:  # a file in another encoding
+        return problem.object.decode(errors="replace")
 
 
 def _make_setting_error(problem: Exception, environ: Environ) -> UsageError:
@@ -153,14 +167,25 @@ def _check_proxy(name: str, value: str) -> None:
         raise UsageError(what, hint=f"pip install {SOCKS_PACKAGE}")
 
 
+def check_certificates(environ: Environ) -> None:
+    """Check SSL_CERT_DIR, which counts only if SSL_CERT_FILE is not set. Python accepts a missing folder."""
+    folders = environ.get("SSL_CERT_DIR")
+    if folders and not environ.get("SSL_CERT_FILE") and not any(map(os.path.isdir, folders.split(os.pathsep))):
+        raise UsageError(f"SSL_CERT_DIR is {_quote(folders)}, which is not a folder", hint="unset SSL_CERT_DIR")
+
+
 def check_headers(environ: Environ) -> None:
     """Check the values that the client sends in headers. A token is never shown."""
     for name in (*TOKENS, *HEADERS):
         value = environ.get(name, "").strip().replace("\r", "").replace("\n", "")
-        if value and not (value.isascii() and value.isprintable()):
+        if not _is_header(value):
             shown = "" if name in TOKENS else f" is {_quote(value)}, which"
             what = f"{name}{shown} has a character that is not allowed in an HTTP header"
             raise UsageError(what, hint=f"unset {name}")
+
+
+def _is_header(value: str) -> bool:
+    return value.isascii() and value.isprintable()
 
 
 # ---- addresses

@@ -187,10 +187,10 @@ class TargetHistory:
         """Read a history. Raises ValueError for anything else."""
         stored: Any = read_object(content)
         try:
-            if stored["format"] != FORMAT or len(stored["kinds"]) > MAX_KINDS:
+            target, kinds = stored["target"], stored["kinds"]
+            if stored["format"] != FORMAT or len(kinds) > MAX_KINDS or not isinstance(target, str):
                 raise ValueError("it is no history of drafts")
-            kinds = {str(kind)[:MAX_NAME]: read_kind(one) for kind, one in stored["kinds"].items()}
-            return cls(str(stored["target"]), kinds)
+            return cls(target, {kind[:MAX_NAME]: read_kind(one) for kind, one in kinds.items()})
         except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
             raise ValueError("it is no history of drafts") from error
 

@@ -81,10 +81,10 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             context,
             model.vocabulary,
             engine_info,
-            close=opened.pop_all().close,
             pairs=pairs,
             gives_probabilities=info.architecture in SOFTMAX,
             input_executors=start_executors(num_low=1, report=report),
+            close=opened.pop_all().close,
         )
 
 

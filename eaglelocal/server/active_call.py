@@ -36,6 +36,7 @@ class ActiveCall:
         ]
         self._by_id = {choice.request.id: choice for choice in self.choices}
         self._limit_s, self._ends_at = limit_s, requested_at + limit_s
+        self._loop = asyncio.get_running_loop()
         self._model_timeout: asyncio.Timeout | None = None  # while it waits for its model
         self._client: ClientThread | None = None  # once the requests are submitted
         self._cancel_reason: Problem | None = None
@@ -68,7 +69,7 @@ class ActiveCall:
 
     def submit(self, client: ClientThread, requests: list[AnyRequest]) -> None:
         """Submit the requests, and empty the list: the engine has them now, and they may contain large images."""
-        self._client, self._loop = client, asyncio.get_running_loop()
+        self._client = client
         for request in requests:
             client.submit(request, self.on_event)
         requests.clear()

@@ -56,7 +56,10 @@ class ClientThread:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="client")
 
     def submit(self, request: AnyRequest, on_event: OnEvent) -> None:
-        self._thread.submit(self._submit, request, on_event)
+        try:
+            self._thread.submit(self._submit, request, on_event)
+        except RuntimeError:  # closed meanwhile
+            on_event(Failed(request.id, EngineError("cannot send the request: the model is unloaded")))
 
     def cancel(self, request_id: str) -> None:
         with contextlib.suppress(RuntimeError):  # closed meanwhile: nothing runs any more

@@ -229,7 +229,7 @@ class ModelManager:
         with self._reserve_victims(name) as victims:
             for victim in victims:
                 await victim.is_free.wait()
-            pending.has_begun = True
+            pending.has_begun = True  # stays set: whatever the end, later requests start another load
             return await self._replace(victims, name)
 
     @contextlib.contextmanager

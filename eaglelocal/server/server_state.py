@@ -184,13 +184,11 @@ class ServerState:
 
     @asynccontextmanager
     async def submit(self, model: str, requests: list[AnyRequest]) -> AsyncIterator[ActiveCall]:
-        """Reserve places and the model, and submit `requests` (emptied). Leaving the block cancels them. Raises
-        Problem.
-        """
+        """Reserve places and the model, and submit `requests` (emptied); leaving cancels them. Raises Problem."""
         self._check_task(model, requests[0])  # all requests of a call are alike
         async with self.reserve(model, requests) as (call, loaded):
-            call.submit(loaded.client_thread, requests)
             try:
+                call.submit(loaded.client_thread, requests)
                 yield call
             finally:
                 call.cancel_unfinished()

@@ -108,7 +108,7 @@ class EagleApp(App[ReturnType]):
 
     def __init__(self, display_options: DisplayOptions) -> None:
         super().__init__()
-        if not display_options.has_color and not self.no_color:  # as Textual does for NO_COLOR
+        if not display_options.has_color and not self.no_color:  # as App.__init__ of Textual 8 does for NO_COLOR
             self.no_color = True
             self._filters.insert(1, NoColor() if self.native_ansi_color else Monochrome())
         self.display_options = display_options

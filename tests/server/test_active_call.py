@@ -7,11 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import Finished, RequestEvent, Started
 from eaglelocal.core.request import AnyRequest, ChatRequest, Spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.server.active_call import ActiveCall
+from eaglelocal.server.http_errors import Problem
 from eaglelocal.server.loaded_models import ClientThread
 
 LONG_WAIT_S = 60.0
@@ -102,5 +105,21 @@ def test_a_wait_for_the_end_returns_what_came_when_its_time_is_over() -> None:
         send(call, [started("a")])
         (choice,) = await call.next(0.0, until_end=True)
         assert choice.started
+
+    asyncio.run(check())
+
+
+def test_requests_to_a_closed_client_fail() -> None:
+    """A model may be unloaded between its requests: they fail, and none is left running."""
+
+    async def check() -> None:
+        client = ClientThread(SilentClient())  # type: ignore[arg-type]  # only what a call needs of it
+        requests: list[AnyRequest] = [ChatRequest(id=name, text="") for name in "ab"]
+        call = ActiveCall("model", requests, limit_s=LONG_WAIT_S)
+        client.close()
+        call.submit(client, requests)
+        with pytest.raises(Problem, match="the model is unloaded"):
+            await call.complete()
+        assert call.is_over and requests == []
 
     asyncio.run(check())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import httpx
@@ -101,7 +102,10 @@ def test_the_monitor_shows_refused_requests_apart(actor: Server) -> None:
 
 # ---- who waits
 def call_of(model: str = "m", num: int = 1, *, is_submitted: bool = True) -> ActiveCall:
-    call = ActiveCall(model, [ChatRequest(id=f"{model}{i}") for i in range(num)], 60.0)
+    async def open_call() -> ActiveCall:
+        return ActiveCall(model, [ChatRequest(id=f"{model}{i}") for i in range(num)], 60.0)
+
+    call = asyncio.run(open_call())
     if is_submitted:
         call._client = object()  # type: ignore[assignment]
     return call

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -20,7 +22,7 @@ from eaglelocal.client.crash_suspects import (
     Digest,
     digest_request,
 )
-from eaglelocal.core.request import ChatRequest, EmbedRequest, Image, Message, Mixed
+from eaglelocal.core.request import ChatRequest, DraftPolicy, EmbedRequest, Image, Message, Mixed
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError
 
@@ -179,3 +181,29 @@ def test_a_request_is_known_by_its_owner_and_content() -> None:
 )
 def test_another_owner_or_content_is_another_request(other: ChatRequest | EmbedRequest) -> None:
     assert digest_request(other) != digest_request(CHAT)
+
+
+@dataclass(kw_only=True)  # as core.records.dataclass makes requests at run time
+class ExtendedRequest(ChatRequest):
+    extra: object = None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": Path("b")},
+        MappingProxyType({"a": 1}),
+        Path("b"),
+        (1, SamplingParams(), {"a": 1}),
+        [1, [Path("b")]],
+        frozenset({1, "a"}),
+        {Path("b")},
+        DraftPolicy.PID,
+        1j,
+    ],
+    ids=str,
+)
+def test_a_field_of_any_type_is_part_of_the_digest(value: object) -> None:
+    """A request that cannot be digested would end the thread that restarts the engine."""
+    digests = [digest_request(ExtendedRequest(id=name, extra=extra)) for name, extra in (("a", value), ("b", value))]
+    assert digests[0] == digests[1] != digest_request(ExtendedRequest(id="a"))

@@ -31,6 +31,7 @@ UNUSABLE = [
     ("HF_TOKEN", "hf_\u00e4", "unset "),
     ("HF_TOKEN", "hf_a\x00b", "unset "),
     ("HF_HUB_USER_AGENT_ORIGIN", "\u00e4", "unset HF_HUB_USER_AGENT_ORIGIN"),
+    ("SSL_CERT_DIR", f"/nowhere/at/all:{__file__}", "unset SSL_CERT_DIR"),
 ]
 USABLE = [
     {},
@@ -43,6 +44,8 @@ USABLE = [
     {"HF_TOKEN": "hf_abc\n"},
     {"HF_TOKEN_PATH": "/nowhere/at/all"},
     {"HF_HUB_CACHE": "~nobody-of-that-name/hub"},
+    {"SSL_CERT_DIR": "/nowhere/at/all:/"},
+    {"SSL_CERT_DIR": "/nowhere/at/all", "SSL_CERT_FILE": "/nowhere"},
     {"REQUESTS_CA_BUNDLE": "/nowhere", "HF_HUB_DISABLE_XET": "maybe"},
 ]
 
@@ -142,14 +145,17 @@ def test_the_client_is_loaded_without_a_word_of_its_own(name: str, value: str, s
     assert not said or name in done.stderr
 
 
-@pytest.mark.parametrize("content", [b"hf_\xff", "hf_\u00e4".encode()])
+@pytest.mark.parametrize(
+    "content", [b"hf_\xff", "hf_\u00e4".encode(), b"hf_a\x00b", b"hf_a\x0bb", "hf_a".encode("utf-16")]
+)
 def test_a_token_file_with_other_bytes_is_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "token").write_bytes(content)
     environ = {"HF_HOME": str(tmp_path), "PATH": ""}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environ, timeout=120, check=False
     )
-    assert done.stderr.startswith("named: the hub's client cannot be used") and "hf_" not in done.stderr
+    assert done.stderr.startswith("named: the hub's token has a character") and "hf_" not in done.stderr
+    assert done.stderr.rstrip().endswith("; hf auth login")
 
 
 LATER = """

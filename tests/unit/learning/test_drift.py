@@ -84,7 +84,8 @@ def test_counts_stay_sound(answers: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{}", b"[]", b'{"format": 1}', b'{"format": 1, "target": "m", "kinds": {"a": 1}}', b"\xff" * 9]
+    [b"", b"{}", b"[]", b'{"format": 1}', b'{"format": 1, "target": "m", "kinds": {"a": 1}}']
+    + [b'{"format": 1, "target": ["m"], "kinds": {}}', b"\xff" * 9]
     + [
         json.dumps(
             {"format": 1, "target": "m", "kinds": {"a": {"history": counts, "recent": {}, "before": {}}}}

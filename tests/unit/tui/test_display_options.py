@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 
 import pytest
+from textual.app import ComposeResult
+from textual.widgets import Label
 
 from eaglelocal.settings import Settings
 from eaglelocal.tui.base_app import EagleApp
@@ -45,3 +48,22 @@ def test_a_screen_without_colour_leaves_other_screens_theirs(
         monkeypatch.setenv("NO_COLOR", said)
     app: EagleApp[None] = EagleApp(DisplayOptions(has_color=has_color))
     assert (app.no_color, os.environ.get("NO_COLOR")) == (said is not None or not has_color, said)
+
+
+class RedApp(EagleApp[None]):
+    def compose(self) -> ComposeResult:
+        yield Label("[#ff0000]a word[/]")
+
+
+@pytest.mark.parametrize("has_color", [True, False])
+def test_without_colour_a_screen_is_drawn_in_greys(has_color: bool) -> None:
+    """The filter that does it is inserted into a private list of Textual."""
+
+    async def draw() -> str:
+        app = RedApp(DisplayOptions(has_color=has_color))
+        async with app.run_test() as pilot:
+            await pilot.pause()
+            return app.export_screenshot()
+
+    picture = asyncio.run(draw())
+    assert "word" in picture and ("#ff0000" in picture) == has_color
