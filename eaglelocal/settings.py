@@ -15,11 +15,10 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from eaglelocal.core.atomic_file import OWN_FILE, write_atomically
-from eaglelocal.core.draft import DRAFT_WORDS
 from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import MODES, parse_rpc_hosts, parse_split
+from eaglelocal.core.run_options import MODES, PLANNED_KV_TYPES, list_draft_words, parse_rpc_hosts, parse_split
 from eaglelocal.core.sampling import RANGES
 from eaglelocal.core.terminal_text import decode_text, join_surrogates
 from eaglelocal.core.toml_text import read_toml_file, set_text_key
@@ -29,7 +28,7 @@ from eaglelocal.errors import ResourceError, UsageError
 PREFIX = "EAGLELOCAL_"
 DEFAULT = "default"
 FLAG = "flag"  # in the metadata of a setting
-KV_TYPES, SWITCH, LOGS = ("f16", "q8_0", "q4_0"), ("auto", "on", "off"), ("text", "json")
+SWITCH, LOGS = ("auto", "on", "off"), ("text", "json")
 MAX_CACHE_DISK = 100_000.0  # GB
 MAX_LOOKUP_MEMORY = 2_000_000  # tokens; the index in RAM takes up to 600 bytes for each
 OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY", "ATTENTION"})
@@ -209,7 +208,7 @@ class Settings:
         "auto",
         _text,
         "REF[,...]",
-        f"What drafts: auto (unset), {', '.join(DRAFT_WORDS[1:])}, or a head or small model (user/repo, GGUF).",
+        f"What drafts: auto (unset), {', '.join(list_draft_words()[1:])}, or a head or small model (user/repo, GGUF).",
     )
     lora: tuple[str, ...] = setting((), _files, "FILE[:SCALE]", "LoRA adapter of the model, a GGUF; can be repeated.")
     draft_type: str = setting(
@@ -241,7 +240,11 @@ class Settings:
         (), _rpc, "HOST:PORT,...", "Place layers on llama.cpp's rpc-servers, in a network that you trust."
     )
     kv_type: str = setting(
-        "f16", _choice(*KV_TYPES), "TYPE", "Type of the KV cache: f16, q8_0 or q4_0; unset: f16 if it fits.", KV_TYPES
+        "f16",
+        _choice(*PLANNED_KV_TYPES),
+        "TYPE",
+        f"Type of the KV cache: {', '.join(PLANNED_KV_TYPES[:-1])} or {PLANNED_KV_TYPES[-1]}; unset: f16 if it fits.",
+        PLANNED_KV_TYPES,
     )
     flash_attn: str = setting("auto", _choice(*SWITCH), "auto|on|off", "Use flash attention.", SWITCH)
     cache_ram: int | None = setting(

@@ -6,10 +6,11 @@ from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.backend.native_step import fill_struct
 from eaglelocal.backend.weight_loading import UpperWeights
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import suggest_smaller_ctx
+from eaglelocal.core.run_options import KV_TYPES, suggest_smaller_ctx
 from eaglelocal.errors import EngineError, ResourceError
+from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 
-KV_TYPES = {"f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "f32": 0}  # ggml_type
+KV_TYPE_IDS = {name: GGML_TYPES_BY_NAME[name.upper()].id for name in KV_TYPES}  # ggml_type
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}  # llama_flash_attn_type
 
 
@@ -68,7 +69,7 @@ def create_context(model: LlamaModel | UpperWeights, params: ContextParams, *, o
         n_batch=params.n_batch,
         n_seq_max=params.num_ids,
         n_threads=params.threads,
-        type_k=look_up(KV_TYPES, params.kv_type, "--kv-type"),
+        type_k=look_up(KV_TYPE_IDS, params.kv_type, "--kv-type"),
         flash_attn_type=look_up(FLASH_ATTENTION, params.flash_attn, "--flash-attn"),
         kv_unified=params.unified,
         swa_full=params.swa_full,

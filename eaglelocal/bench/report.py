@@ -62,7 +62,7 @@ def format_row(run: CategoryResult) -> str:
     start = f"{row_label(run.category, run.concurrency):<11}{run.side:>7}{run.num_pairs:>6}"
     identical = f"{run.num_identical}/{run.num_answers}"
     length = f"{run.acceptance_length:.2f}" if run.num_drafts else "-"
-    end = f"{length:>7}{format_seconds(run.ttft_s):>6}{identical:>6}"
+    end = f"{length:>7}{format_ttft(run.ttft_s):>6}{identical:>6}"
     if run.speedup is None:
         return f"{start}{'-':>8}{'-':>8}  {'answers too short':<18}{end}"
     rates = f"{format_rate(run.plain_tok_s):>8}{format_rate(run.tok_s):>8}"
@@ -81,7 +81,7 @@ def format_rate(tok_s: float | None) -> str:
     return f"{tok_s:.0f}" if tok_s >= 1000 else f"{tok_s:.1f}" if tok_s >= 10 else f"{tok_s:.2f}"
 
 
-def format_seconds(value: float | None) -> str:
+def format_ttft(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"

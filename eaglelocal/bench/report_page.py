@@ -15,7 +15,7 @@ from statistics import median
 from eaglelocal.bench.measure import PLAIN, TaskResult
 from eaglelocal.bench.report import format_interval, format_rate, row_label
 from eaglelocal.bench.results import Bound, CategoryResult, Summary, collect_answers, select_measured
-from eaglelocal.core.byte_sizes import GIB, count_noun
+from eaglelocal.core.amounts import GIB, count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.stats import sum_stats
 from eaglelocal.core.terminal_text import make_printable

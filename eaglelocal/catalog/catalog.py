@@ -22,13 +22,12 @@ from eaglelocal.catalog.draft_entries import EVERY_TARGET, DraftEntry, read_draf
 from eaglelocal.catalog.reference import Profile, is_ollama_tag, parse_reference, split_entry
 from eaglelocal.catalog.target_entries import QuantLoss, TargetEntry, read_quant, read_target
 from eaglelocal.catalog.toml_table import TomlTable, Value, limits
+from eaglelocal.core.amounts import GIB, MIB
 from eaglelocal.core.atomic_file import write_atomically
-from eaglelocal.core.byte_sizes import GIB, MIB
-from eaglelocal.core.draft import DRAFT_WORDS
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.own_files import read_own
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import NONE
+from eaglelocal.core.run_options import NONE, list_draft_words
 from eaglelocal.errors import UsageError
 
 Entry = TypeVar("Entry")
@@ -150,11 +149,11 @@ def _check_id(name: str, table: TomlTable) -> str:
         can_be_named = parse_reference(id, exists=lambda path: False) == Profile(id)
     except UsageError:
         can_be_named = False
-    if can_be_named and id not in DRAFT_WORDS:
+    if can_be_named and id not in list_draft_words():
         return id
     raise table.error(
         f"{name!r} cannot be the name of an entry",
-        hint=f"use letters, digits, dots and dashes, and not demo, {', '.join(DRAFT_WORDS[:-1])} or {NONE}",
+        hint=f"use letters, digits, dots and dashes, and not demo, {', '.join(list_draft_words()[:-1])} or {NONE}",
     )
 
 

@@ -323,11 +323,11 @@ def show_progress(show: ShowProgress, *, has_bar: bool) -> OnAsk:
         what = f"measuring{at_once}"
         if has_bar:
             left_s = (time.monotonic() - began_at) * (1 - done) / done if done else 0.0
-            what = f"{group.category}{at_once}{f', about {format_duration(left_s)} left' if done else ''}"
+            what = f"{group.category}{at_once}{f', about {format_time_left(left_s)} left' if done else ''}"
         show(done, what)
 
     return on_ask
 
 
-def format_duration(seconds: float) -> str:
+def format_time_left(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal.cli.output import Output
-from eaglelocal.core.byte_sizes import count_noun, format_memory
+from eaglelocal.core.amounts import count_noun, format_memory
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 

@@ -24,7 +24,6 @@ from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.cli.learning import LazyLearning
 from eaglelocal.cli.load_model import (
-    apply_choice,
     count_slots,
     default_sampling,
     is_flag,
@@ -45,11 +44,11 @@ from eaglelocal.conversation.action_context import ListModels
 from eaglelocal.conversation.answer_stats import MessageOutput, answer_object, model_line
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.pictures import Pictures, read_pictures
-from eaglelocal.conversation.session import ModelChoice, ModelLoader, Session, describe_other_model, save_session
+from eaglelocal.conversation.session import ModelLoader, Session, describe_other_model, save_session
 from eaglelocal.conversation.slash_commands import names_command
 from eaglelocal.core.image import media_type
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import AUTO, RunOptions
+from eaglelocal.core.run_options import AUTO, ModelChoice, RunOptions, apply_choice
 from eaglelocal.core.terminal_text import join_surrogates
 from eaglelocal.errors import Cancelled, EagleLocalError, EngineError, UsageError
 from eaglelocal.settings import Settings

@@ -32,8 +32,8 @@ from eaglelocal.conversation.action_context import (
 from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
 from eaglelocal.conversation.slash_commands import COMMANDS, Command, is_command, parse_command, run_command
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.atomic_file import PRIVATE, make_folder
-from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.own_files import append_own, is_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import can_move_cursor, join_surrogates

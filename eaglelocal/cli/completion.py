@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from eaglelocal.core.draft import DRAFT_WORDS, LOOKUPS
+from eaglelocal.core.run_options import LOOKUPS, list_draft_words
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import EagleLocalError, UsageError
 
@@ -33,7 +33,7 @@ def complete_machine(incomplete: str) -> list[str]:
 def complete_draft(incomplete: str) -> list[str]:
     """Return the words of --draft; after a comma those that can stand beside others, and were not named yet."""
     before, comma, begun = incomplete.rpartition(",")
-    words = tuple(LOOKUPS) if comma else DRAFT_WORDS
+    words = tuple(LOOKUPS) if comma else list_draft_words()
     taken = before.split(",")
     return [f"{before}{comma}{word}" for word in list_matches(words, begun) if word not in taken]
 

@@ -12,8 +12,8 @@ from eaglelocal import locations
 from eaglelocal.catalog.reference import GGUF_SUFFIX, DerivedModel, EmbeddedModel, File, parse_reference
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import path_text
+from eaglelocal.core.amounts import format_disk
 from eaglelocal.core.atomic_file import make_absolute
-from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError

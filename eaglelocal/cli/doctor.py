@@ -9,7 +9,7 @@ import typer
 
 from eaglelocal.cli import flags
 from eaglelocal.cli.output import LABEL, standard_output, wrap_text
-from eaglelocal.core.byte_sizes import count_noun
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 

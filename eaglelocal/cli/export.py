@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from eaglelocal.cli import flags
 from eaglelocal.cli.export_head import COMPOSE, FORMS, HELM, LOADS, METHODS, VLLM, ExportFlags, export_head
-from eaglelocal.cli.load_model import apply_choice, load_settings, make_run_options
+from eaglelocal.cli.load_model import load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
-from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.own_files import open_regular
+from eaglelocal.core.run_options import ModelChoice, apply_choice
 from eaglelocal.core.terminal_text import HALVES, make_printable
 from eaglelocal.core.user_paths import expand_path, quote_path, quote_word
 from eaglelocal.errors import IncompatibleError, ResourceError, UsageError

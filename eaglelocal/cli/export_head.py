@@ -16,7 +16,7 @@ from eaglelocal.cli.flags import argument, flag
 from eaglelocal.cli.import_head import show_fraction
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import LABEL, label_text, standard_output
-from eaglelocal.core.byte_sizes import count_noun, format_disk
+from eaglelocal.core.amounts import count_noun, format_disk
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import UsageError

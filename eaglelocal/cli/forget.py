@@ -12,7 +12,7 @@ from eaglelocal import locations
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_on_disk
 from eaglelocal.cli.output import Output, confirm, path_text, standard_output
-from eaglelocal.core.byte_sizes import count_noun
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.errors import UsageError
 
 

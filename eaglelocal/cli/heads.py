@@ -12,9 +12,9 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_on_disk
 from eaglelocal.cli.flags import argument, flag
 from eaglelocal.cli.load_model import load_settings
-from eaglelocal.cli.output import age_text, confirm, path_text, standard_output
+from eaglelocal.cli.output import confirm, path_text, standard_output
+from eaglelocal.core.amounts import count_noun, format_age
 from eaglelocal.core.atomic_file import make_absolute
-from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 
@@ -174,7 +174,7 @@ def head_lines(head: KnownHead, now: float) -> Iterator[str]:
         yield f"  unknown whether it drafts: {doubt}"
     used = None if head.orphan or head.note or head.doubt else versions.used
     for version in reversed(versions.versions):
-        age = age_text(now - version.made_at)
+        age = format_age(now - version.made_at)
         made = "made now" if age == "now" else f"made {age} ago"
         yield version_line(version.number, f"{version.state}, {made}", used, versions.pinned)
         if (figures := version.figures) is not None:

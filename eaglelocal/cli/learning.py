@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from eaglelocal import locations
 from eaglelocal.cli.output import path_text
 from eaglelocal.conversation.answer_stats import MessageOutput
-from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.amounts import format_disk
 
 if TYPE_CHECKING:
     from eaglelocal.learning.idle_learning import IdleLearning

@@ -17,12 +17,11 @@ from eaglelocal import locations
 from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.cli.output import shown_progress
 from eaglelocal.conversation.answer_stats import MessageOutput
-from eaglelocal.conversation.session import ActiveModel, ModelChoice
-from eaglelocal.core.draft import parse_draft
+from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.run_options import AUTO, NONE, RunOptions
+from eaglelocal.core.run_options import ModelChoice, RunOptions, apply_choice, parse_draft
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import UsageError
@@ -90,28 +89,6 @@ def make_run_options(settings: Settings, *, parallel: int = 1) -> RunOptions:
         flash_attn=settings.flash_attn,
         model_folders=settings.model_folders,
     )
-
-
-def apply_choice(options: RunOptions, choice: ModelChoice) -> RunOptions:
-    """Return the options with what was chosen while chatting.
-
-    A draft, projector, adapter or --n-cpu-moe belongs to its target: another target does not get it.
-    """
-    if choice.target:
-        draft = NONE if options.draft == NONE else AUTO
-        mmproj = NONE if options.mmproj == NONE else AUTO
-        options = choose_draft(replace(options, target=choice.target, mmproj=mmproj, lora=(), n_cpu_moe=None), draft)
-    if choice.draft:
-        options = choose_draft(options, choice.draft)
-    if choice.spec is not None:
-        options = replace(options, spec=int(choice.spec) if choice.spec.isdecimal() else choice.spec)
-    return replace(options, ctx=choice.ctx or options.ctx, kv_type=choice.kv_type or options.kv_type)
-
-
-def choose_draft(options: RunOptions, text: str) -> RunOptions:
-    """Return the options with another value of --draft."""
-    draft = parse_draft(text)
-    return replace(options, draft=draft.model, lookups=draft.lookups)
 
 
 def keep_conversations(options: RunOptions, settings: Settings) -> RunOptions:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from eaglelocal import locations
 from eaglelocal.cli import flags
 from eaglelocal.cli.load_model import load_settings
-from eaglelocal.cli.output import WIDTH, age_text, path_text, standard_output
-from eaglelocal.core.byte_sizes import count_noun, format_disk
+from eaglelocal.cli.output import WIDTH, path_text, standard_output
+from eaglelocal.core.amounts import count_noun, format_age, format_disk
 
 if TYPE_CHECKING:
     from eaglelocal.hub.heads.head_store import UnfinishedHead
@@ -88,7 +88,7 @@ def entry_table(entries: Sequence[InventoryEntry], *, now: float, width: int | N
 
 def _row(entry: InventoryEntry, now: float) -> tuple[str, ...]:
     about = entry.description
-    age = "" if entry.origin == "embedded" else age_text(now - entry.modified_at)
+    age = "" if entry.origin == "embedded" else format_age(now - entry.modified_at)
     return entry.reference, format_disk(entry.size_bytes), str(about.context or ""), _kind(entry), age
 
 

@@ -312,7 +312,7 @@ def confirm(question: str, output: Output, *, yes: bool, default: bool) -> None:
     raise Cancelled("the answer was no")
 
 
-# ---- texts: labelled lines, durations, ages and paths for people; sizes are in core/byte_sizes.py. Pure
+# ---- texts: labelled lines, durations, ages and paths for people; sizes are in core/amounts.py. Pure
 def format_columns(rows: Sequence[Sequence[str]], *, right: Container[str] = ()) -> list[str]:
     """Return rows as lines with aligned columns; those whose heading in the first row is in `right` at their right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -343,29 +343,6 @@ def wrap_text(begin: str, text: str, *, width: int = WIDTH, indent: int | None =
 def label_text(label: str, text: str) -> list[str]:
     """Return a row of the reports on a head: a label and its text."""
     return wrap_text(f"{label:<{LABEL}}", text, width=WIDTH + 1, indent=LABEL)
-
-
-def duration_text(seconds: float) -> str:
-    """Format seconds: `8 s`, `3 min 20 s`, `2 h 5 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def age_text(seconds: float) -> str:
-    """Format an age in seconds with few characters: `now`, `12 min`, `5 h`, `3 d`, `7 mo`."""
-    minutes = int(seconds // 60)
-    if minutes < 1:
-        return "now"
-    if minutes < 60:
-        return f"{minutes} min"
-    hours = minutes // 60
-    if hours < 48:
-        return f"{hours} h"
-    days = hours // 24
-    return f"{days} d" if days < 100 else f"{days // 30} mo"
 
 
 def path_text(path: Path) -> str:

@@ -9,7 +9,7 @@ from eaglelocal.catalog.draft_entries import MTP, NGRAM
 from eaglelocal.cli.output import WIDTH, wrap_text
 from eaglelocal.cli.show import describe_link, link_object
 from eaglelocal.core.adapters import adapter_objects, describe_adapters
-from eaglelocal.core.byte_sizes import GIB, count_noun, format_memory
+from eaglelocal.core.amounts import GIB, count_noun, format_memory
 from eaglelocal.core.draft import describe_draft
 from eaglelocal.core.run_options import AUTO, WARNING, RunOptions
 from eaglelocal.core.user_paths import quote_word

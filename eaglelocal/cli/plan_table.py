@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from eaglelocal.catalog.catalog import KINDS, KnownMachine, load_machines
 from eaglelocal.cli.output import Output, format_columns
 from eaglelocal.cli.plan_report import link_lines, list_all_rejected, outcome_object, report_lines
-from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.core.amounts import GIB
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError

@@ -9,7 +9,7 @@ import typer
 
 from eaglelocal.cli import flags
 from eaglelocal.cli.output import standard_output, wrap_text
-from eaglelocal.core.byte_sizes import UNKNOWN, count_noun, format_disk, format_memory
+from eaglelocal.core.amounts import UNKNOWN, count_noun, format_disk, format_memory
 
 if TYPE_CHECKING:
     from eaglelocal.probe.machine import Bandwidth, Cpu, Gpu, LlamaCpp, Machine, MainMemory, System, Unified

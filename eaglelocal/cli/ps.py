@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from eaglelocal.cli import flags
 from eaglelocal.cli.output import format_columns, standard_output
+from eaglelocal.core.amounts import format_uptime
 
 if TYPE_CHECKING:
     from eaglelocal.client.running_servers import RunningServer
@@ -45,10 +46,8 @@ def server_object(server: RunningServer, state: str) -> dict[str, object]:
 
 def server_lines(found: Sequence[tuple[RunningServer, str]], *, now: float, width: int | None) -> list[str]:
     """Return one line a server; if `width` is given, lines are cut to fit: names of targets may be long."""
-    from eaglelocal.tui.glyphs import format_duration
-
     rows = [
-        (server.url, state, f"pid {server.pid}", f"up {format_duration(now - server.started_at)}", server.target)
+        (server.url, state, f"pid {server.pid}", f"up {format_uptime(now - server.started_at)}", server.target)
         for server, state in found
     ]
     lines = format_columns(rows)

@@ -14,9 +14,8 @@ from eaglelocal.cli.completion import complete_target
 from eaglelocal.cli.flags import argument, flag
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.plan import options_for
-from eaglelocal.core.draft import parse_draft
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import AUTO, NGRAM, NONE
+from eaglelocal.core.run_options import AUTO, NGRAM, NONE, parse_draft
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:

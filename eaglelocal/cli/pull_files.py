@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal import locations
-from eaglelocal.cli.output import Output, confirm, duration_text, path_text, shown_progress
-from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.cli.output import Output, confirm, path_text, shown_progress
+from eaglelocal.core.amounts import format_disk, format_duration
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import (
@@ -330,5 +330,5 @@ def load_progress(progress: DownloadProgress, orders: Sequence[DownloadOrder]) -
     if progress.rate:
         details.append(f"{format_disk(progress.rate)}/s")
     if progress.left_s is not None and progress.fraction < 1.0:
-        details.append(f"{duration_text(progress.left_s)} left")
+        details.append(f"{format_duration(progress.left_s)} left")
     return LoadProgress(progress.fraction, f"fetching {format_disk(progress.total_bytes)}{files}", ", ".join(details))

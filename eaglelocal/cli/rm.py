@@ -11,7 +11,7 @@ from eaglelocal import locations
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_on_disk
 from eaglelocal.cli.output import confirm, path_text, standard_output
-from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.amounts import format_disk
 
 if TYPE_CHECKING:
     from eaglelocal.hub.removal import Removal

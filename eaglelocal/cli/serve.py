@@ -22,17 +22,11 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.cli.json_output import JsonOutput
 from eaglelocal.cli.learning import open_learning
-from eaglelocal.cli.load_model import (
-    apply_choice,
-    default_sampling,
-    keep_conversations,
-    load_settings,
-    make_run_options,
-)
+from eaglelocal.cli.load_model import default_sampling, keep_conversations, load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.server_engines import ServerEngines
-from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.plan import Owners
+from eaglelocal.core.run_options import ModelChoice, apply_choice
 from eaglelocal.core.terminal_text import FaultInLine, format_place, read_text_file
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError

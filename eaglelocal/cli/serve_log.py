@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from eaglelocal.cli.json_output import JsonOutput, time_fields
 from eaglelocal.cli.output import Output, StatusLine
-from eaglelocal.core.byte_sizes import count_noun
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.events import EngineSnapshot
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.stats import ACTIVE_STATES

@@ -11,10 +11,9 @@ from eaglelocal.cli.completion import complete_on_disk
 from eaglelocal.cli.flags import argument, flag
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import WIDTH, path_text, standard_output, wrap_text
-from eaglelocal.core.byte_sizes import count_noun, format_disk, format_memory
-from eaglelocal.core.draft import LOOKUP
+from eaglelocal.core.amounts import count_noun, format_disk, format_memory
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import WARNING
+from eaglelocal.core.run_options import LOOKUP, WARNING
 from eaglelocal.core.sampling import sampling_text
 
 if TYPE_CHECKING:

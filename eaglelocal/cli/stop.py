@@ -15,7 +15,7 @@ import typer
 
 from eaglelocal.cli.completion import complete_port
 from eaglelocal.cli.output import standard_output
-from eaglelocal.core.byte_sizes import match_noun
+from eaglelocal.core.amounts import match_noun
 from eaglelocal.errors import EngineError, UsageError
 
 if TYPE_CHECKING:

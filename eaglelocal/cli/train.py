@@ -19,7 +19,7 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.import_head import check_head_flags, make_chat_command, show_fraction
 from eaglelocal.cli.load_model import LoadingEngine, default_sampling, load_settings
-from eaglelocal.cli.output import LABEL, Output, duration_text, label_text, shown_progress, standard_output
+from eaglelocal.cli.output import LABEL, Output, label_text, shown_progress, standard_output
 from eaglelocal.cli.train_options import (
     TrainFlags,
     TrainOptions,
@@ -29,6 +29,7 @@ from eaglelocal.cli.train_options import (
     load_questions,
     resolve_options,
 )
+from eaglelocal.core.amounts import format_duration
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.training.device import choose_device
@@ -150,7 +151,7 @@ def collect_answers(options: TrainOptions, questions: TrainQuestions, *, max_ans
 
 def format_time_left(done: int, rest: int, spent_s: float) -> str:
     """Return the remaining time at the pace so far; "" in the first three seconds."""
-    return f", {duration_text(rest * spent_s / done)} left" if done > 0 and spent_s > 3.0 and rest > 0 else ""
+    return f", {format_duration(rest * spent_s / done)} left" if done > 0 and spent_s > 3.0 and rest > 0 else ""
 
 
 def check_enough(collected: Collected, *, num_questions: int, max_answer_tokens: int, ctx: int) -> None:

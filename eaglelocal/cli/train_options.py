@@ -20,7 +20,7 @@ from eaglelocal.cli.import_head import check_layer_inputs, find_head_target, res
 from eaglelocal.cli.load_model import make_run_options, plan_run
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.conversation_file import list_names, load_conversation
-from eaglelocal.core.byte_sizes import count_noun
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams

@@ -19,7 +19,7 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.load_model import count_slots, load_model, load_settings, make_run_options, plan_run
 from eaglelocal.cli.output import Output, shown_progress, standard_output
 from eaglelocal.conversation.session import AnswerEvents, ChatClient
-from eaglelocal.core.byte_sizes import count_noun
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.events import EngineInfo, Failed, Tokens
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, fixed_spec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.session import Session
-from eaglelocal.core.byte_sizes import count_noun
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 

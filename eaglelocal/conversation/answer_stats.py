@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from eaglelocal.core.adapters import describe_adapters
-from eaglelocal.core.byte_sizes import count_noun
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.draft import SWITCHED_OFF, describe_drafting
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, LoadProgress
 from eaglelocal.core.plan import Plan

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import Protocol
 
@@ -21,7 +21,7 @@ from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, Request
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, Message, Spec
-from eaglelocal.core.run_options import AUTO, NGRAM, NONE
+from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import LEARNING_OFF, LearningStatus
 from eaglelocal.core.user_paths import quote_path
@@ -31,7 +31,6 @@ DEAD = ("failed", "closed")  # states of a client that will not answer any more
 BLIND_HINT = (
     "`eaglelocal pull REF` fetches a model that reads images with its mmproj-*.gguf; --mmproj FILE names that file"
 )
-DRAFT_KINDS = (AUTO, NGRAM, NONE)  # drafts that any model can have
 MAYBE_TOO_LONG = ("", "context_length_exceeded")  # codes of a RequestError; some servers give none
 
 
@@ -87,27 +86,6 @@ def check_sees(model: ActiveModel) -> None:
     if model.plan is None:
         raise UsageError(f"{model.info.target} reads no images", hint="ask a server whose model does")
     raise UsageError(f"{model.info.target} reads no images", hint=model.plan.projector_note or BLIND_HINT)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelChoice:
-    """The model options that the user chose while chatting; None: as at the start."""
-
-    target: str | None = None
-    spec: str | None = None  # auto, off, N
-    draft: str | None = None  # as --draft: see core/draft.py
-    ctx: int | None = None  # tokens
-    kv_type: str | None = None
-
-    def retarget(self, target: str, running: str = "") -> ModelChoice:
-        """Return the choice for another model: a context or the file of a draft was chosen for one model only.
-
-        running: the name of the model that runs by this choice; for that one nothing changes
-        """
-        if target in (self.target, running):
-            return self
-        draft = self.draft if self.draft in DRAFT_KINDS else None
-        return replace(self, target=target, draft=draft, ctx=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,14 @@ from eaglelocal.conversation.answer_stats import describe_draft_length, model_li
 from eaglelocal.conversation.conversation_file import export_markdown
 from eaglelocal.conversation.pictures import parse_paths, read_picture
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, set_field
-from eaglelocal.conversation.session import ModelChoice, Session, check_sees, resume_conversation, save_session
+from eaglelocal.conversation.session import Session, check_sees, resume_conversation, save_session
 from eaglelocal.conversation.spelling import COMMAND_CUTOFF, closest_word
 from eaglelocal.core.adapters import describe_adapters, parse_scale
-from eaglelocal.core.byte_sizes import count_noun
-from eaglelocal.core.draft import DRAFT_WORDS, SWITCHED_OFF, describe_cut_length, describe_drafting
+from eaglelocal.core.amounts import count_noun
+from eaglelocal.core.draft import SWITCHED_OFF, describe_cut_length, describe_drafting
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
+from eaglelocal.core.run_options import ModelChoice, list_draft_words
 from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import UsageError
 
@@ -298,7 +299,7 @@ COMMANDS: dict[str, SlashCommand] = {
     "/delete": SlashCommand(_delete, "NAME", "delete a saved conversation"),
     "/export": SlashCommand(_export, "[FILE]", "write the conversation to a Markdown file"),
     "/model": SlashCommand(choose_model, "[REF]", "show or change the model"),
-    "/draft": SlashCommand(choose_draft, f"[{'|'.join(DRAFT_WORDS)}|REF],...", "show or change the draft"),
+    "/draft": SlashCommand(choose_draft, f"[{'|'.join(list_draft_words())}|REF],...", "show or change the draft"),
     "/lora": SlashCommand(choose_scale, "[ID SCALE]", "show the LoRA adapters, or set the scale of one; 0 is off"),
     "/exit": SlashCommand(_exit, "", "leave the chat, as ctrl-d and /bye do"),
 }

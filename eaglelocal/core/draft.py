@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from eaglelocal.core.byte_sizes import count_noun
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import AUTO, NGRAM, NONE
+from eaglelocal.core.run_options import LOOKUPS, NGRAM
 from eaglelocal.core.sampling import Sampled
-from eaglelocal.errors import UsageError
 
 ROOT = -1
+MATCH_LENGTHS = (2, 4, 8)  # tokens that a lookup's match must have; more after finds that were not worth sending
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,47 +88,6 @@ class Verdict(NamedTuple):
         return len(self.path)
 
 
-# ---- the values of `--draft`
-#
-# auto, mtp, none, REF  a model, found or named, with a lookup beside it; none: nothing
-# ngram, lookahead      drafters without a model
-# REF,lookahead         exactly these; at most one of them is a model
-LOOKUP = "lookup in the text so far"
-# drafters without a model: their names, for `--draft`, and how people call them; loading/draft_loader.py opens them
-LOOKUPS = {NGRAM: LOOKUP, "lookahead": "lookahead"}
-DRAFT_WORDS = (AUTO, *LOOKUPS, "mtp", NONE)  # values of `--draft` that are not references
-MATCH_LENGTHS = (2, 4, 8)  # tokens that a lookup's match must have; more after finds that were not worth sending
-
-
-class DraftSources(NamedTuple):
-    """The drafters of a run.
-
-    model    auto, mtp, none, or a reference; ngram: no model. With commas it names several, or is a path with commas:
-             hub/draft_resolver.py decides
-    lookups  names of drafters without a model, of LOOKUPS
-    """
-
-    model: str
-    lookups: tuple[str, ...]
-
-
-def parse_draft(text: str) -> DraftSources:
-    """Parse a value of `--draft`. Raises UsageError if `none` is combined with others, or a name is missing.
-
-    parse_draft("lookahead,ngram") is ("ngram", ("lookahead", "ngram")), parse_draft("./h.gguf") is that and a lookup.
-    """
-    names = [name.strip() for name in text.split(",")]
-    lookups = tuple(dict.fromkeys(name for name in names if name in LOOKUPS))
-    if lookups and "" in names:  # without a lookup it is one reference: a file may have two commas in its name
-        raise UsageError(f"--draft {text}: a name is missing", hint=f"--draft {','.join(filter(None, names))}")
-    models = [name for name in names if name not in LOOKUPS]
-    if not models:
-        return DraftSources(NGRAM, lookups)
-    if NONE in models and len(names) > 1:
-        raise UsageError(f"--draft {text} is contradictory: `none` means no draft at all", hint="--draft none")
-    return DraftSources(",".join(models), lookups or (NGRAM,))
-
-
 # ---- the state of drafting in words, the same on every screen and in every report
 SWITCHED_OFF = "switched off"  # reason of the state `off` that the user chose
 MEASURING = "measuring whether drafting pays"  # reason of the state `asleep` during a probe
@@ -142,7 +101,7 @@ def describe_draft(model: str, lookups: Sequence[str]) -> str:
     """
     if not model:
         return " and ".join(LOOKUPS[name] for name in lookups)
-    return " and ".join([model, *(LOOKUPS[name] for name in lookups if name != "ngram")])
+    return " and ".join([model, *(LOOKUPS[name] for name in lookups if name != NGRAM)])
 
 
 def describe_cut_length(asked: int, most: int) -> str:

@@ -5,12 +5,17 @@ Planning reads them, and puts its decisions about open options into a `Plan`. No
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import NamedTuple
+
 from eaglelocal.core.adapters import MAX_ADAPTERS, AdapterFile, parse_adapter
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import UsageError
 
-AUTO, NONE, NGRAM = "auto", "none", "ngram"
+AUTO, NONE, NGRAM, LOOKAHEAD, MTP = "auto", "none", "ngram", "lookahead", "mtp"
+PLANNED_KV_TYPES = ("f16", "q8_0", "q4_0")  # that planning chooses among, the largest first
+KV_TYPES = (*PLANNED_KV_TYPES, "bf16", "f32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +119,93 @@ class RunOptions:
             return parse_split(self.split)
         except ValueError as error:
             raise UsageError(f"--split must be {error}, not {self.split}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """The model options that the user chose while chatting; None: as at the start."""
+
+    target: str | None = None
+    spec: str | None = None  # auto, off, N
+    draft: str | None = None  # as --draft
+    ctx: int | None = None  # tokens
+    kv_type: str | None = None
+
+    def retarget(self, target: str, running: str = "") -> ModelChoice:
+        """Return the choice for another model: a context or the file of a draft was chosen for one model only.
+
+        running: the name of the model that runs by this choice; for that one nothing changes
+        """
+        if target in (self.target, running):
+            return self
+        draft = self.draft if self.draft in (AUTO, NGRAM, NONE) else None  # as any model can have it
+        return replace(self, target=target, draft=draft, ctx=None)
+
+
+def apply_choice(options: RunOptions, choice: ModelChoice) -> RunOptions:
+    """Return the options with what was chosen while chatting.
+
+    A draft, projector, adapter or --n-cpu-moe belongs to its target: another target does not get it.
+    """
+    if choice.target:
+        draft = NONE if options.draft == NONE else AUTO
+        mmproj = NONE if options.mmproj == NONE else AUTO
+        options = choose_draft(replace(options, target=choice.target, mmproj=mmproj, lora=(), n_cpu_moe=None), draft)
+    if choice.draft:
+        options = choose_draft(options, choice.draft)
+    if choice.spec is not None:
+        options = replace(options, spec=int(choice.spec) if choice.spec.isdecimal() else choice.spec)
+    return replace(options, ctx=choice.ctx or options.ctx, kv_type=choice.kv_type or options.kv_type)
+
+
+def choose_draft(options: RunOptions, text: str) -> RunOptions:
+    """Return the options with another value of --draft."""
+    draft = parse_draft(text)
+    return replace(options, draft=draft.model, lookups=draft.lookups)
+
+
+# ---- `--draft`, which names what drafts
+#
+# auto, mtp, none, REF  a model, found or named, with a lookup beside it; none: nothing
+# ngram, lookahead      drafters without a model
+# REF,lookahead         exactly these; at most one of them is a model
+LOOKUP = "lookup in the text so far"
+# drafters without a model: their names, for `--draft`, and how people call them; loading/draft_loader.py opens them
+LOOKUPS = {NGRAM: LOOKUP, LOOKAHEAD: LOOKAHEAD}
+
+
+def list_draft_words() -> tuple[str, ...]:
+    """Return the values of `--draft` that are not references."""
+    return AUTO, *LOOKUPS, MTP, NONE
+
+
+class DraftSources(NamedTuple):
+    """The drafters of a run.
+
+    model    auto, mtp, none, or a reference; ngram: no model. With commas it names several, or is a path with commas:
+             hub/draft_resolver.py decides
+    lookups  names of drafters without a model, of LOOKUPS
+    """
+
+    model: str
+    lookups: tuple[str, ...]
+
+
+def parse_draft(text: str) -> DraftSources:
+    """Parse a value of `--draft`. Raises UsageError if `none` is combined with others, or a name is missing.
+
+    parse_draft("lookahead,ngram") is ("ngram", ("lookahead", "ngram")), parse_draft("./h.gguf") is that and a lookup.
+    """
+    names = [name.strip() for name in text.split(",")]
+    lookups = tuple(dict.fromkeys(name for name in names if name in LOOKUPS))
+    if lookups and "" in names:  # without a lookup it is one reference: a file may have two commas in its name
+        raise UsageError(f"--draft {text}: a name is missing", hint=f"--draft {','.join(filter(None, names))}")
+    models = [name for name in names if name not in LOOKUPS]
+    if not models:
+        return DraftSources(NGRAM, lookups)
+    if NONE in models and len(names) > 1:
+        raise UsageError(f"--draft {text} is contradictory: `none` means no draft at all", hint="--draft none")
+    return DraftSources(",".join(models), lookups or (NGRAM,))
 
 
 # ---- `--split`, which divides a model among GPUs: `layer`, `tensor`, `row`, `none`, or each GPU's share, as `3,1`

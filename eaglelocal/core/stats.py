@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from itertools import zip_longest
 
-from eaglelocal.core.byte_sizes import count_noun, format_disk
+from eaglelocal.core.amounts import count_noun, format_disk
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 

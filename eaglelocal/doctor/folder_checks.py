@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.amounts import format_disk
 from eaglelocal.doctor.installation import Disk, Finding, Installation, ok, problem, warning
 
 MIN_FREE_BYTES = 2 << 30  # smaller than any useful model

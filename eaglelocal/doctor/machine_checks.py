@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 
-from eaglelocal.core.byte_sizes import count_noun, format_memory
+from eaglelocal.core.amounts import count_noun, format_memory
 from eaglelocal.doctor.gather import NEWER_HEADERS
 from eaglelocal.doctor.installation import Finding, Installation, ok, problem, warning
 from eaglelocal.doctor.repair_commands import (

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from huggingface_hub.utils import WeakFileLock
 
+from eaglelocal.core.amounts import format_disk
 from eaglelocal.core.atomic_file import SHARED, make_folder, sync_folder, write_atomically
-from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import DownloadError, ResourceError

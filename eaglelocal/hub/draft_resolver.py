@@ -15,11 +15,11 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.catalog.reference import DerivedModel, File, Reference, parse_reference
-from eaglelocal.core.draft import DRAFT_WORDS, LOOKUP, LOOKUPS, SWITCHED_OFF
+from eaglelocal.core.draft import SWITCHED_OFF
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan, describe_version
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import NONE, RunOptions
+from eaglelocal.core.run_options import LOOKUP, LOOKUPS, NONE, RunOptions, list_draft_words
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.architectures import EAGLE
@@ -46,10 +46,6 @@ from eaglelocal.hub.pull_plan import find_pulled_draft
 from eaglelocal.hub.target_resolver import FoundTarget, find_target, make_label
 
 NO_KNOWN_HEAD = "no head is known for this target"
-DRAFT_FORMS = (
-    f"{', '.join(f'`{word}`' for word in DRAFT_WORDS)}, `user/repo:Q8_0`, an entry of the catalog, the path of a .gguf "
-    "file, or `x.gguf@drop10`, which is made of it"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +96,7 @@ def check_one_model(reference: str) -> None:
     models = reference.split(",")
     if len(models) == 1 or os.path.exists(os.path.expanduser(reference)):
         return
-    mended = [next(iter(difflib.get_close_matches(name, DRAFT_WORDS, n=1)), name) for name in models]
+    mended = [next(iter(difflib.get_close_matches(name, list_draft_words(), n=1)), name) for name in models]
     hint = ",".join(mended if mended != models else (models[0], *LOOKUPS))
     raise UsageError(f"--draft names {' and '.join(models)}, and only one can be a model", hint=f"`--draft {hint}`")
 
@@ -113,9 +109,9 @@ def _read_named_draft(reference: str, target: FoundTarget) -> FoundDraft:
         is_of_hub = not isinstance(parsed, File | DerivedModel)
         wanted = resolve_draft_reference(reference, catalog) if is_of_hub else None
     except UsageError:
-        near = difflib.get_close_matches(reference, [*DRAFT_WORDS, *catalog.drafts, *catalog.targets], n=1)
+        near = difflib.get_close_matches(reference, [*list_draft_words(), *catalog.drafts, *catalog.targets], n=1)
         guess = f"did you mean `{near[0]}`? " if near else ""
-        raise UsageError(f"unknown draft {reference!r}", hint=f"{guess}use {DRAFT_FORMS}") from None
+        raise UsageError(f"unknown draft {reference!r}", hint=f"{guess}use {_list_draft_forms()}") from None
     if isinstance(parsed, DerivedModel):
         made = find_target(parsed, on_progress=None)
         read_draft(made.header, target_header=target.header, target=target.info)
@@ -125,6 +121,12 @@ def _read_named_draft(reference: str, target: FoundTarget) -> FoundDraft:
         return read_draft_file(parsed.path, target)
     assert wanted is not None
     return read_draft_file(find_cached(locations.hub_cache_dir(), wanted).path, target)
+
+
+def _list_draft_forms() -> str:
+    words = ", ".join(f"`{word}`" for word in list_draft_words())
+    made = "`x.gguf@drop10`, which is made of it"
+    return f"{words}, `user/repo:Q8_0`, an entry of the catalog, the path of a .gguf file, or {made}"
 
 
 def write_draft(draft: FoundDraft, *, on_progress: Progress) -> FoundDraft:

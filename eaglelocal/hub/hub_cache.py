@@ -30,7 +30,7 @@ from eaglelocal.catalog.reference import (
     parse_reference,
 )
 from eaglelocal.catalog.target_entries import TargetEntry
-from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.amounts import format_disk
 from eaglelocal.core.own_files import open_regular, read_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.user_paths import quote_path

@@ -11,10 +11,9 @@ from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.model import D2T, Placement
 from eaglelocal.backend.weight_loading import has_plenty, is_moved, is_read
-from eaglelocal.core.draft import LOOKUPS
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import TENSOR, is_rpc_device
+from eaglelocal.core.run_options import LOOKUPS, TENSOR, is_rpc_device
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import DraftInfo, check_rolls_back, read_draft, read_model

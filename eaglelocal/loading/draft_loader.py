@@ -24,10 +24,10 @@ from eaglelocal.backend.head_context import (
 from eaglelocal.backend.llama_library import free_memory
 from eaglelocal.backend.model import D2T, LlamaModel
 from eaglelocal.backend.weight_loading import moving_weights
-from eaglelocal.core.byte_sizes import format_memory
+from eaglelocal.core.amounts import format_memory
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.ports import Cache
-from eaglelocal.core.run_options import NGRAM
+from eaglelocal.core.run_options import LOOKAHEAD, NGRAM
 from eaglelocal.drafters.block_drafter import BlockDrafter, Mask, Medusa, PEagle
 from eaglelocal.drafters.branch_sequences import BranchSequences
 from eaglelocal.drafters.draft_model import DraftModel
@@ -88,10 +88,10 @@ def open_lookahead(loader: PlanLoader, target: LlamaModel) -> Lookup:
     return Lookahead()
 
 
-# drafters without a model, by their names in core/draft.py
+# drafters without a model, by their names in core/run_options.py
 LOOKUP_OPENERS: dict[str, Callable[[PlanLoader, LlamaModel], Lookup]] = {
     NGRAM: open_ngram,
-    "lookahead": open_lookahead,
+    LOOKAHEAD: open_lookahead,
 }
 
 

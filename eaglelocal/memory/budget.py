@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from eaglelocal.core.byte_sizes import format_memory
+from eaglelocal.core.amounts import format_memory
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import CTX_STEP
 from eaglelocal.errors import ResourceError

@@ -8,12 +8,12 @@ of each is decided in placement.py.
 from __future__ import annotations
 
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import KV_TYPES
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 from eaglelocal.gguf.header import round_up
 from eaglelocal.gguf.model_shape import ModelShape
 
-KV_TYPES = ("f16", "q8_0", "q4_0", "bf16", "f32")
 CELL_STEP = 256  # numbers of cells are rounded up to it
 
 

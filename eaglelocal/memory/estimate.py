@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.core.amounts import GIB
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import TENSOR, is_rpc_device

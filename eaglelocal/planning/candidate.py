@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-from eaglelocal.core.byte_sizes import format_memory
+from eaglelocal.core.amounts import format_memory
 from eaglelocal.core.records import dataclass
 from eaglelocal.memory.placement import Offload
 from eaglelocal.planning.candidate_evaluation import NOT_WEIGHED, CacheSetup, CandidateMemory

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from eaglelocal.catalog.catalog import CPU, CUDA, METAL, VULKAN, KnownMachine
-from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.core.amounts import GIB
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RPC_DEVICE, TENSOR, RunOptions, suggest_split
 from eaglelocal.errors import UsageError

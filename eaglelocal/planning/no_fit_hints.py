@@ -12,15 +12,14 @@ from dataclasses import replace
 from itertools import islice
 
 from eaglelocal.catalog.catalog import METAL
-from eaglelocal.core.byte_sizes import GIB, format_memory
-from eaglelocal.core.run_options import CTX_STEP, RunOptions
+from eaglelocal.core.amounts import GIB, format_memory
+from eaglelocal.core.run_options import CTX_STEP, PLANNED_KV_TYPES, RunOptions
 from eaglelocal.core.stats import NOISY
 from eaglelocal.memory.budget import RAM, DeviceLoad
 from eaglelocal.planning.candidate import GOALS, Candidate, Rejected, lies_text
 from eaglelocal.planning.machine_spec import MachineSpec, name_places, replace_ram
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import (
-    KV_TYPES,
     SearchOutcome,
     exceeds_trained_context,
     find_refusal,
@@ -109,7 +108,7 @@ def _other_asks(option: ModelOption, n_ctx: int, outcome: SearchOutcome) -> Iter
     if options.n_cpu_moe is not None and (chosen := planned(replace(options, n_cpu_moe=None))):
         yield f"--n-cpu-moe {chosen.n_cpu_moe}" if chosen.n_cpu_moe else "no --n-cpu-moe"
     if options.kv_type is not None and options.flash_attn != "off":
-        smaller = KV_TYPES[KV_TYPES.index(options.kv_type) + 1 :]
+        smaller = PLANNED_KV_TYPES[PLANNED_KV_TYPES.index(options.kv_type) + 1 :]
         yield from islice((f"--kv-type {each}" for each in smaller if planned(replace(options, kv_type=each))), 1)
     most_steps = (n_ctx - 1) // CTX_STEP
     if steps := most_that(lambda count: planned(replace(options, ctx=count * CTX_STEP)) is not None, most_steps):

@@ -18,9 +18,8 @@ from eaglelocal.catalog.estimated_shapes import (
     find_loaded_type,
 )
 from eaglelocal.catalog.target_entries import Quantization, TargetEntry
-from eaglelocal.core.draft import LOOKUP
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import NONE
+from eaglelocal.core.run_options import LOOKUP, NONE
 from eaglelocal.gguf.architectures import (
     BLOCK,
     HYBRID_ARCHITECTURES,
@@ -71,7 +70,7 @@ class DraftOption:
         return self.shape is None or self.is_here
 
 
-NO_DRAFT = DraftOption(id=NONE, kind=NONE)
+NO_DRAFT_OPTION = DraftOption(id=NONE, kind=NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +125,10 @@ def list_lookup_options(architecture: str, *, has_state: bool) -> tuple[DraftOpt
     """
     keeps_state = has_state or architecture in HYBRID_ARCHITECTURES | RECURRENT_ARCHITECTURES
     if keeps_state and architecture not in ROLLBACK_ARCHITECTURES:
-        return (NO_DRAFT,)
+        return (NO_DRAFT_OPTION,)
     notes = (f"{LOOKUP}: pays where a text repeats itself",)
     lookup = DraftOption(id=NGRAM, kind=NGRAM, notes=notes)
-    return (lookup, NO_DRAFT) if has_state else (lookup,)
+    return (lookup, NO_DRAFT_OPTION) if has_state else (lookup,)
 
 
 # ---- from the catalog

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from eaglelocal.core.byte_sizes import format_memory
+from eaglelocal.core.amounts import format_memory
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.planning.candidate import COMFORTABLE_CTX, Candidate, offload_text

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from eaglelocal.catalog.draft_entries import NGRAM
-from eaglelocal.core.byte_sizes import format_memory
+from eaglelocal.core.amounts import format_memory
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import TENSOR, RunOptions
+from eaglelocal.core.run_options import PLANNED_KV_TYPES, TENSOR, RunOptions
 from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.memory.budget import RAM
@@ -32,16 +32,15 @@ from eaglelocal.planning.candidate import (
 )
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator, CandidateMemory
 from eaglelocal.planning.machine_spec import MachineSpec
-from eaglelocal.planning.options import NO_DRAFT, DraftOption, ModelOption
+from eaglelocal.planning.options import NO_DRAFT_OPTION, DraftOption, ModelOption
 
 CONTEXTS = (32768, WORKING_CTX, COMFORTABLE_CTX, 4096)  # the context sizes to try if none is given, in this order
 # More is taken up to these limits where it costs nothing else: llama.cpp scans all cells in each step, and a processor
 # takes too long to prefill a longer prompt.
 LONGEST_CTX, LONGEST_CTX_WITHOUT_GPU = 131072, 65536
 LEFT_SHARE = 0.25  # of the free RAM: what a context above WORKING_CTX leaves to other programs
-KV_TYPES = ("f16", "q8_0", "q4_0")
 DOES_NOT_PAY = "it is predicted not to pay: verifying costs more than is accepted"
-NO_LOOKUP = replace(NO_DRAFT, notes=("no lookup: a rejected token would cost more than a whole step",))
+NO_LOOKUP = replace(NO_DRAFT_OPTION, notes=("no lookup: a rejected token would cost more than a whole step",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ def list_kv_types(options: RunOptions) -> tuple[str, ...]:
     """Return the cache types to try: the user's choice or all, but only f16 where llama.cpp refuses others."""
     if options.kv_type is not None:
         return (options.kv_type,)
-    return KV_TYPES[:1] if options.flash_attn == "off" or options.split_mode == TENSOR else KV_TYPES
+    return PLANNED_KV_TYPES[:1] if options.flash_attn == "off" or options.split_mode == TENSOR else PLANNED_KV_TYPES
 
 
 def list_small_setups(setups: Sequence[CacheSetup]) -> Iterator[tuple[CacheSetup, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from eaglelocal.backend.cpu_attention import is_supported
 from eaglelocal.catalog.catalog import Catalog, KnownMachine
-from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.core.amounts import GIB
 from eaglelocal.errors import UsageError
 from eaglelocal.planning.machine_spec import (
     MachineSpec,

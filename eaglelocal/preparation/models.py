@@ -19,9 +19,8 @@ from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.draft_entries import EAGLE, MTP
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File, Profile, Repo, folder_name
 from eaglelocal.catalog.target_entries import TargetEntry
-from eaglelocal.core.draft import DRAFT_WORDS
 from eaglelocal.core.model_task import ModelTask
-from eaglelocal.core.run_options import AUTO, NONE, RunOptions
+from eaglelocal.core.run_options import AUTO, NONE, RunOptions, list_draft_words
 from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import EagleLocalError, IncompatibleError, UsageError
@@ -44,7 +43,7 @@ from eaglelocal.hub.target_resolver import NATIVE, demo_sources, find_demo
 from eaglelocal.loading.calibration_store import find_newest_costs
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.options import (
-    NO_DRAFT,
+    NO_DRAFT_OPTION,
     DraftOption,
     ModelOption,
     make_catalog_options,
@@ -100,7 +99,7 @@ def restrict_entries(models: Sequence[ModelOption], options: RunOptions) -> tupl
         found += [replace(model, drafts=drafts)] if drafts else []
     if not found:
         known = dict.fromkeys(draft.id for model in adapted for draft in model.drafts if draft.shape)
-        near = difflib.get_close_matches(name, [word for word in (*DRAFT_WORDS, *known) if word != name], n=1)
+        near = difflib.get_close_matches(name, [word for word in (*list_draft_words(), *known) if word != name], n=1)
         raise UsageError(
             f"the catalog has no draft {name} that can be planned here",
             hint=f"`--draft {near[0] if near else 'auto'}`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
@@ -140,7 +139,7 @@ def adapt_models(models: Sequence[ModelOption], options: RunOptions) -> list[Mod
 def restrict_drafts(option: ModelOption, options: RunOptions) -> ModelOption:
     """Return the option with only the drafts that the run allows."""
     if not options.drafts:
-        return replace(option, drafts=(NO_DRAFT,))
+        return replace(option, drafts=(NO_DRAFT_OPTION,))
     if options.draft == AUTO:
         return option
     named = tuple(draft for draft in option.drafts if (draft.shape is not None) == options.names_draft)
@@ -196,7 +195,7 @@ def make_local_option(files: ModelFiles, reference: str, options: RunOptions, ca
         head = make_draft_option(draft.label, read_loaded_shape(draft.header, draft.kind, options.draft_type))
     option = make_file_option(target.header, reference=reference, label=target.label, catalog=catalog, draft=head)
     notes = () if target.small is None else (f"inflated: it answers as {target.small.label} does",)
-    drafts = option.drafts if draft.kind != NONE else (NO_DRAFT,)
+    drafts = option.drafts if draft.kind != NONE else (NO_DRAFT_OPTION,)
     return restrict_file(replace(option, projector=files.projector.projector, drafts=drafts, notes=notes), options)
 
 

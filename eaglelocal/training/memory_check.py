@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from eaglelocal.catalog.catalog import load_machines
-from eaglelocal.core.byte_sizes import format_disk, format_memory
+from eaglelocal.core.amounts import format_disk, format_memory
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError

@@ -15,9 +15,10 @@ from eaglelocal.backend.parent_watch import end_with_parent
 from eaglelocal.client.http_client import HttpClient
 from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.conversation import Conversation
-from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
+from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal import __version__, locations
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.atomic_file import PRIVATE, make_folder, write_atomically
-from eaglelocal.core.byte_sizes import count_noun
 from eaglelocal.core.own_files import list_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError

@@ -11,8 +11,9 @@ from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.main import handle_end_signals
 from eaglelocal.cli.output import standard_output
-from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
+from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError
 

@@ -32,7 +32,7 @@ from eaglelocal.cli.bench import (
     BenchFlags,
     ChosenPrompts,
     choose_prompts,
-    format_duration,
+    format_time_left,
     limit_time,
     measure,
     read_key,
@@ -314,7 +314,7 @@ def test_repeats_are_planned() -> None:
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.2, "0 s"), (99.0, "99 s"), (180.0, "3 min")])
 def test_durations(seconds: float, said: str) -> None:
-    assert format_duration(seconds) == said
+    assert format_time_left(seconds) == said
 
 
 @pytest.mark.parametrize("text", ["secret\n", "default: secret", "# mine\n\nme: secret\nyou: other\n", "\ufeffsecret"])

@@ -19,10 +19,11 @@ from eaglelocal.cli.chat_line import ChatLoop, copy_to_desktop
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.action_context import ActionContext
 from eaglelocal.conversation.conversation import Turn
-from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
+from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO, OFF, Spec, fixed_spec, parse_spec
+from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, ModelFileError, UsageError
 

@@ -12,9 +12,9 @@ from eaglelocal.cli import chat
 from eaglelocal.cli.output import standard_output
 from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.conversation import Conversation
-from eaglelocal.conversation.session import ActiveModel, ModelChoice
+from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.run_options import ModelChoice, RunOptions
 from eaglelocal.preparation.decision import Decision
 from eaglelocal.settings import Settings
 from eaglelocal.worker.child import SpareProcess

@@ -12,7 +12,7 @@ from eaglelocal import locations
 from eaglelocal.cli import chat, serve
 from eaglelocal.cli.early_engine import loads_model
 from eaglelocal.cli.output import standard_output
-from eaglelocal.conversation.session import ModelChoice
+from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.settings import Settings
 from eaglelocal.worker.child import SpareProcess

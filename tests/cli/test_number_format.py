@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.cli.output import age_text, duration_text, path_text
-from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.cli.output import path_text
+from eaglelocal.core.amounts import format_age, format_disk, format_duration
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_sizes(num_bytes: int, text: str) -> None:
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -56,11 +56,11 @@ def test_durations(seconds: float, text: str) -> None:
     ],
 )
 def test_ages(seconds: float, text: str) -> None:
-    assert age_text(seconds) == text
+    assert format_age(seconds) == text
 
 
 def test_an_old_file_is_some_months_old() -> None:
-    assert age_text(400 * 86400) == "13 mo"
+    assert format_age(400 * 86400) == "13 mo"
 
 
 def test_the_home_folder_is_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.cli import bench, tune
 from eaglelocal.cli.bench_report import BenchOptions
 from eaglelocal.cli.chat import continue_target
-from eaglelocal.cli.load_model import apply_choice, make_run_options
+from eaglelocal.cli.load_model import make_run_options
 from eaglelocal.cli.output import standard_output
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.conversation.session import ModelChoice
 from eaglelocal.core.request import AUTO, Image, Message
+from eaglelocal.core.run_options import ModelChoice, apply_choice
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.settings import Settings
 

@@ -19,8 +19,8 @@ from eaglelocal.cli import main
 from eaglelocal.cli.ps import server_lines
 from eaglelocal.cli.stop import choose_servers, describe_work, wait_for_end
 from eaglelocal.client.running_servers import RunningServer, describe_this_server, find_running_servers, keep_announced
+from eaglelocal.core.amounts import format_uptime
 from eaglelocal.errors import EngineError, UsageError
-from eaglelocal.tui.glyphs import format_duration
 
 ROOT = Path(__file__).parents[2]
 SERVER = """
@@ -145,7 +145,7 @@ def test_lines_of_servers_fit_the_terminal() -> None:
     [(-1, "0 s"), (59.9, "59 s"), (60, "1 min"), (3 * 3600 + 120, "3 h 2 min"), (90_000, "1 d 1 h")],
 )
 def test_spans(seconds: float, said: str) -> None:
-    assert format_duration(seconds) == said
+    assert format_uptime(seconds) == said
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ from textual.pilot import Pilot
 from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.pictures import Pictures
-from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
+from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import parse_spec
+from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import ModelFileError
 from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths

@@ -28,8 +28,8 @@ from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, Batch, ExtraLevels
-from eaglelocal.core.draft import LOOKUPS
 from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.run_options import LOOKUPS
 from eaglelocal.drafters.drafter import Continuation, Node
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError

@@ -17,7 +17,8 @@ from doubles.chat_screen import ChatObserver
 
 from eaglelocal.cli.chat import open_session
 from eaglelocal.conversation.answer_stats import MessageOutput
-from eaglelocal.conversation.session import ModelChoice, Session
+from eaglelocal.conversation.session import Session
+from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.settings import Settings
 from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths
 from eaglelocal.tui.chat.chat_dialogs import ChatAccess

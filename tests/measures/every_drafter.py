@@ -23,9 +23,8 @@ from in_turns import answer, spread
 
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts, read_prompts
 from eaglelocal.bench.results import bound_mean, geometric_mean
-from eaglelocal.core.draft import parse_draft
 from eaglelocal.core.request import AUTO, OFF
-from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.run_options import RunOptions, parse_draft
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.loading.engine_builder import build

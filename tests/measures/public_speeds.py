@@ -33,7 +33,7 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.memory.placement import WHOLE, Offload
 from eaglelocal.planning.candidate_evaluation import CandidateEvaluator
 from eaglelocal.planning.machine_spec import MachineSpec, make_known_spec
-from eaglelocal.planning.options import NO_DRAFT, DraftOption, ModelOption, make_catalog_options
+from eaglelocal.planning.options import NO_DRAFT_OPTION, DraftOption, ModelOption, make_catalog_options
 from eaglelocal.planning.speed import Curve
 
 COLUMNS = ("machine id", "model", "quant", "engine", "ctx", "draft", "length", "plain_tok_s", "spec_tok_s")
@@ -200,7 +200,7 @@ class Predictor:
 def find_draft(row: Row, option: ModelOption) -> DraftOption:
     """Return the draft of the measurement. Raises RowError if the catalog knows none."""
     if row.draft == NONE:
-        return NO_DRAFT
+        return NO_DRAFT_OPTION
     found = next((draft for draft in option.drafts if row.draft in (draft.kind, draft.id)), None)
     if found is None:
         raise RowError(f"the catalog knows no draft {row.draft} of {row.model}")

@@ -11,7 +11,8 @@ import pytest
 from doubles.chat_screen import ChatHarness, ChatObserver, play
 from textual.widgets import Input, OptionList
 
-from eaglelocal.conversation.session import ActiveModel, ModelChoice
+from eaglelocal.conversation.session import ActiveModel
+from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.errors import UsageError
 from eaglelocal.preparation.model_choices import ModelChoiceEntry, ModelPreview
 from eaglelocal.tui.chat.model_picker import (
@@ -71,7 +72,7 @@ def test_all_models_are_listed_with_how_they_would_run(tmp_path: Path, size: tup
         expected = (
             ("Qwen/Qwen3-8B-GGUF:Q4_K_M", "5.00 GB", "fits partly", "hub"),
             ("llama3.2:3b", "2.00 GB", "fits ", "Ollama"),
-            ("large", "90.00 GB", "cannot run", "LM Studio"),
+            ("large", "90.0 GB", "cannot run", "LM Studio"),
             ("demo", "1.00 GB", "fits ", "embedded"),
         )
         for row, words in zip(rows, expected, strict=True):

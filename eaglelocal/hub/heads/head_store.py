@@ -17,8 +17,8 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.catalog.reference import GGUF_SUFFIX
+from eaglelocal.core.amounts import format_disk
 from eaglelocal.core.atomic_file import PRIVATE, SHARED, flush_and_rename, make_folder
-from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.own_files import list_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError

@@ -16,8 +16,8 @@ from io import BufferedWriter
 from pathlib import Path
 from types import MappingProxyType
 
+from eaglelocal.core.amounts import format_disk
 from eaglelocal.core.atomic_file import SHARED, make_folder
-from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.own_files import append_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError

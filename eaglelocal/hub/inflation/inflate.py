@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+from eaglelocal.core.amounts import format_disk
 from eaglelocal.core.atomic_file import flush_and_rename
-from eaglelocal.core.byte_sizes import format_disk
 from eaglelocal.core.own_files import open_regular
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.eagle_info import EagleInfo

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from eaglelocal.catalog.catalog import Catalog
-from eaglelocal.core.byte_sizes import GIB
+from eaglelocal.core.amounts import GIB
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.records import dataclass
 from eaglelocal.hub.hub_api import is_commit

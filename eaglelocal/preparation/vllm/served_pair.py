@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 
 from eaglelocal.catalog.catalog import CPU, CUDA
-from eaglelocal.core.byte_sizes import GIB, format_memory
+from eaglelocal.core.amounts import GIB, format_memory
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.model_shape import ModelShape

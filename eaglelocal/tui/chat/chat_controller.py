@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal.client.server_reading import ServerReading, ServerTotals, make_reading
-from eaglelocal.conversation.session import ActiveModel, ModelChoice
+from eaglelocal.conversation.session import ActiveModel
+from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import describe_learning
 from eaglelocal.tui.chat.chat_events import Activity, Emit, EngineStateChanged, TaskFailed

@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from eaglelocal.conversation.ask import AskResult
 from eaglelocal.conversation.conversation import Turn
-from eaglelocal.conversation.session import ActiveModel, ModelChoice
+from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.transcript.entries import LiveAnswer

@@ -18,11 +18,12 @@ from eaglelocal.conversation.answer_stats import MessageOutput, model_lines
 from eaglelocal.conversation.ask import ask
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.conversation_file import export_markdown
-from eaglelocal.conversation.session import ActiveModel, ModelChoice, Session, save_session
+from eaglelocal.conversation.session import ActiveModel, Session, save_session
 from eaglelocal.conversation.slash_commands import Command, parse_command, run_command
 from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, UsageError, bug_error
 from eaglelocal.tui.chat.chat_events import (

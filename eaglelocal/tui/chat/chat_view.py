@@ -12,7 +12,7 @@ from textual.geometry import Size
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.conversation.answer_stats import model_lines, system_line
 from eaglelocal.core.adapters import describe_adapters
-from eaglelocal.core.byte_sizes import count_noun
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.draft import describe_drafting
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.terminal_text import clean_line

@@ -20,9 +20,11 @@ from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
-from eaglelocal.conversation.session import ActiveModel, ModelChoice
+from eaglelocal.conversation.session import ActiveModel
+from eaglelocal.core.amounts import format_disk
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import parse_spec
+from eaglelocal.core.run_options import PLANNED_KV_TYPES, ModelChoice
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.preparation.model_choices import ModelChoiceEntry, ModelPreview
 from eaglelocal.tui.chat.chat_controller import ChatController
@@ -30,7 +32,6 @@ from eaglelocal.tui.chat.chat_dialogs import Dialog, ListSearch
 from eaglelocal.tui.chat.chat_events import ModelChanged
 
 MAX_CTX_DIGITS = 9
-KV_TYPES = ("f16", "q8_0", "q4_0")
 NAME_WIDTH, SIZE_WIDTH, FIT_WIDTH = 38, 9, 12  # columns
 SETTLE_S = 0.3  # after the last key in the form, until the models are assessed again
 ASSESSING = "assessing"
@@ -54,12 +55,7 @@ class PickerRows:
         preview = self.previews.get(entry.reference)
         fit = PENDING if preview is None else TOO_LARGE if not preview.fits else SPLIT if preview.note else FITS
         name = shorten_name(entry.reference, NAME_WIDTH)
-        return f"{name:<{NAME_WIDTH}} {format_size(entry.size_bytes):>{SIZE_WIDTH}}  {fit:<{FIT_WIDTH}}{entry.place}"
-
-
-def format_size(num_bytes: int) -> str:
-    """Return a file's size in decimal units, as `eaglelocal ls` shows it."""
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"
+        return f"{name:<{NAME_WIDTH}} {format_disk(entry.size_bytes):>{SIZE_WIDTH}}  {fit:<{FIT_WIDTH}}{entry.place}"
 
 
 def shorten_name(name: str, width: int) -> str:
@@ -120,7 +116,7 @@ class ModelDialog(Dialog):
             ("draft", "draft", choice.draft or "", "auto, ngram, none, ./head.gguf; empty: no change"),
             ("spec", "draft length", "", "auto, off, pid or a number; empty: no change"),
             ("ctx", "context", str(choice.ctx or ""), "tokens; empty: as planned"),
-            ("kv_type", "cache type", choice.kv_type or "", f"{', '.join(KV_TYPES)}; empty: as planned"),
+            ("kv_type", "cache type", choice.kv_type or "", f"{', '.join(PLANNED_KV_TYPES)}; empty: as planned"),
         ):
             yield from self.compose_row(label, value, hint, name)
 
@@ -316,8 +312,8 @@ def parse_ctx(text: str) -> int | None:
 
 def parse_kv_type(text: str) -> str | None:
     """Return the type of the cache; None: as planned. Raises UsageError."""
-    if text and text not in KV_TYPES:
-        raise UsageError(f"the cache type must be one of {', '.join(KV_TYPES)}, not {text!r}")
+    if text and text not in PLANNED_KV_TYPES:
+        raise UsageError(f"the cache type must be one of {', '.join(PLANNED_KV_TYPES)}, not {text!r}")
     return text or None
 
 

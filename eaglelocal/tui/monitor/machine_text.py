@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 
 from eaglelocal.client.server_reading import ServerReading
-from eaglelocal.core.byte_sizes import GIB, format_memory
+from eaglelocal.core.amounts import GIB, format_memory
 from eaglelocal.core.records import dataclass
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.glyphs import Glyphs

@@ -22,7 +22,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input
 
 from eaglelocal.client.server_reading import ServerReading
-from eaglelocal.core.byte_sizes import count_noun
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.probe.load_gauges import MachineGauge

@@ -9,7 +9,8 @@ import textwrap
 from collections.abc import Sequence
 
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
-from eaglelocal.tui.glyphs import Glyphs, format_duration
+from eaglelocal.core.amounts import format_uptime
+from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.monitor.log_tail import explain_missing
 from eaglelocal.tui.monitor.machine_text import MonitorSnapshot, format_bytes, format_machine, join_pairs, list_caches
 from eaglelocal.tui.monitor.table_text import TableView, format_table
@@ -42,7 +43,7 @@ def format_server(snapshot: MonitorSnapshot, glyphs: Glyphs) -> Line:
         ("paused" if snapshot.is_paused else "", "warn"),
         (reading.state, state),
         (reading.detail if reading.state not in HEALTHY_STATES else "", "text"),
-        (f"up {format_duration(reading.uptime_s)}" if reading.uptime_s is not None else "", "quiet"),
+        (f"up {format_uptime(reading.uptime_s)}" if reading.uptime_s is not None else "", "quiet"),
         (f"restarts {reading.restarts}" if reading.restarts else "", "warn"),
         (name_models(reading), "text"),
     ):

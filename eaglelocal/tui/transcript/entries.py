@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from eaglelocal.conversation.conversation import Turn
-from eaglelocal.core.byte_sizes import count_noun
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.events import TextPiece
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError

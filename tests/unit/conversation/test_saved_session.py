@@ -12,16 +12,10 @@ from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ActionContext
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.sampling_form import set_field
-from eaglelocal.conversation.session import (
-    ActiveModel,
-    ModelChoice,
-    ModelLoader,
-    Session,
-    resume_conversation,
-    save_session,
-)
+from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session, resume_conversation, save_session
 from eaglelocal.conversation.slash_commands import parse_command, run_command
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import ModelFileError, UsageError
 

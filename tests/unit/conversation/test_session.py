@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from doubles.scripted_client import ScriptedClient, scripted_plan
 
-from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
+from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import ModelFileError
 

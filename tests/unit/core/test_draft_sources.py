@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.core.draft import parse_draft
+from eaglelocal.core.run_options import parse_draft
 from eaglelocal.errors import UsageError
 
 

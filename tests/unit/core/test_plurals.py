@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import eaglelocal
-from eaglelocal.core.byte_sizes import count_noun, match_noun
+from eaglelocal.core.amounts import count_noun, match_noun
 
 HAND_MADE = re.compile(
     r"""['"](\w+)['"] if [^{}'"]{1,60}? == 1 else ['"]\1s['"]|"""  # 'turn' if n == 1 else 'turns'
@@ -44,4 +44,4 @@ def test_no_plural_is_made_by_hand() -> None:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if HAND_MADE.search(line)
     }
-    assert found == set(), "use core/byte_sizes.py"
+    assert found == set(), "use core/amounts.py"

@@ -13,7 +13,7 @@ from doubles.imported_heads import imported, understood
 from doubles.random_models import TargetShape, write_target
 
 from eaglelocal.cli import main
-from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.amounts import format_disk
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from eaglelocal import locations
 from eaglelocal.cli import main
-from eaglelocal.core.byte_sizes import format_disk
+from eaglelocal.core.amounts import format_disk
 from eaglelocal.errors import ModelFileError, ResourceError
 from eaglelocal.gguf import writer
 from eaglelocal.gguf.eagle_info import EagleInfo

@@ -17,12 +17,12 @@ from doubles.catalog_plans import (
     score_of,
 )
 
-from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.run_options import PLANNED_KV_TYPES, RunOptions
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.candidate import GOALS, Candidate, Rejected
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
 from eaglelocal.planning.options import DraftOption
-from eaglelocal.planning.plan_search import CONTEXTS, KV_TYPES, search_plan
+from eaglelocal.planning.plan_search import CONTEXTS, search_plan
 
 pytestmark = pytest.mark.full
 
@@ -128,7 +128,7 @@ def check_true(rejected: Rejected, best: Candidate) -> None:
         "slower": slower,
         "(though": not slower or larger,
         "less context": candidate.setup.n_ctx < best.setup.n_ctx,
-        "a cache of": KV_TYPES.index(candidate.setup.kv_type) > KV_TYPES.index(best.setup.kv_type),
+        "a cache of": PLANNED_KV_TYPES.index(candidate.setup.kv_type) > PLANNED_KV_TYPES.index(best.setup.kv_type),
         "keeps windows only": not candidate.setup.swa_full and best.setup.swa_full,
         "does not fit the GPU whole": not candidate.offload.is_whole and best.offload.is_whole,
         "is not confirmed": candidate.option.is_unseen and not best.option.is_unseen,

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from eaglelocal.client.server_reading import DraftingState
-from eaglelocal.conversation.session import ActiveModel, ModelChoice
+from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.draft import SWITCHED_OFF
+from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.tui.chat.chat_events import Activity, ModelChanged
 from eaglelocal.tui.chat.chat_view import MIN_NAME_CELLS, format_activity, format_status, format_title, shorten

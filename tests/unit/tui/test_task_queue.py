@@ -14,8 +14,9 @@ from doubles.timeouts import wait_until
 
 from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, parse_fields
-from eaglelocal.conversation.session import ActiveModel, ModelChoice, ModelLoader, Session
+from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
 from eaglelocal.core.plan import Plan
+from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams, fill_recommended
 from eaglelocal.errors import EagleLocalError, RequestError, UsageError
 from eaglelocal.tui.chat.chat_controller import ChatController

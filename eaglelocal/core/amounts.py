@@ -1,4 +1,7 @@
-"""Sizes in bytes for people: memory in binary units, as cards are sold; files in decimal ones, as hubs count. Pure."""
+"""Amounts for people: sizes, durations and numbers of things. Pure.
+
+Memory is given in binary units, as cards are sold; files in decimal ones, as hubs count.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,40 @@ def format_disk(num_bytes: float | None) -> str:
             digits = 2 if index < 2 and num_bytes < 10 * unit_bytes else 1
             return f"{num_bytes / unit_bytes:.{digits}f} {unit}"
     return f"{num_bytes:.0f} B"
+
+
+# ---- durations
+def format_duration(seconds: float) -> str:
+    """Format seconds: `8 s`, `3 min 20 s`, `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def format_age(seconds: float) -> str:
+    """Format an age in seconds with few characters: `now`, `12 min`, `5 h`, `3 d`, `7 mo`."""
+    minutes = int(seconds // 60)
+    if minutes < 1:
+        return "now"
+    if minutes < 60:
+        return f"{minutes} min"
+    hours = minutes // 60
+    if hours < 48:
+        return f"{hours} h"
+    days = hours // 24
+    return f"{days} d" if days < 100 else f"{days // 30} mo"
+
+
+def format_uptime(seconds: float) -> str:
+    """Format seconds, rounded down: `12 s`, `5 min`, `3 h 20 min`, `2 d 4 h`."""
+    minutes, days = int(seconds // 60), int(seconds // 86400)
+    if minutes < 1:
+        return f"{max(0, int(seconds))} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if not days else f"{days} d {minutes // 60 % 24} h"
 
 
 # ---- plurals: numbers of things in words
