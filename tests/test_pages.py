@@ -27,9 +27,9 @@ from eaglelocal.conversation.slash_commands import COMMANDS, OTHER_NAMES
 from eaglelocal.server.app import PATHS
 from eaglelocal.settings import OWN_VARIABLES, PREFIX, READERS, Settings
 from eaglelocal.tui.chat.chat_app import ChatApp
+from eaglelocal.tui.chat.prompt_input import PromptInput
 from eaglelocal.tui.display_options import CHAT_ACTIONS, CHAT_PURPOSES, MONITOR_ACTIONS
 from eaglelocal.tui.mapped_keys import make_key_rows, map_keys
-from eaglelocal.tui.prompt.prompt_input import PromptInput
 
 pytestmark = pytest.mark.full
 

@@ -30,6 +30,7 @@ from eaglelocal.tui.chat.chat_dialogs import (
     SettingsDialog,
 )
 from eaglelocal.tui.chat.model_picker import ModelDialog
+from eaglelocal.tui.chat.prompt_input import PromptInput
 from eaglelocal.tui.display_options import (
     CHAT_ACTIONS,
     CHAT_PURPOSES,
@@ -41,7 +42,6 @@ from eaglelocal.tui.mapped_keys import NO_KEY, name_key
 from eaglelocal.tui.monitor.monitor_app import Monitor
 from eaglelocal.tui.monitor.request_table import RequestTable
 from eaglelocal.tui.monitor.servers_app import ServersMonitor
-from eaglelocal.tui.prompt.prompt_input import PromptInput
 
 
 def saved(folder: Path, name: str, *turns: Turn) -> None:

@@ -11,7 +11,7 @@ from textual.binding import Binding
 from textual.widgets import TextArea
 from textual.widgets.text_area import Selection
 
-from eaglelocal.tui.prompt.prompt_input import PromptInput
+from eaglelocal.tui.chat.prompt_input import PromptInput
 
 LONG = "\n".join(f"line {number}" for number in range(312))  # folded when it is pasted
 TEXTS = ("", "one line", "first\n\nthird line", "ends with a line\n", "ö\U0001f985 wide\n日本", f"see {LONG}", LONG)

@@ -23,7 +23,7 @@ from eaglelocal.tui.chat.model_picker import (
     parse_ctx,
     shorten_name,
 )
-from eaglelocal.tui.prompt.prompt_input import Completion, complete_typed
+from eaglelocal.tui.chat.prompt_input import Completion, complete_typed
 
 GB = 10**9
 ENTRIES = (

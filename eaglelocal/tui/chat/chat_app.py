@@ -5,9 +5,15 @@ Defines keys, actions and layout. `ChatController` does the work that blocks, `C
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
+import shlex
+import subprocess
+import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -24,7 +30,7 @@ from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.processes.this_process import settle
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.chat.chat_controller import ChatController
@@ -33,13 +39,12 @@ from eaglelocal.tui.chat.chat_events import AttachmentsChanged, ChatEvent, ExitR
 from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView
 from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource
+from eaglelocal.tui.chat.prompt_input import PromptInput
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.modal_screens import HelpRow
 from eaglelocal.tui.panel.feed import Feed
-from eaglelocal.tui.prompt.prompt_input import PromptInput
 from eaglelocal.tui.terminal import clipboard
-from eaglelocal.tui.terminal.external_editor import edit_text
 from eaglelocal.tui.transcript.text_rows import Appearance
 
 INTERRUPTED = 130
@@ -349,3 +354,43 @@ def run_chat(app: ChatApp) -> int:
     finally:
         app.controller.close()
     return app.return_code or 0 if code is None else code
+
+
+# ---- the user's own editor: $VISUAL, $EDITOR or vi
+Suspend = Callable[[], AbstractContextManager[None]]
+
+
+def edit_text(text: str, suspend: Suspend) -> str | None:
+    """Return the edited text, or None if the editor failed. `suspend` lends the terminal to the editor.
+
+    Raises UsageError if there is no such editor, ResourceError if it cannot be run or the disk is full.
+    """
+    command = _split_command(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    try:
+        return _run_editor(text, command, suspend)
+    except FileNotFoundError as problem:
+        raise UsageError(f"editor not found: {command[0]!r}", hint="export EDITOR=nano") from problem
+    except OSError as problem:
+        raise ResourceError(f"cannot run {command[0]!r}: {problem.strerror}", hint="export EDITOR=nano") from problem
+
+
+def _split_command(editor: str) -> list[str]:
+    try:
+        return shlex.split(editor) or ["vi"]
+    except ValueError as problem:
+        what = f"EDITOR is {editor!r}, which is not a command: {problem}"
+        raise UsageError(what, hint="export EDITOR=nano") from None
+
+
+def _run_editor(text: str, command: list[str], suspend: Suspend) -> str | None:
+    handle, name = tempfile.mkstemp(prefix="question-", suffix=".md")  # with mode 0600
+    path = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        with suspend():
+            done = subprocess.run([*command, name], check=False)
+        return path.read_text(encoding="utf-8", errors="replace") if done.returncode == 0 else None
+    finally:
+        with contextlib.suppress(OSError):
+            path.unlink()

@@ -30,11 +30,11 @@ from eaglelocal.tui.chat.chat_events import (
     QuestionSent,
     TaskFailed,
 )
+from eaglelocal.tui.chat.prompt_input import PromptInput
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.panel.feed import Feed, PanelFrame
 from eaglelocal.tui.panel.panel_text import format_bar, format_panel, format_percent, format_tok_s
-from eaglelocal.tui.prompt.prompt_input import PromptInput
 from eaglelocal.tui.styled_lines import ELLIPSIS, Line, cell_width, fit_line, make_line
 from eaglelocal.tui.transcript.transcript import Transcript
 

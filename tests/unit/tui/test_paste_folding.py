@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.tui.prompt.paste_folding import MAX_CHARS, MAX_LINES, PasteFolding
+from eaglelocal.tui.chat.prompt_input import MAX_CHARS, MAX_LINES, PasteFolding
 
 LONG = "\n".join("abcdefghi")  # nine lines
 MARK = "[pasted 9 lines]"
