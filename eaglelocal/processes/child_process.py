@@ -43,12 +43,9 @@ def make_environment(*, with_settings: bool = False) -> dict[str, str]:
 
     with_settings  it reads our settings, or loads llama.cpp or a driver, and so gets what users set for these
     """
-    kept = {name: value for name, value in os.environ.items() if name in NAMES or (with_settings and is_setting(name))}
+    settings = SETTINGS if with_settings else ()
+    kept = {k: v for k, v in os.environ.items() if k in NAMES or (k.startswith(settings) and not _SECRET.search(k))}
     return {**kept, "PYTHONPATH": _import_path()}
-
-
-def is_setting(name: str) -> bool:
-    return name.startswith(SETTINGS) and not _SECRET.search(name)
 
 
 def _import_path() -> str:
