@@ -143,7 +143,7 @@ class ModelChoice:
 
 
 def apply_choice(options: RunOptions, choice: ModelChoice) -> RunOptions:
-    """Return the options with what was chosen while chatting.
+    """Return the options with the choices that were made while chatting.
 
     A draft, projector, adapter or --n-cpu-moe belongs to its target: another target does not get it.
     """

@@ -184,7 +184,7 @@ class ServerState:
 
     @asynccontextmanager
     async def submit(self, model: str, requests: list[AnyRequest]) -> AsyncIterator[ActiveCall]:
-        """Reserve places and the model, and submit `requests` (emptied); leaving cancels them. Raises Problem."""
+        """Reserve places and the model, and submit `requests` (emptied); cancel them on leaving. Raises Problem."""
         self._check_task(model, requests[0])  # all requests of a call are alike
         async with self.reserve(model, requests) as (call, loaded):
             try:

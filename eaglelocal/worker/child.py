@@ -56,7 +56,7 @@ class EngineChild:
     """A running `eaglelocal.worker.process`; it waits for its plan. Raises OSError when it cannot be started."""
 
     def __init__(self, builder: str) -> None:
-        self._process = spawn_engine(builder)
+        self._process = _spawn(builder)
         # raw files, because the process was started without buffers
         pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
         stdin, stdout, stderr = (cast(FileIO, pipe) for pipe in pipes)
@@ -217,15 +217,15 @@ class _StderrTail:
                         self._echo.write(f"{line}\n")
 
 
-def spawn_engine(builder: str) -> subprocess.Popen[bytes]:
+def _spawn(builder: str) -> subprocess.Popen[bytes]:
     # faulthandler: a crash in native code leaves the Python frames on stderr, for the crash report.
     with _block_group_signals():
         return start_module(
-            "eaglelocal.worker.process", builder, options=("-X", "faulthandler"), variables=make_engine_environment()
+            "eaglelocal.worker.process", builder, options=("-X", "faulthandler"), variables=_environment()
         )
 
 
-def make_engine_environment() -> dict[str, str]:
+def _environment() -> dict[str, str]:
     return {**DEFAULTS, **make_environment(with_settings=True), **NO_DEBUGGER, TUNABLES: tunables(os.environ)}
 
 

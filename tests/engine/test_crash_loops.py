@@ -269,7 +269,7 @@ def test_a_process_that_the_system_does_not_start_is_no_crash(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Out of descriptors: it waits and tries again, however often, and says so once."""
-    spawn, refusals = child_module.spawn_engine, iter(range(8))
+    spawn, refusals = child_module._spawn, iter(range(8))
 
     def reluctant(builder: str) -> subprocess.Popen[bytes]:
         if next(refusals, None) is not None:
@@ -279,7 +279,7 @@ def test_a_process_that_the_system_does_not_start_is_no_crash(
     monkeypatch.setattr("eaglelocal.worker.supervisor.TEMPORARY_DELAY_S", 0.01)
     with EngineClient(plan(), builder=BUILDER, restart=RestartPolicy(max_crashes=2)) as client:
         client.start()
-        monkeypatch.setattr(child_module, "spawn_engine", reluctant)
+        monkeypatch.setattr(child_module, "_spawn", reluctant)
         fails_with(client, "segfault", "culprit")
         assert client.stream(ask("count 1", "next")).result().text == "0 "
         assert client.restarts == 1
@@ -291,7 +291,7 @@ def test_a_first_process_that_the_system_never_starts_is_an_error(monkeypatch: p
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr("eaglelocal.worker.supervisor.TEMPORARY_DELAY_S", 0.01)
-    monkeypatch.setattr(child_module, "spawn_engine", refusing)
+    monkeypatch.setattr(child_module, "_spawn", refusing)
     with (
         EngineClient(plan(), builder=BUILDER) as client,
         pytest.raises(EngineError, match=r"cannot be started: .*Too many open files"),

@@ -39,7 +39,7 @@ from eaglelocal.errors import EngineError, ModelFileError, RequestError
 from eaglelocal.probe.subprocess_calls import run
 from eaglelocal.processes.limited_process import LimitedProcess, ProcessLimits
 from eaglelocal.worker.channel import Channel
-from eaglelocal.worker.child import SpareProcess, make_engine_environment
+from eaglelocal.worker.child import SpareProcess, _environment
 from eaglelocal.worker.exit_reason import ExitReason
 from eaglelocal.worker.process import _Reporter
 
@@ -270,16 +270,16 @@ def test_the_child_runs_this_copy_of_ours_even_from_its_own_folder(monkeypatch: 
     monkeypatch.setattr("sys.path", ["/stray", root, "/other copy"])
     for folder in (root, "/"):
         monkeypatch.chdir(folder)
-        assert make_engine_environment()["PYTHONPATH"].split(os.pathsep) == ["/stray", root, "/other copy"]
+        assert _environment()["PYTHONPATH"].split(os.pathsep) == ["/stray", root, "/other copy"]
 
 
 def test_the_child_asks_for_huge_pages_next_to_what_people_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
-    assert make_engine_environment()["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
-    assert make_engine_environment()["GOMP_SPINCOUNT"] == "7"
+    assert _environment()["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    assert _environment()["GOMP_SPINCOUNT"] == "7"
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")
-    assert make_engine_environment()["GLIBC_TUNABLES"] == "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
+    assert _environment()["GLIBC_TUNABLES"] == "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
 
 
 def read_variables(pid: int) -> set[str]:
