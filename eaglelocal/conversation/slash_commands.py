@@ -22,7 +22,7 @@ from eaglelocal.core.adapters import describe_adapters, parse_scale
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.draft import SWITCHED_OFF, describe_cut_length, describe_drafting
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import AUTO, OFF, Spec, parse_spec
+from eaglelocal.core.request import AUTO_SPEC, OFF, Spec, parse_spec
 from eaglelocal.core.run_options import ModelChoice, list_draft_words
 from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import UsageError
@@ -42,7 +42,7 @@ def choose_draft_length(context: ActionContext, argument: str) -> None:
 def parse_spec_argument(argument: str) -> Spec:
     """Parse the argument of `/spec`; `on` means auto. Raises UsageError."""
     try:
-        return AUTO if argument == "on" else parse_spec(argument)
+        return AUTO_SPEC if argument == "on" else parse_spec(argument)
     except UsageError as problem:
         raise UsageError(problem.message.replace("--spec", "/spec"), hint=SPEC_HINT) from None
 
@@ -61,7 +61,7 @@ def _spec_line(session: Session) -> str:
     plan = session.model.plan
     if plan is None and session.spec is None:
         return "drafting: set by the server"
-    spec = session.spec or (AUTO if plan is None else plan.spec)
+    spec = session.spec or (AUTO_SPEC if plan is None else plan.spec)
     if spec == OFF:
         return describe_drafting("off", SWITCHED_OFF)
     most = session.model.info.max_draft

@@ -12,7 +12,7 @@ from pathlib import Path
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import AUTO, MAX_DRAFT_TOKENS, Spec
+from eaglelocal.core.request import AUTO_SPEC, MAX_DRAFT_TOKENS, Spec
 
 NO_ROOM_FOR_IMAGES = "no images: not enough memory (--mmproj FILE loads the projector anyway)"
 MAX_SLOTS = 16
@@ -54,7 +54,7 @@ class Plan:
     draft_label: str = "none"
     draft_note: str = ""  # for people: something unexpected about the draft
     draft_reason: str = ""  # why there is no draft
-    spec: Spec = AUTO  # of requests that have none of their own
+    spec: Spec = AUTO_SPEC  # of requests that have none of their own
     n_ctx: int = 2048  # positions per slot; planning always sets it
     num_slots: int = 1
     threads: int | None = None  # None: the physical cores this process may use

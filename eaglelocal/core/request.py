@@ -57,7 +57,7 @@ class Spec:
         return str(self.num_draft_tokens) if self.drafting is DraftPolicy.FIXED else self.drafting.value
 
 
-AUTO, OFF, PID = Spec(), Spec(DraftPolicy.OFF), Spec(DraftPolicy.PID)
+AUTO_SPEC, OFF, PID = Spec(), Spec(DraftPolicy.OFF), Spec(DraftPolicy.PID)
 
 
 def fixed_spec(num_draft_tokens: int) -> Spec:
@@ -66,7 +66,7 @@ def fixed_spec(num_draft_tokens: int) -> Spec:
 
 def parse_spec(text: str | int, *, name: str = "--spec", hint: str = "--spec auto") -> Spec:
     """Parse a value of `--spec`, or of the setting of this name. Raises UsageError for any other text."""
-    for spec in (AUTO, OFF, PID):
+    for spec in (AUTO_SPEC, OFF, PID):
         if text == spec.drafting.value:
             return spec
     try:

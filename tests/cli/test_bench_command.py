@@ -39,7 +39,7 @@ from eaglelocal.cli.bench import (
 )
 from eaglelocal.cli.bench_report import BenchOptions, BenchSubject, show_result
 from eaglelocal.cli.output import Output
-from eaglelocal.core.request import AUTO, OFF, ChatRequest
+from eaglelocal.core.request import AUTO_SPEC, OFF, ChatRequest
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.errors import EngineError, UsageError
 
@@ -241,9 +241,9 @@ def stopped_after(
         return TimedAnswer(range(21), decode_s=1.0 if request.spec == OFF else 0.5)
 
     client = TimedClient(report)
-    sides = [Side("plain", client, OFF), Side("auto", client, AUTO)]
+    sides = [Side("plain", client, OFF), Side("auto", client, AUTO_SPEC)]
     prompts = {"x": [BenchPrompt("x", tokens=(n,)) for n in range(4)]}
-    written, options = Written(), BenchOptions((AUTO,), (1,), GREEDY, limit_s)
+    written, options = Written(), BenchOptions((AUTO_SPEC,), (1,), GREEDY, limit_s)
     planned = order_prompts(prompts, [1], repeats=1, warm_up=())
     comparer = TextComparer(sides[0], bound=0.05)
     result = measure(sides, planned, options, comparer=comparer, output=written.output)

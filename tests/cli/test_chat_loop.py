@@ -22,7 +22,7 @@ from eaglelocal.conversation.conversation import Turn
 from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import AUTO, OFF, Spec, fixed_spec, parse_spec
+from eaglelocal.core.request import AUTO_SPEC, OFF, Spec, fixed_spec, parse_spec
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, ModelFileError, UsageError
@@ -37,7 +37,7 @@ class ChatLoopHarness:
     client: ScriptedClient
     folder: Path
     lines: list[Line]
-    spec: Spec = AUTO
+    spec: Spec = AUTO_SPEC
     params: SamplingParams = field(default_factory=SamplingParams)
     chosen: list[ModelChoice] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
@@ -92,7 +92,7 @@ def talk(tmp_path: Path) -> Start:
         *lines: Line,
         scripts: tuple[Script, ...] = (says("hello there", 1),),
         n_ctx: int = 2048,
-        spec: Spec = AUTO,
+        spec: Spec = AUTO_SPEC,
         sees_images: bool = False,
         adapters: tuple[AdapterFile, ...] = (),
         max_draft: int = 0,
@@ -188,7 +188,7 @@ def test_a_blank_makes_it_text_and_so_does_a_second_line(talk: Start) -> None:
 def test_spec_off_and_on_again_without_loading(talk: Start) -> None:
     chat = talk("/spec off", "a", "/spec on", "b", "/spec 2", "c", "/spec 0", "d")
     chat.run()
-    assert [request.spec for request in chat.client.requests] == [OFF, AUTO, fixed_spec(2), OFF]
+    assert [request.spec for request in chat.client.requests] == [OFF, AUTO_SPEC, fixed_spec(2), OFF]
     assert "drafting off (your setting)" in chat.stderr.getvalue()
     assert "drafting: 2 tokens ahead" in chat.stderr.getvalue()
     assert chat.loaded == []

@@ -14,7 +14,7 @@ from eaglelocal.cli.chat import continue_target
 from eaglelocal.cli.load_model import make_run_options
 from eaglelocal.cli.output import standard_output
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.core.request import AUTO, Image, Message
+from eaglelocal.core.request import AUTO_SPEC, Image, Message
 from eaglelocal.core.run_options import ModelChoice, apply_choice
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.settings import Settings
@@ -66,7 +66,9 @@ def test_a_model_that_is_not_asked_for_is_not_loaded_to_measure(
     given = {"target": str(target), "draft": "ngram", "mmproj": str(projector) if named else None}
     settings, output = Settings.load(given, {}, tmp_path / "config.toml"), standard_output()
     asked = bench.ChosenPrompts({"x": [BenchPrompt("x", (Message("user", "what is this?", images=images),))]}, [])
-    plan = bench.plan_bench(bench.drop_unused_projector(settings, asked), BenchOptions((AUTO,), (1,), GREEDY), output)
+    plan = bench.plan_bench(
+        bench.drop_unused_projector(settings, asked), BenchOptions((AUTO_SPEC,), (1,), GREEDY), output
+    )
     assert plan.projector == (projector if reads else None)
     assert tune.plan_tune(settings, output).projector is None
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal.core.events import Failed, Finished, Tokens
-from eaglelocal.core.request import AUTO, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, fixed_spec
 from eaglelocal.engine.engine import Engine
 
 from .engine_harness import drive
@@ -35,7 +35,7 @@ class MixedTraffic:
         prompt = self.prompt()
         request = ask(name, prompt, max_tokens=self.random.randint(3, 40))
         plain = drive(self.alone, [request])[name].tokens
-        lengths = [AUTO, fixed_spec(1), fixed_spec(3), fixed_spec(16)]
+        lengths = [AUTO_SPEC, fixed_spec(1), fixed_spec(3), fixed_spec(16)]
         self.engine.submit(replace(request, spec=self.random.choice(lengths)))
         self.running[name], self.emitted[name] = (prompt, plain), []
 

@@ -23,7 +23,7 @@ from eaglelocal.core.events import (
     Tokens,
 )
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec
+from eaglelocal.core.request import AUTO_SPEC, OFF, ChatRequest, Spec
 from eaglelocal.core.stats import SpeculationCounter, SpeculationStats, Timings
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 
@@ -176,7 +176,7 @@ class ScriptedClient:
         self.num_closed += 1
 
 
-def scripted_plan(label: str, *, spec: Spec = AUTO) -> Plan:
+def scripted_plan(label: str, *, spec: Spec = AUTO_SPEC) -> Plan:
     return Plan(
         target=Path("scripted.gguf"),
         target_label=label,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from eaglelocal.core.draft import Draft, Verdict
-from eaglelocal.core.request import AUTO, Spec
+from eaglelocal.core.request import AUTO_SPEC, Spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.drafters.draft_model import MAX_WAITING_TOKENS
 from eaglelocal.speculation.acceptance.acceptance_model import SIBLING_LEVEL, SIBLING_SLOPE
@@ -138,7 +138,7 @@ class Simulation:
     machine: SimulatedMachine
     texts: dict[int, Text]  # by slot
     costs: DraftCosts = field(default_factory=DraftCosts)
-    spec: Spec = AUTO
+    spec: Spec = AUTO_SPEC
     specs: Mapping[int, Spec] = field(default_factory=dict)  # of slots whose requests set one
     drafters: DrafterSet = field(default_factory=lambda: DrafterSet(PRIMARY, num_branches=MAX_DRAFT))
     answer_tokens: int = 256  # then the slot begins another

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.events import Finished, RequestEvent, Tokens
-from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, OFF, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
@@ -171,7 +171,7 @@ def test_everything_a_client_sees_is_the_same(data: st.DataObject) -> None:
 def test_answers_that_meet_stop_strings_end_at_the_same_token(data: st.DataObject) -> None:
     setup = dataclasses.replace(
         data.draw(SETUPS),
-        spec=data.draw(st.sampled_from([OFF, fixed_spec(2), fixed_spec(6), AUTO])),
+        spec=data.draw(st.sampled_from([OFF, fixed_spec(2), fixed_spec(6), AUTO_SPEC])),
         branches=data.draw(st.sampled_from([0, 0, 2])),
         is_swapping=False,
         refused=frozenset(),

@@ -14,7 +14,7 @@ from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.request import AUTO, OFF, PID, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, OFF, PID, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
@@ -28,7 +28,7 @@ from eaglelocal.speculation.policy.step_report import Change, StepReport
 
 TABLE = Table(seed=1)
 WORST = Table(seed=1, end_bias=3.0, sharpness=-2.0)
-SPECS = [AUTO, PID, OFF, fixed_spec(3)]
+SPECS = [AUTO_SPEC, PID, OFF, fixed_spec(3)]
 
 
 def drafters_of(kind: str) -> tuple[Drafter, ...]:
@@ -61,7 +61,7 @@ def test_no_way_of_drafting_changes_a_text(data: st.DataObject) -> None:
     """Requests with specs of their own share slots and caches, with cancels: each text stays the plain one."""
     kind = data.draw(st.sampled_from(KINDS))
     num_slots = data.draw(st.integers(1, 5))
-    harness = EngineHarness(TABLE, drafters_of(kind), spec=AUTO, num_slots=num_slots)
+    harness = EngineHarness(TABLE, drafters_of(kind), spec=AUTO_SPEC, num_slots=num_slots)
     stem = data.draw(st.lists(st.integers(1, 23), min_size=1, max_size=60))
     asked = []
     for i in range(data.draw(st.integers(1, 8))):
@@ -78,29 +78,29 @@ def test_no_way_of_drafting_changes_a_text(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("kind", ["wrong head", "wrong model"])
 def test_a_drafter_that_is_never_right_is_put_to_sleep(kind: str) -> None:
-    harness = EngineHarness(TABLE, drafters_of(kind)[1:], spec=AUTO, n_ctx=128)
-    finished = harness.run([request("a", (5, 6, 7), AUTO, max_tokens=100)])["a"].finished
+    harness = EngineHarness(TABLE, drafters_of(kind)[1:], spec=AUTO_SPEC, n_ctx=128)
+    finished = harness.run([request("a", (5, 6, 7), AUTO_SPEC, max_tokens=100)])["a"].finished
     assert finished is not None and finished.speculation.state == "asleep"
     assert finished.speculation.draft_tokens < 60
 
 
 def test_a_drafter_that_proposes_nothing_is_probed_all_the_same() -> None:
     """As a draft model behind an image, which it cannot read."""
-    harness = EngineHarness(TABLE, (NoDrafter(),), spec=AUTO, n_ctx=400)
-    finished = harness.run([request("a", (5, 6, 7), AUTO, max_tokens=300)])["a"].finished
+    harness = EngineHarness(TABLE, (NoDrafter(),), spec=AUTO_SPEC, n_ctx=400)
+    finished = harness.run([request("a", (5, 6, 7), AUTO_SPEC, max_tokens=300)])["a"].finished
     assert finished is not None and finished.speculation.state == "asleep"
     assert finished.reason == "length"
 
 
 def test_a_right_head_is_used_to_the_full() -> None:
-    harness = EngineHarness(TABLE, drafters_of("right head")[1:], spec=AUTO)
-    finished = harness.run([request("a", (5, 6, 7), AUTO, max_tokens=100)])["a"].finished
+    harness = EngineHarness(TABLE, drafters_of("right head")[1:], spec=AUTO_SPEC)
+    finished = harness.run([request("a", (5, 6, 7), AUTO_SPEC, max_tokens=100)])["a"].finished
     assert finished is not None and finished.speculation.state == "on"
     assert finished.speculation.acceptance_length > 5.0
 
 
 def test_specs_of_requests_are_obeyed() -> None:
-    harness = EngineHarness(TABLE, drafters_of("right head"), spec=AUTO)
+    harness = EngineHarness(TABLE, drafters_of("right head"), spec=AUTO_SPEC)
     answers = harness.run([request(str(spec), (5, 6, 7), spec, max_tokens=33) for spec in (OFF, fixed_spec(3))])
     plain, drafted = answers["off"].finished, answers["3"].finished
     assert plain is not None and drafted is not None
@@ -113,11 +113,11 @@ def test_texts_of_one_owner_are_not_drafted_from_for_another(kind: Callable[[], 
     """The same question twice: for its owner the answer is at hand, for another it is not."""
 
     def drafted(second_owner: str) -> int:
-        harness = EngineHarness(TABLE, (kind(),), spec=AUTO)
+        harness = EngineHarness(TABLE, (kind(),), spec=AUTO_SPEC)
         result = 0
         for name, owner in (("a", "ann"), ("b", second_owner)):
-            asked = request(name, (5, 6, 7, 8), AUTO, max_tokens=30)
-            one = ChatRequest(id=name, tokens=asked.tokens, params=asked.params, spec=AUTO, owner=owner)
+            asked = request(name, (5, 6, 7, 8), AUTO_SPEC, max_tokens=30)
+            one = ChatRequest(id=name, tokens=asked.tokens, params=asked.params, spec=AUTO_SPEC, owner=owner)
             finished = harness.run([one])[name].finished
             assert finished is not None
             result = finished.speculation.accepted_tokens
@@ -149,11 +149,11 @@ def test_rows_of_a_fixed_length_are_in_the_prices_of_auto() -> None:
     """Two slots on `auto` have the two rows that are cheap beside a slot that always sends four drafted tokens."""
     costs = StepCosts()
     costs.calibrate({rows: [cliff_s(rows)] * 9 for rows in range(1, 40)})
-    controller = CliffController(AUTO, DrafterSet("eagle3"), costs)
+    controller = CliffController(AUTO_SPEC, DrafterSet("eagle3"), costs)
     controller.steps = []
     head = Eagle3(ScriptedHead(TABLE), (0,))
-    harness = EngineHarness(TABLE, head, spec=AUTO, num_slots=3, n_ctx=400, controller=controller)
-    specs = [fixed_spec(4), AUTO, AUTO]
+    harness = EngineHarness(TABLE, head, spec=AUTO_SPEC, num_slots=3, n_ctx=400, controller=controller)
+    specs = [fixed_spec(4), AUTO_SPEC, AUTO_SPEC]
     asked = [request(f"r{n}", (3 + n, 5, 7), spec, max_tokens=100) for n, spec in enumerate(specs)]
     results = harness.run(asked)
     assert all(results[each.id].tokens == plain_text(TABLE, each) for each in asked)

@@ -33,7 +33,7 @@ from doubles.tiers import some_of
 
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.constraint import Constraint
-from eaglelocal.core.request import AUTO, ChatRequest
+from eaglelocal.core.request import AUTO_SPEC, ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.drafters.block_drafter import Medusa, PEagle
 from eaglelocal.drafters.draft_model import DraftModel
@@ -136,7 +136,7 @@ def test_draws_next_to_second_choices_follow_it_too(name: str, table: Table) -> 
     parallel = PEagle(ScriptedParallelHead(table), (0,), ScriptedParallelHead.mask, num_choices=2)
     medusa = Medusa(ScriptedMedusa(table), 0, block_size=6, num_choices=2)
     for head in (Eagle3(ScriptedHead(table), (0,), num_choices=2), parallel, medusa):
-        harness = EngineHarness(TABLE, head, spec=AUTO, num_slots=2, branches=4)
+        harness = EngineHarness(TABLE, head, spec=AUTO_SPEC, num_slots=2, branches=4)
         seen = counted(harness.engine, asked)
         assert p_value(seen, exact(TABLE.after, PROMPT, asked[0].params)) > LEAST_P
         assert harness.context.tree_rows > NUM_REQUESTS

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.events import Tokens
-from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.block_drafter import Medusa, PEagle
 from eaglelocal.drafters.branch_sequences import BranchSequences
@@ -71,7 +71,7 @@ def make_harness(
     heads: Heads, first: str = "right", spec: Spec | None = None, swap: HostSwap | None = None
 ) -> EngineHarness:
     branches = BRANCHES if heads.kind == "tree" else 0
-    drafters = (Ngram(128), heads.hold(first)) if spec is AUTO else (heads.hold(first),)
+    drafters = (Ngram(128), heads.hold(first)) if spec is AUTO_SPEC else (heads.hold(first),)
     return EngineHarness(
         RIGHT, drafters, spec=spec or fixed_spec(4), num_slots=heads.num_slots, branches=branches, swap=swap
     )
@@ -105,7 +105,7 @@ def drive(harness: EngineHarness, exchanges: dict[int, str], cancels: dict[int, 
 def test_no_exchange_changes_a_text(kind: str, data: st.DataObject) -> None:
     """In every state: prompts being read, answers drafted for or asleep, slots that wait, cancels at the same step."""
     heads = Heads(kind, data.draw(st.integers(1, 3)))
-    spec = data.draw(st.sampled_from([AUTO, fixed_spec(1), fixed_spec(4)]))
+    spec = data.draw(st.sampled_from([AUTO_SPEC, fixed_spec(1), fixed_spec(4)]))
     harness = make_harness(heads, data.draw(st.sampled_from(["right", "wrong"])), spec)
     prompts = data.draw(st.lists(st.lists(st.integers(1, 23), min_size=1, max_size=60), min_size=1, max_size=5))
     requests = [ask(str(i), tuple(prompt)) for i, prompt in enumerate(prompts)]
@@ -153,7 +153,7 @@ def test_an_answer_that_ends_does_not_hold_the_exchange_up() -> None:
 
 
 def test_a_slot_that_sleeps_wakes_with_the_rows_kept_for_the_old_head() -> None:
-    harness = make_harness(Heads(), "wrong", AUTO)
+    harness = make_harness(Heads(), "wrong", AUTO_SPEC)
     harness.engine.submit(ask("a", tuple(range(1, 20)), max_tokens=90))
     holder = harness.engine._holder
     assert holder is not None

@@ -28,7 +28,7 @@ from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, Batch, ExtraLevels
-from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.run_options import LOOKUPS
 from eaglelocal.drafters.drafter import Continuation, Node
 from eaglelocal.engine.engine import Engine
@@ -151,7 +151,7 @@ def living(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return write_runnable(tmp_path_factory.mktemp(request.param) / f"{request.param}.gguf", request.param)
 
 
-@pytest.mark.parametrize("spec", [fixed_spec(4), AUTO], ids=str)
+@pytest.mark.parametrize("spec", [fixed_spec(4), AUTO_SPEC], ids=str)
 @pytest.mark.parametrize("num_slots", [1, 3])
 def test_drafted_texts_are_the_plain_ones(living: Path, num_slots: int, spec: Spec) -> None:
     requests = [ask(f"r{i}", (*PROMPT, *range(40 + i, 50)), max_tokens=40 + 10 * i) for i in range(num_slots)]
@@ -161,7 +161,7 @@ def test_drafted_texts_are_the_plain_ones(living: Path, num_slots: int, spec: Sp
     engine = drafting(living, requests, plain, spec=spec)
     assert texts_of(engine, requests) == plain
     stats = engine.snapshot().speculation
-    if spec is not AUTO:  # which drafts nothing if a busy machine makes it expensive
+    if spec is not AUTO_SPEC:  # which drafts nothing if a busy machine makes it expensive
         assert 0 < stats.accepted_tokens < stats.draft_tokens
     assert engine.context.num_branches == 0
     engine.close()

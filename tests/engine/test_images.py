@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.events import Started
 from eaglelocal.core.image import MAX_REQUEST_PIXELS
-from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message
+from eaglelocal.core.request import AUTO_SPEC, OFF, ChatRequest, Image, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.drafter import Drafter
@@ -331,7 +331,7 @@ def test_conversations_with_images_stay_their_own(data: st.DataObject) -> None:
     harness = harness_of(
         data.draw(st.sampled_from(KINDS)),
         num_slots=data.draw(st.integers(1, 4)),
-        spec=data.draw(st.sampled_from([None, AUTO])),
+        spec=data.draw(st.sampled_from([None, AUTO_SPEC])),
         n_batch=data.draw(st.sampled_from([8, 48])),
     )
     cancels = {str(i): rng.randrange(15) for i in range(len(requests)) if rng.random() < 0.3}

@@ -13,7 +13,7 @@ from doubles.random_models import write_target
 from doubles.real_engine import TINY, real_engine
 from doubles.scripted_context import Table
 
-from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.drafter import Committed
 
@@ -81,7 +81,7 @@ def test_drafters_that_do_not_read_them_cost_no_reading() -> None:
     assert harness.run([ask("a", PROMPT)])["a"].tokens == plain_text(TABLE, ask("a", PROMPT))
 
 
-@pytest.mark.parametrize("spec", [fixed_spec(4), AUTO])
+@pytest.mark.parametrize("spec", [fixed_spec(4), AUTO_SPEC])
 def test_n_grams_of_an_owner_are_accepted_for_that_owner(tmp_path: Path, spec: Spec) -> None:
     target = write_target(tmp_path / "tiny.gguf", dataclasses.replace(TINY, layer_gain=0.2))
     engine = real_engine(target, "ngram", lookups=("lookahead",), spec=spec)

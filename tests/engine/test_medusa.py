@@ -25,7 +25,7 @@ from doubles.steady_costs import FreeController, FreeRows
 
 from eaglelocal import locations
 from eaglelocal.core.plan import MAX_BRANCHES, Plan
-from eaglelocal.core.request import AUTO, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, fixed_spec
 from eaglelocal.errors import EagleLocalError, IncompatibleError
 from eaglelocal.gguf import writer
 from eaglelocal.gguf.medusa_info import MedusaInfo
@@ -97,7 +97,7 @@ def test_a_pass_is_priced_as_a_block(tmp_path: Path) -> None:
     assert (shape.block_size, shape.max_depth, shape.num_taps, shape.is_head) == (5, 5, 1, True)
     requests = [ask(str(n), range(10 + n, 40), max_tokens=60) for n in range(3)]
     expected = plain_texts(target, requests)
-    engine = real_engine(target, kind="eagle3", draft=head, spec=AUTO)
+    engine = real_engine(target, kind="eagle3", draft=head, spec=AUTO_SPEC)
     assert {name: answer.tokens for name, answer in drive(engine, requests).items()} == expected
     assert engine.snapshot().costs.block_size == 5
     engine.close()
@@ -109,8 +109,8 @@ def test_second_choices_make_trees(tmp_path: Path, slots: int) -> None:
     head = write_agreeing_medusa(tmp_path / "head.gguf", target)
     requests = [ask(str(n), range(10 + n, 40), max_tokens=40) for n in range(4)]
     expected = plain_texts(target, requests)
-    engine = real_engine(target, kind="eagle3", draft=head, spec=AUTO, num_slots=slots, unified=True)
-    controller = FreeController(AUTO, DrafterSet("medusa", ("ngram",), 4), FreeRows(), max_siblings=MAX_BRANCHES)
+    engine = real_engine(target, kind="eagle3", draft=head, spec=AUTO_SPEC, num_slots=slots, unified=True)
+    controller = FreeController(AUTO_SPEC, DrafterSet("medusa", ("ngram",), 4), FreeRows(), max_siblings=MAX_BRANCHES)
     use_controller(engine, controller)
     trees: list[bool] = []
     keep = engine.caches.branches.keep

@@ -28,7 +28,7 @@ from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.backend.top_tokens import MIN_RANKED
 from eaglelocal.core.batch import Batch
 from eaglelocal.core.draft import ROOT
-from eaglelocal.core.request import AUTO, MAX_DRAFT_TOKENS, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, MAX_DRAFT_TOKENS, ChatRequest, Spec, fixed_spec
 from eaglelocal.drafters.drafter import Committed, Continuation, Node
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.mtp_layers import MtpLayers, TargetCacheDrafter
@@ -104,7 +104,7 @@ def test_the_layer_reads_the_state_that_its_token_came_of(tmp_path: Path, archit
     model.close()
 
 
-@pytest.mark.parametrize("spec", [fixed_spec(4), AUTO], ids=str)
+@pytest.mark.parametrize("spec", [fixed_spec(4), AUTO_SPEC], ids=str)
 @pytest.mark.parametrize("num_slots", [1, 3])
 @pytest.mark.parametrize("architecture", some_of(["qwen35", "qwen35moe"], rest=pytest.mark.slow))
 def test_drafted_texts_are_the_plain_ones(tmp_path: Path, architecture: str, num_slots: int, spec: Spec) -> None:
@@ -113,7 +113,7 @@ def test_drafted_texts_are_the_plain_ones(tmp_path: Path, architecture: str, num
     engine = real_engine(target, "mtp", target, num_slots=num_slots, spec=spec)
     assert texts_of(engine, requests) == plain_texts(target, requests, num_slots=num_slots)
     stats = engine.snapshot().speculation
-    if spec != AUTO:  # which on a busy machine may draft nothing
+    if spec != AUTO_SPEC:  # which on a busy machine may draft nothing
         assert 0 < stats.accepted_tokens < stats.draft_tokens
     engine.close()
 
@@ -181,14 +181,14 @@ def test_what_several_layers_take(tmp_path: Path, architecture: str) -> None:
     assert (one.max_depth, three.max_depth) == (MAX_DRAFT_TOKENS, 3)
 
 
-@pytest.mark.parametrize("spec", [fixed_spec(1), fixed_spec(2), fixed_spec(16), AUTO], ids=str)
+@pytest.mark.parametrize("spec", [fixed_spec(1), fixed_spec(2), fixed_spec(16), AUTO_SPEC], ids=str)
 @pytest.mark.parametrize("architecture", sorted(SEVERAL_MTP_ARCHITECTURES))
 def test_texts_drafted_by_several_layers_are_the_plain_ones(tmp_path: Path, architecture: str, spec: Spec) -> None:
     target = write_mtp(tmp_path / "three.gguf", architecture, gain=0.03, layer_gain=0.1, num_mtp=3)
     requests = [ask(f"r{i}", (*PROMPT, *range(40 + i, 50)), max_tokens=40 + 10 * i) for i in range(3)]
     engine = real_engine(target, "mtp", target, num_slots=3, spec=spec)
     assert texts_of(engine, requests) == plain_texts(target, requests, num_slots=3)
-    assert engine.snapshot().speculation.accepted_tokens > 0 or spec == AUTO
+    assert engine.snapshot().speculation.accepted_tokens > 0 or spec == AUTO_SPEC
     engine.close()
 
 
@@ -379,7 +379,7 @@ def test_conversations_go_on_change_and_are_cancelled(tmp_path: Path, architectu
 def test_a_layer_that_is_hardly_ever_right_is_put_to_sleep(tmp_path: Path) -> None:
     target = write_mtp(tmp_path / "model.gguf", gain=1.0)
     request = ask("a", PROMPT, max_tokens=200)
-    engine = real_engine(target, "mtp", target, spec=AUTO)
+    engine = real_engine(target, "mtp", target, spec=AUTO_SPEC)
     engine.controller.costs.calibrate({rows: [1.0 + rows / 2] for rows in range(1, 9)})
     result = drive(engine, [request])["a"]
     assert result.tokens == plain_texts(target, [request])["a"]
@@ -560,7 +560,7 @@ def test_layers_that_know_the_target_are_always_right(tmp_path: Path, swa_full: 
 
 
 @pytest.mark.parametrize(
-    "spec", some_of([AUTO, fixed_spec(1), fixed_spec(4), fixed_spec(16)], 2, rest=pytest.mark.slow), ids=str
+    "spec", some_of([AUTO_SPEC, fixed_spec(1), fixed_spec(4), fixed_spec(16)], 2, rest=pytest.mark.slow), ids=str
 )
 @pytest.mark.parametrize("num_slots", [1, 3])
 @pytest.mark.parametrize("swa_full", [True, False])
@@ -570,7 +570,7 @@ def test_texts_are_the_plain_ones(tmp_path: Path, gemma: Path, num_slots: int, s
     changes = {"num_slots": num_slots, "swa_full": swa_full}
     engine = real_engine(gemma, "mtp", assistant, spec=spec, **changes)
     assert texts_of(engine, requests) == plain_texts(gemma, requests, **changes)
-    assert engine.snapshot().speculation.draft_tokens > 0 or spec is AUTO  # whether it pays, the machine decides
+    assert engine.snapshot().speculation.draft_tokens > 0 or spec is AUTO_SPEC  # whether it pays, the machine decides
     engine.close()
 
 

@@ -12,7 +12,7 @@ from doubles.real_engine import TINY, ask, real_engine
 
 from eaglelocal import locations
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import AUTO, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, fixed_spec
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf import writer
 from eaglelocal.gguf.eagle_info import EagleInfo
@@ -66,7 +66,7 @@ def test_a_pass_is_priced_as_a_block(tmp_path: Path) -> None:
     shape = read_shape(read_header(head))
     assert (shape.block_size, shape.max_depth) == (5, 5)
     requests = [ask(str(n), range(10 + n, 40), max_tokens=60) for n in range(3)]
-    engine = real_engine(target, kind="eagle3", draft=head, spec=AUTO)
+    engine = real_engine(target, kind="eagle3", draft=head, spec=AUTO_SPEC)
     expected = plain_texts(target, requests)
     assert {name: answer.tokens for name, answer in drive(engine, requests).items()} == expected
     assert engine.snapshot().costs.block_size == 5

@@ -18,7 +18,7 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 from doubles.real_engine import TINY, ask, real_engine
 from measures.worse_head import add_noise
 
-from eaglelocal.core.request import AUTO, ChatRequest, Message, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, ChatRequest, Message, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, ResourceError
@@ -72,7 +72,7 @@ def test_no_exchange_changes_a_text(tmp_path: Path, form: str, num_slots: int) -
     target = write_target(tmp_path / "target.gguf", TINY)
     heads = [write_form(tmp_path / f"{seed}.gguf", form, target, seed=seed) for seed in (1, 2)]
     requests = [ask(str(n), range(10 + n, 40 + 25 * n), max_tokens=40) for n in range(num_slots + 1)]
-    with opened(target, heads[0], num_slots=num_slots, spec=AUTO if num_slots == 1 else fixed_spec(3)) as engine:
+    with opened(target, heads[0], num_slots=num_slots, spec=AUTO_SPEC if num_slots == 1 else fixed_spec(3)) as engine:
         results = drive(engine, requests, {1: heads[1], 6: heads[0], 7: heads[1], 19: heads[0]})
         assert engine.snapshot().draft_version == 19
         assert engine.snapshot().speculation.draft_tokens > 0

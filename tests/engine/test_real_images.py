@@ -21,7 +21,7 @@ from llama_cpp import mtmd_cpp
 from eaglelocal.backend.image_decoder import ImageDecoder
 from eaglelocal.backend.image_encoder import LlamaImageReader, replace_broken_rows
 from eaglelocal.backend.llama_library import load_library
-from eaglelocal.core.request import AUTO, OFF, ChatRequest, Image, Message, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, OFF, ChatRequest, Image, Message, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.doctor.installation import find_image_problem
 from eaglelocal.engine.engine import Engine
@@ -36,11 +36,11 @@ TIE = 0.03  # gap of the two best logits at which rounding may decide
 WITH_HEADS = ("phi4", "idefics3", "gemma4", "gemma4e", "qwen35")  # whose layer inputs llama.cpp can give
 DRAFTS: dict[str, tuple[str, Spec]] = {
     "plain": ("none", OFF),
-    "lookup": ("ngram", AUTO),
+    "lookup": ("ngram", AUTO_SPEC),
     "head": ("eagle3", fixed_spec(4)),
-    "auto": ("eagle3", AUTO),
+    "auto": ("eagle3", AUTO_SPEC),
     "model": ("draft_model", fixed_spec(3)),
-    "mtp": ("mtp", AUTO),
+    "mtp": ("mtp", AUTO_SPEC),
 }
 
 

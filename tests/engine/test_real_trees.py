@@ -22,7 +22,7 @@ from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, Floats
 from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.plan import MAX_BRANCHES
-from eaglelocal.core.request import AUTO, ChatRequest
+from eaglelocal.core.request import AUTO_SPEC, ChatRequest
 from eaglelocal.engine.engine import Engine
 from eaglelocal.engine.sequence_ids import SequenceIds
 from eaglelocal.errors import EngineError
@@ -174,9 +174,9 @@ def test_more_sequences_than_output_rows_are_refused_before_llama_cpp_aborts() -
 def tree_engine(files: Path, name: str, kind: str = "eagle3", **changes: object) -> Engine:
     """Every row is free, so that every second choice is sent."""
     draft = files / ("other.gguf" if kind == "draft_model" else f"{name}-head.gguf")
-    engine = real_engine(files / f"{name}.gguf", kind, draft, spec=AUTO, unified=True, **changes)
+    engine = real_engine(files / f"{name}.gguf", kind, draft, spec=AUTO_SPEC, unified=True, **changes)
     controller = FreeController(
-        AUTO, DrafterSet(kind, ("ngram",), num_branches=MAX_BRANCHES), FreeRows(), max_siblings=MAX_BRANCHES
+        AUTO_SPEC, DrafterSet(kind, ("ngram",), num_branches=MAX_BRANCHES), FreeRows(), max_siblings=MAX_BRANCHES
     )
     use_controller(engine, controller)
     return engine
@@ -250,7 +250,7 @@ def test_seeded_texts_with_forced_trees(files: Path, slots: int) -> None:
 
 def test_a_small_batch_has_fewer_branches(files: Path) -> None:
     changes = {"num_slots": 2, "unified": True, "n_batch": 7}
-    engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, **changes)
+    engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO_SPEC, **changes)
     assert engine.context.num_branches == 4
     asked = questions(1, 4)
     result = drive(engine, asked)
@@ -262,7 +262,7 @@ def test_a_small_batch_has_fewer_branches(files: Path) -> None:
 
 def test_trees_are_for_one_slot_on_a_processor(files: Path) -> None:
     for slots, branches in ((1, MAX_BRANCHES), (2, 0), (3, 0)):
-        engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, num_slots=slots)
+        engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO_SPEC, num_slots=slots)
         assert engine.context.num_branches == branches
         assert not any("drafts are chains" in note for note in engine.info.notes)  # the user cannot change it
         engine.close()

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.events import Finished, SpeculationChanged, Started, Tokens
-from eaglelocal.core.request import AUTO, OFF, PID, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, OFF, PID, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.drafters.ngram import Ngram
 
 TABLE = Table(seed=1)
-SPECS = [AUTO, PID, OFF, fixed_spec(3), fixed_spec(7)]
+SPECS = [AUTO_SPEC, PID, OFF, fixed_spec(3), fixed_spec(7)]
 PARAMS = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
 
 
-def harness_of(num_slots: int, spec: Spec = AUTO) -> EngineHarness:
+def harness_of(num_slots: int, spec: Spec = AUTO_SPEC) -> EngineHarness:
     return EngineHarness(TABLE, (Ngram(128), Eagle3(ScriptedHead(TABLE), (0,))), spec=spec, num_slots=num_slots)
 
 

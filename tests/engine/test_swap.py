@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.batch import Bytes
-from eaglelocal.core.request import AUTO, ChatRequest
+from eaglelocal.core.request import AUTO_SPEC, ChatRequest
 from eaglelocal.drafters.draft_model import DraftModel
 from eaglelocal.drafters.eagle3 import Eagle3
 from eaglelocal.engine import slot_caches
@@ -288,7 +288,7 @@ def test_a_draft_model_that_went_on_from_a_little_goes_on_from_more() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_branches_of_trees_hold_nothing_of_what_was_there(seed: int) -> None:
     drafter = FlakyDrafter(TABLE.n_vocab, seed)
-    harness = EngineHarness(TABLE, drafter, spec=AUTO, branches=2, swap=HostSwap(PLENTY, min_rows=20))
+    harness = EngineHarness(TABLE, drafter, spec=AUTO_SPEC, branches=2, swap=HostSwap(PLENTY, min_rows=20))
     for name, prompt in (("a", TEXTS[0][:40]), ("b", TEXTS[1]), ("a2", (*TEXTS[0][:40], 3)), ("b2", (*TEXTS[1], 4))):
         run(harness, ask(name, prompt, max_tokens=24))
     assert harness.context.swaps_in == 2 and harness.context.tree_rows > 0
@@ -506,7 +506,7 @@ def test_much_that_comes_and_goes_gets_the_plain_texts(
         TABLE,
         make_drafter(kind),
         num_draft_tokens=rng.randint(1, NUM_SNAPSHOTS),
-        spec=AUTO if kind == "wrong" else None,
+        spec=AUTO_SPEC if kind == "wrong" else None,
         num_slots=num_slots,
         n_batch=rng.choice([16, 48]),
         min_fork=3 if context_kind is ScriptedContext else None,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.batch import Floats
 from eaglelocal.core.draft import ROOT, Draft
-from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.branch_sequences import BranchSequences
 from eaglelocal.drafters.draft_model import DraftModel
@@ -67,7 +67,7 @@ def head_drafter(kind: str, num_slots: int) -> Eagle3:
 
 def harness_of(kind: str, *, num_slots: int = 1, **options: object) -> EngineHarness:
     drafter = drafter_of(kind, num_slots)
-    return EngineHarness(TABLE, drafter, spec=AUTO, num_slots=num_slots, branches=BRANCHES, **options)  # type: ignore[arg-type]
+    return EngineHarness(TABLE, drafter, spec=AUTO_SPEC, num_slots=num_slots, branches=BRANCHES, **options)  # type: ignore[arg-type]
 
 
 KINDS = [*HEADS, "model", "flaky", "lookahead"]
@@ -111,7 +111,7 @@ def test_cancels_and_reuse_change_nothing(data: st.DataObject) -> None:
     for i in range(data.draw(st.integers(1, 7))):
         cut = data.draw(st.integers(0, len(stem)))
         tail = data.draw(st.lists(st.integers(1, 23), min_size=1, max_size=6))
-        spec = data.draw(st.sampled_from([AUTO, AUTO, AUTO, fixed_spec(3)]))
+        spec = data.draw(st.sampled_from([AUTO_SPEC, AUTO_SPEC, AUTO_SPEC, fixed_spec(3)]))
         prompt = (*stem[:cut], *tail)
         room = min(data.draw(st.sampled_from([1, 2, 5, 30, 128])), harness.context.n_ctx - len(prompt))
         asked.append(request(str(i), prompt, spec, max_tokens=room, ignore_eos=data.draw(st.booleans())))
@@ -148,7 +148,7 @@ def test_second_choices_are_accepted_and_counted() -> None:
     harness = harness_of("second")
     finished = harness.run([request("a", (5, 6, 7), max_tokens=100, ignore_eos=True)])["a"].finished
     assert finished is not None
-    chains = EngineHarness(TABLE, Eagle3(ScriptedHead(HEADS["second"]), (0,)), spec=AUTO)
+    chains = EngineHarness(TABLE, Eagle3(ScriptedHead(HEADS["second"]), (0,)), spec=AUTO_SPEC)
     alone = chains.run([request("a", (5, 6, 7), max_tokens=100, ignore_eos=True)])["a"].finished
     assert alone is not None
     result = finished.speculation
@@ -161,7 +161,7 @@ def test_after_a_second_choice_drafts_go_on() -> None:
     """The text takes the second choice in one state of three: combs end there, branches do not."""
     asked = request("a", (5, 6, 7), max_tokens=100, ignore_eos=True)
     combs = EngineHarness(
-        TABLE, Eagle3(ScriptedHead(HEADS["second"]), (0,), num_choices=3), spec=AUTO, branches=BRANCHES
+        TABLE, Eagle3(ScriptedHead(HEADS["second"]), (0,), num_choices=3), spec=AUTO_SPEC, branches=BRANCHES
     )
     comb, tree = combs.run([asked])["a"].finished, harness_of("second").run([asked])["a"].finished
     assert comb is not None and tree is not None
@@ -173,13 +173,13 @@ def test_fixed_lengths_and_lookups_stay_chains() -> None:
     finished = harness.run([request("a", (5, 6, 7), fixed_spec(3), max_tokens=30, ignore_eos=True)])["a"].finished
     assert finished is not None and finished.speculation.draft_tokens > 0
     assert harness.context.tree_rows == 0
-    lookup = EngineHarness(TABLE, Ngram(128), spec=AUTO, branches=BRANCHES)
+    lookup = EngineHarness(TABLE, Ngram(128), spec=AUTO_SPEC, branches=BRANCHES)
     lookup.run([request("a", (5, 6, 7, 5, 6, 7), max_tokens=60, ignore_eos=True)])
     assert lookup.context.tree_rows == 0
 
 
 def test_a_target_without_branches_is_sent_chains() -> None:
-    harness = EngineHarness(TABLE, drafter_of("second", 1), spec=AUTO)
+    harness = EngineHarness(TABLE, drafter_of("second", 1), spec=AUTO_SPEC)
     asked = request("a", (5, 6, 7), max_tokens=30, ignore_eos=True)
     assert harness.run([asked])["a"].tokens == plain_text(TABLE, asked)
     assert harness.context.tree_rows == 0

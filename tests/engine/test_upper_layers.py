@@ -24,7 +24,7 @@ from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import PairBatch, Proposals
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import AUTO, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, fixed_spec
 from eaglelocal.errors import EagleLocalError, EngineError, ResourceError
 from eaglelocal.gguf import writer
 from eaglelocal.gguf.draft_pairing import read_draft, read_model
@@ -226,7 +226,7 @@ def test_texts_are_the_plain_texts(
 
 
 def test_it_is_priced_as_a_block_and_counted_whole(target: Path, agreeing_head: Path) -> None:
-    engine = real_engine(target, kind="eagle3", draft=agreeing_head, spec=AUTO)
+    engine = real_engine(target, kind="eagle3", draft=agreeing_head, spec=AUTO_SPEC)
     drive(engine, [ask("one", range(10, 40), max_tokens=40)])
     assert engine.snapshot().costs.block_size == 5
     header = read_header(agreeing_head)

@@ -14,7 +14,7 @@ from doubles.random_models import write_agreeing_pairs
 from doubles.real_engine import TINY, ask, real_engine
 
 from eaglelocal.core.batch import Batch, PairBatch
-from eaglelocal.core.request import AUTO
+from eaglelocal.core.request import AUTO_SPEC
 from eaglelocal.drafters.head_holder import HeadHolder
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine import warmup
@@ -45,7 +45,7 @@ def engines(request: pytest.FixtureRequest, files: Path) -> Iterator[tuple[Engin
     """Two alike."""
     kind, num_slots = request.param
     draft = files / name if (name := KINDS[kind]) else None
-    made = [real_engine(files / "F32.gguf", kind, draft, spec=AUTO, num_slots=num_slots) for _ in range(2)]
+    made = [real_engine(files / "F32.gguf", kind, draft, spec=AUTO_SPEC, num_slots=num_slots) for _ in range(2)]
     yield made[0], made[1]
     for engine in made:
         engine.close()
@@ -82,7 +82,7 @@ def test_a_head_and_a_draft_model_run_every_size_and_one_row_after_it(
 ) -> None:
     ran: list[int] = []  # rows
     for kind, draft in (("eagle3", "F32-head.gguf"), ("draft_model", "F32.gguf")):
-        engine = real_engine(files / "F32.gguf", kind, files / draft, spec=AUTO)
+        engine = real_engine(files / "F32.gguf", kind, files / draft, spec=AUTO_SPEC)
         model = context_of(engine.drafters[-1])
         decode = model.decode
 
@@ -106,7 +106,7 @@ def test_a_whole_prompt_runs_once_unless_it_would_take_long(
     prepare = Warmup.prepare
     monkeypatch.setattr(warmup, "MAX_PROMPT_S", most_s)
     monkeypatch.setattr(Warmup, "prepare", lambda self, rows: (prepared.append(rows), prepare(self, rows)))
-    engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO, n_batch=64)
+    engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO_SPEC, n_batch=64)
     for makes_kernels in (False, True):
         prepared.clear()
         warm_up(engine, makes_kernels=makes_kernels)
@@ -118,7 +118,7 @@ def test_a_whole_prompt_runs_once_unless_it_would_take_long(
 def test_the_last_decode_before_sizes_are_timed_is_no_first_one(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A head that was shown rows encodes along with the decode behind them: not with one that is timed."""
     asked: list[bool] = []
-    engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO)
+    engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO_SPEC)
     head = context_of(engine.drafters[-1])._struct
     time_rows = Warmup.time_rows
 
@@ -136,7 +136,7 @@ def test_the_last_decode_before_sizes_are_timed_is_no_first_one(files: Path, mon
 @pytest.mark.parametrize(("n_ctx", "slots"), [(16, 1), (16, 4), (256, 16)])
 def test_contexts_that_hold_no_more_than_a_size(files: Path, kind: str, n_ctx: int, slots: int) -> None:
     draft = files / name if (name := KINDS[kind]) else None
-    engine = real_engine(files / "F32.gguf", kind, draft, spec=AUTO, n_ctx=n_ctx, num_slots=slots, n_batch=512)
+    engine = real_engine(files / "F32.gguf", kind, draft, spec=AUTO_SPEC, n_ctx=n_ctx, num_slots=slots, n_batch=512)
     max_rows = slots * 17 if kind != "none" else slots
     for size in list_useful_sizes(min(n_ctx, max_rows), num_slots=slots, max_prompt_rows=n_ctx):
         Warmup(engine.context, engine.drafters, max_outputs=max_rows).prepare(size)
@@ -150,7 +150,7 @@ def test_drafts_are_made_before_the_first_request_where_a_gpu_computes(
 ) -> None:
     fit = engine_builder.fit_plan
     monkeypatch.setattr(engine_builder, "fit_plan", lambda *a, **how: replace(fit(*a, **how), uses_gpu=uses_gpu))
-    engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO)
+    engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO_SPEC)
     assert (engine.drafters[-1].native_s > 0.0) is uses_gpu
     costs = engine.controller.costs
     costs.learn_draft("another", 1, 0.001)

@@ -20,7 +20,7 @@ from doubles.plain_vision import picture
 from doubles.real_engine import real_engine
 from doubles.vision_models import PAIRS, write_projector
 
-from eaglelocal.core.request import AUTO, ChatRequest, Image, Message, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, ChatRequest, Image, Message, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.hub.target_resolver import demo_sources
 
@@ -59,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         projector = Path(folder) / "mmproj.gguf"
         write_projector(projector, pair, np.random.default_rng(0))
-        for spec in (fixed_spec(4), AUTO):
+        for spec in (fixed_spec(4), AUTO_SPEC):
             for images in ((), (IMAGE,)):
                 tokens, drafted, taken = accepted(projector, spec, *images)
                 print(f"{spec}, {len(images)} images: {tokens} tokens, {taken} of {drafted} drafted accepted")

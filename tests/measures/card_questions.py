@@ -33,7 +33,7 @@ from eaglelocal.cli.bench_report import describe_machine
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.client.http_client import HttpClient
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import AUTO, OFF, ChatRequest, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, OFF, ChatRequest, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.engine.engine import Engine
@@ -208,7 +208,7 @@ def time_changes(reference: str, warming: Warmup, ends_at: float, report: Report
 # ---- host time
 def measure_host_time(setup: Setup, ends_at: float, report: Report) -> None:
     """Report the time of a step outside llama.cpp: on a card, the time for which it waits."""
-    cases = [(num_slots, spec) for spec in (AUTO, fixed_spec(4), OFF) for num_slots in (1, 8)]
+    cases = [(num_slots, spec) for spec in (AUTO_SPEC, fixed_spec(4), OFF) for num_slots in (1, 8)]
     for num_slots, spec in cases:
         if is_over(ends_at):
             return
@@ -231,7 +231,7 @@ def measure_host_time(setup: Setup, ends_at: float, report: Report) -> None:
 # ---- caches and trees
 def measure_caches(setup: Setup, ends_at: float, report: Report) -> None:
     """Report one cache for all slots against one for each: with drafts (trees against chains), and without."""
-    cases = [(num_slots, spec) for num_slots in (1, 2, 4) for spec in (AUTO, OFF) if (num_slots, spec) != (1, OFF)]
+    cases = [(num_slots, spec) for num_slots in (1, 2, 4) for spec in (AUTO_SPEC, OFF) if (num_slots, spec) != (1, OFF)]
     start_s = 0.0
     for number, (num_slots, spec) in enumerate(cases):
         if is_over(ends_at, 2 * start_s):
@@ -245,7 +245,7 @@ def measure_caches(setup: Setup, ends_at: float, report: Report) -> None:
             start_s = time.monotonic() - started_at
             ratios = list(compare_caches(one, several, num_slots, str(spec), case_ends_at))
         bound = bound_mean([ratios])
-        what = "with trees / one for each slot, with chains" if spec == AUTO else "/ one for each slot, no drafts"
+        what = "with trees / one for each slot, with chains" if spec == AUTO_SPEC else "/ one for each slot, no drafts"
         report(
             f"{setup.small}, {num_slots} at once, one cache {what}: {show(bound)}",
             slots=num_slots,
@@ -269,7 +269,7 @@ def compare_caches(
             return
         started_at = time.monotonic()
         waiting = mixed[number * num_slots : (number + 1) * num_slots]
-        ratio = pair(one, several, waiting, AUTO if spec == str(AUTO) else OFF, f"{spec} {number}")
+        ratio = pair(one, several, waiting, AUTO_SPEC if spec == str(AUTO_SPEC) else OFF, f"{spec} {number}")
         pair_s = time.monotonic() - started_at
         if ratio:
             yield ratio
@@ -335,7 +335,7 @@ def measure_work(reference: str) -> Question:
             client = running.enter_context(EngineClient(plan))
             info = client.start()
             clear = CacheClearer(client, num_slots=info.num_slots, n_vocab=info.n_vocab).clear_cache
-            specs = {PLAIN: OFF, "auto": AUTO, "4": fixed_spec(4)}
+            specs = {PLAIN: OFF, "auto": AUTO_SPEC, "4": fixed_spec(4)}
             sides = [Side(label, client, spec, clear) for label, spec in specs.items()]
             sides += start_servers(setup, plan, running, report)
             results = run_sides(sides, plan, ends_at)

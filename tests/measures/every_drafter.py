@@ -23,7 +23,7 @@ from in_turns import answer, spread
 
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts, read_prompts
 from eaglelocal.bench.results import bound_mean, geometric_mean
-from eaglelocal.core.request import AUTO, OFF
+from eaglelocal.core.request import AUTO_SPEC, OFF
 from eaglelocal.core.run_options import RunOptions, parse_draft
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import EagleLocalError
@@ -86,12 +86,12 @@ def measure(
     for round_ in range(num_rounds + 1):
         for number, prompt in enumerate(prompts if round_ else prompts[:WARM_UP]):
             speeds = {}
-            for spec in (AUTO, OFF) if (number + round_) % 2 else (OFF, AUTO):
-                watch.is_on = round_ > 0 and spec is AUTO
+            for spec in (AUTO_SPEC, OFF) if (number + round_) % 2 else (OFF, AUTO_SPEC):
+                watch.is_on = round_ > 0 and spec is AUTO_SPEC
                 name = f"{spec}-{round_}-{number}"
                 speeds[spec], _ = answer(engine, prompt, name, spec, max_tokens)
             if round_:
-                gains.setdefault(prompt.category, []).append(speeds[AUTO] / speeds[OFF])
+                gains.setdefault(prompt.category, []).append(speeds[AUTO_SPEC] / speeds[OFF])
     return watch, gains
 
 
@@ -100,7 +100,7 @@ def show(target: str, draft: str, prompts: Sequence[BenchPrompt], num_rounds: in
         sources = parse_draft(draft)
         options = RunOptions(target=target, draft=sources.model, lookups=sources.lookups, parallel=1)
         plan = resolve(options, on_progress=lambda share, what: None)
-        engine = build(replace(plan, n_ctx=2048, spec=AUTO), lambda progress: None)
+        engine = build(replace(plan, n_ctx=2048, spec=AUTO_SPEC), lambda progress: None)
     except EagleLocalError as error:
         sys.stdout.write(f"| {draft} | {error.message} |\n")
         return

@@ -25,7 +25,7 @@ from doubles.random_models import HeadShape, TargetShape, write_head, write_targ
 
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.preparation.decision import resolve
@@ -121,7 +121,7 @@ def main() -> int:
     chosen = parser.parse_args()
     if chosen.asynchronous:
         sizes = [(n_vocab, num_slots) for n_vocab in (4096, 152_000) for num_slots in NUM_SLOTS]
-        spec = AUTO if chosen.auto else fixed_spec(4)
+        spec = AUTO_SPEC if chosen.auto else fixed_spec(4)
         return 0 if all([measure_asynchronous(*size, spec) for size in sizes]) else 1
     if chosen.targets:
         return 0 if all([measure_share(target) for target in chosen.targets]) else 1

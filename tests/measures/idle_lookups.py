@@ -18,7 +18,7 @@ from pathlib import Path
 from eaglelocal.bench.bench_prompts import builtin_prompts, read_prompts
 from eaglelocal.bench.results import bound_mean
 from eaglelocal.core.events import Tokens
-from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec
+from eaglelocal.core.request import AUTO_SPEC, OFF, ChatRequest, Spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
@@ -68,9 +68,9 @@ def answer(engine: Engine, request: ChatRequest) -> Iterator[tuple[Block, Block]
     while not any(isinstance(event, Tokens) for event in engine.step()):
         pass
     for number in range(BLOCKS_PER_ANSWER // 2):
-        order = (AUTO, OFF) if number % 2 == 0 else (OFF, AUTO)
+        order = (AUTO_SPEC, OFF) if number % 2 == 0 else (OFF, AUTO_SPEC)
         blocks = {spec: run_block(engine, spec) for spec in order}
-        auto, plain = blocks[AUTO], blocks[OFF]
+        auto, plain = blocks[AUTO_SPEC], blocks[OFF]
         if auto is None or plain is None:
             break
         yield auto, plain

@@ -23,7 +23,7 @@ from types import MethodType
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts, group_by_category, read_prompts
 from eaglelocal.bench.results import bound_mean
 from eaglelocal.core.events import Failed, Finished, Tokens
-from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
@@ -59,7 +59,7 @@ def choose_way(engine: Engine, way: str) -> Spec:
     else:
         keep = Controller._keep_rests if way == "kept" else lambda controller, drafts: None
         controller._keep_rests = MethodType(keep, controller)  # type: ignore[method-assign]
-    return fixed_spec(controller._drafters.block_size) if way == "all" else AUTO
+    return fixed_spec(controller._drafters.block_size) if way == "all" else AUTO_SPEC
 
 
 def answer(engine: Engine, prompt: BenchPrompt, name: str, spec: Spec, max_tokens: int) -> tuple[float, Finished]:
@@ -131,7 +131,7 @@ if __name__ == "__main__":
     given = parser.parse_args()
     options = RunOptions(target=given.target, draft=given.draft, parallel=1)
     plan = resolve(options, on_progress=lambda share, what: None)
-    engine = build(replace(plan, n_ctx=2048, spec=AUTO, unified=True), lambda progress: None)
+    engine = build(replace(plan, n_ctx=2048, spec=AUTO_SPEC, unified=True), lambda progress: None)
     prompts = read_prompts(given.prompts) if given.prompts else builtin_prompts([], 4)
     show(measure(engine, WAYS[given.ways], spread(prompts, given.most), given.rounds, given.max_tokens))
     engine.close()

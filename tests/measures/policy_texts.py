@@ -26,7 +26,7 @@ from doubles.simulation import LOOKUP, DraftCosts, curve
 from guide.evaluate import SIX_KINDS
 
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts
-from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
@@ -124,8 +124,8 @@ def main() -> int:
             ratios = CURVES[name]
             fixeds = {n: trial.run(fixed_spec(n), ratios, costs) for n in LENGTHS}
             best, length = max((run.speed, n) for n, run in fixeds.items())
-            auto, noisy = trial.run(AUTO, ratios, costs), trial.run(AUTO, ratios, costs, noise=0.2)
-            kept = trial.run(AUTO, ratios, costs, kept=auto.acceptance.state())
+            auto, noisy = trial.run(AUTO_SPEC, ratios, costs), trial.run(AUTO_SPEC, ratios, costs, noise=0.2)
+            kept = trial.run(AUTO_SPEC, ratios, costs, kept=auto.acceptance.state())
             shares = "".join(f"{one.speed / best:8.2f}" for one in (auto, noisy, kept))
             sys.stdout.write(f"{name + ', ' + of:<14}{length:4}{best:6.2f}{auto.speed:8.2f}{shares}\n")
             for kind in SIX_KINDS:

@@ -22,7 +22,7 @@ from guide.evaluate import SIX_KINDS
 
 from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts
 from eaglelocal.bench.results import bound_mean
-from eaglelocal.core.request import AUTO, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.engine.engine import Engine
@@ -122,7 +122,7 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--spec", default="auto")
     asked = parser.parse_args()
-    asked.spec = AUTO if asked.spec == "auto" else fixed_spec(int(asked.spec))
+    asked.spec = AUTO_SPEC if asked.spec == "auto" else fixed_spec(int(asked.spec))
     multiprocessing.set_start_method("spawn")
     num = (asked.times + 1) * BUSY_EVERY
     by_kind = builtin_prompts(SIX_KINDS, -(-num // len(SIX_KINDS)))

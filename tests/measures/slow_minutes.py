@@ -37,7 +37,7 @@ from doubles.simulation import DraftCosts, Simulation, Step, beyond, rate, speed
 from doubles.slow_time import SlowTime
 from policy import ANSWERS, CHEAP, CURVES, DEAR, Scenario
 
-from eaglelocal.core.request import AUTO, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, Spec, fixed_spec
 
 BEFORE, AFTER, RECOVERY = 600, 500, 64  # tokens
 TRIED_SHARE = 0.15  # of the time, as the policy allows itself trials of a drafter
@@ -67,7 +67,7 @@ SLOW_TIMES = {
 }
 
 
-def begin(scenario: Scenario, seed: int, spec: Spec = AUTO, machine_seed: int | None = None) -> Simulation:
+def begin(scenario: Scenario, seed: int, spec: Spec = AUTO_SPEC, machine_seed: int | None = None) -> Simulation:
     machine = scenario.machine(seed if machine_seed is None else machine_seed)
     first = {0: scenario.answers[0].text}
     return Simulation(machine, first, scenario.costs, spec, answers=scenario.answers, seed=seed, paired=True)
@@ -137,7 +137,7 @@ def measure(scenario: Scenario, slow_names: Sequence[str], seed: int) -> dict[st
     found = {}
     for name in slow_names:
         machine_seed = seed + OTHER_NOISE if name == NO_SLOW_TIME else seed
-        run = begin(scenario, seed, AUTO, machine_seed)
+        run = begin(scenario, seed, AUTO_SPEC, machine_seed)
         num_before, after = run_slowly(run, SLOW_TIMES[name], seed)
         slow_time = run.machine.slow_time
         same = write_the_same(never, num_before)

@@ -19,7 +19,7 @@ from eaglelocal.bench.bench_prompts import BenchPrompt, builtin_prompts
 from eaglelocal.bench.prompt_run import Side, ask
 from eaglelocal.bench.results import bound_mean
 from eaglelocal.client.engine_client import EngineClient
-from eaglelocal.core.request import AUTO, OFF, Message, Spec
+from eaglelocal.core.request import AUTO_SPEC, OFF, Message, Spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.preparation.decision import resolve
@@ -44,9 +44,9 @@ def compare(reference: str, names: list[str], num_slots: int, num_pairs: int) ->
         trees.start()
         chains.start()
         cases = {
-            "auto": (prompts, AUTO),
+            "auto": (prompts, AUTO_SPEC),
             "off": (prompts, OFF),
-            "long": ([behind_text(prompt, i) for i, prompt in enumerate(prompts)], AUTO),
+            "long": ([behind_text(prompt, i) for i, prompt in enumerate(prompts)], AUTO_SPEC),
         }
         for name in names:
             asked, spec = cases[name]

@@ -12,7 +12,7 @@ from doubles.real_engine import ask, real_engine
 from doubles.real_prompts import PASSAGE, ask_questions, read_text
 from doubles.tiers import some_of
 
-from eaglelocal.core.request import AUTO, PID, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, PID, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.stats import SpeculationStats
 from eaglelocal.engine.engine import Engine
@@ -81,7 +81,7 @@ def test_drafts_change_no_text_at_any_length(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("spec", "slots"), [(AUTO, 1), (AUTO, 3), (PID, 1)])
+@pytest.mark.parametrize(("spec", "slots"), [(AUTO_SPEC, 1), (AUTO_SPEC, 3), (PID, 1)])
 @pytest.mark.parametrize("kind", ["ngram", "draft_model"])
 def test_lengths_that_are_learned_change_no_text(
     smollm2: Path, kind: str, spec: Spec, slots: int, record_property: Record

@@ -22,7 +22,7 @@ from eaglelocal.bench.text_identity import (
     tie_bound,
 )
 from eaglelocal.core.events import TextPiece
-from eaglelocal.core.request import AUTO, OFF, ChatRequest, Message
+from eaglelocal.core.request import AUTO_SPEC, OFF, ChatRequest, Message
 from eaglelocal.core.sampling import GREEDY, Sampled, SamplingParams, TokenLogprob
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.target_resolver import demo_sources
@@ -56,7 +56,7 @@ def examined(
     """The finding, when the answers to what is asked again are these in turn."""
     waiting = list(planned_answer)
     client = TimedClient(lambda request: waiting.pop(0))
-    plain, other = Side("plain", client, OFF), Side("auto", client, AUTO)
+    plain, other = Side("plain", client, OFF), Side("auto", client, AUTO_SPEC)
     difference = TextComparer(plain, bound=BOUND).examine(prompt, params, other=other, flip=flip, common=common)
     assert not waiting
     return difference, client.requests
@@ -111,7 +111,7 @@ def test_what_goes_elsewhere_plainly_is_asked_as_the_other_side_did() -> None:
     planned_answer = [TimedAnswer([1, 3, 5]), TimedAnswer([1, 2, 5], gaps={2: (6, 0.01)})]
     difference, requests = examined(planned_answer, Flip(2, 5, 6), [1, 2])
     assert difference.verdict is DifferenceVerdict.NEAR_TIE
-    assert [request.spec for request in requests] == [OFF, AUTO]
+    assert [request.spec for request in requests] == [OFF, AUTO_SPEC]
 
 
 def test_what_goes_elsewhere_both_times_is_not_examined() -> None:

@@ -14,7 +14,7 @@ from eaglelocal.bench.prompt_run import Side
 from eaglelocal.bench.report import ROWS_HINT, SAME_TEXT_HINT, WHY_TEXTS_DIFFER, format_report, result_object
 from eaglelocal.bench.results import Evaluation, evaluate
 from eaglelocal.bench.text_identity import DifferenceVerdict, TextComparer
-from eaglelocal.core.request import AUTO, OFF, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, OFF, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.errors import EngineError
 
@@ -61,7 +61,7 @@ def measured(
 
 
 SPEEDS = {"off": (10.0, 10.0), "auto": (20.0, 9.0), "2": (16.0, 9.5), "8": (22.0, 4.0)}
-MODES = (AUTO, fixed_spec(2), fixed_spec(8))
+MODES = (AUTO_SPEC, fixed_spec(2), fixed_spec(8))
 
 
 def found(num: int = 3) -> Evaluation:
@@ -83,7 +83,7 @@ def test_every_side_answers_every_prompt_in_turning_order() -> None:
 
 def test_warm_up_is_asked_and_does_not_count() -> None:
     planned = order_prompts(prompts(1), [1], repeats=1, warm_up=[BenchPrompt("w", tokens=(0, 7))])
-    results, client = measured(paced(SPEEDS), (AUTO,), planned)
+    results, client = measured(paced(SPEEDS), (AUTO_SPEC,), planned)
     assert len(results) == 2
     assert [request.tokens for request in client.requests[:2]] == [(0, 7)] * 2
 
@@ -111,20 +111,24 @@ def test_modes_against_the_best_fixed_length_in_each_category_and_over_all() -> 
 
 def test_repeats_of_a_prompt_are_one_unit() -> None:
     planned = order_prompts(prompts(2), [1], repeats=3, warm_up=())
-    results, _ = measured(paced(SPEEDS), (AUTO,), planned)
-    (easy, _) = evaluate(results, (AUTO,), server=None).runs
+    results, _ = measured(paced(SPEEDS), (AUTO_SPEC,), planned)
+    (easy, _) = evaluate(results, (AUTO_SPEC,), server=None).runs
     assert easy.num_pairs == 6
-    once = evaluate(results[: len(results) // 3], (AUTO,), server=None).runs[0]
+    once = evaluate(results[: len(results) // 3], (AUTO_SPEC,), server=None).runs[0]
     assert easy.speedup == once.speedup
 
 
 def test_repeats_of_one_prompt_make_no_category_more_certain() -> None:
     """The spread between the prompts decides, not that of the same prompt asked again."""
     many = evaluate(
-        measured(paced(SPEEDS), (AUTO,), order_prompts(prompts(1), [1], repeats=9, warm_up=()))[0], (AUTO,), server=None
+        measured(paced(SPEEDS), (AUTO_SPEC,), order_prompts(prompts(1), [1], repeats=9, warm_up=()))[0],
+        (AUTO_SPEC,),
+        server=None,
     )
     once = evaluate(
-        measured(paced(SPEEDS), (AUTO,), order_prompts(prompts(1), [1], repeats=1, warm_up=()))[0], (AUTO,), server=None
+        measured(paced(SPEEDS), (AUTO_SPEC,), order_prompts(prompts(1), [1], repeats=1, warm_up=()))[0],
+        (AUTO_SPEC,),
+        server=None,
     )
     (nine,), (one,) = many.summaries, once.summaries
     assert nine.speedup.high - nine.speedup.low == pytest.approx(one.speedup.high - one.speedup.low, rel=0.2)
@@ -135,8 +139,8 @@ def test_answers_too_short_are_counted_and_reported() -> None:
         kind, number = request.tokens
         return TimedAnswer(range(3 if number == 0 or kind == 1 else 20))
 
-    results, _ = measured(bench_report, (AUTO,), order_prompts(prompts(3), [1], repeats=1, warm_up=()))
-    evaluation = evaluate(results, (AUTO,), server=None)
+    results, _ = measured(bench_report, (AUTO_SPEC,), order_prompts(prompts(3), [1], repeats=1, warm_up=()))
+    evaluation = evaluate(results, (AUTO_SPEC,), server=None)
     easy, hard = evaluation.runs
     assert (easy.num_pairs, easy.num_short) == (2, 1)
     assert (hard.num_pairs, hard.num_short, hard.speedup) == (0, 3, None)
@@ -147,8 +151,10 @@ def test_answers_too_short_are_counted_and_reported() -> None:
 
 
 def test_nothing_long_enough_is_a_report_all_the_same() -> None:
-    results, _ = measured(paced(SPEEDS, num_tokens=2), (AUTO,), order_prompts(prompts(1), [1], repeats=1, warm_up=()))
-    evaluation = evaluate(results, (AUTO,), server=None)
+    results, _ = measured(
+        paced(SPEEDS, num_tokens=2), (AUTO_SPEC,), order_prompts(prompts(1), [1], repeats=1, warm_up=())
+    )
+    evaluation = evaluate(results, (AUTO_SPEC,), server=None)
     bench_report = result_object(evaluation)
     assert (bench_report["spec"], bench_report["geomean_speedup"], bench_report["summaries"]) == (None, None, [])
     assert "fewer than 8 tokens" in format_report(evaluation) and SAME_TEXT_HINT not in format_report(evaluation)
@@ -157,13 +163,13 @@ def test_nothing_long_enough_is_a_report_all_the_same() -> None:
 def test_a_text_that_differs_is_examined_and_named() -> None:
     def bench_report(request: ChatRequest) -> TimedAnswer:
         tokens = list(range(20))
-        if request.spec == AUTO:
+        if request.spec == AUTO_SPEC:
             tokens[5] = 99
         gap = 0.01 if request.tokens[0] == 0 else 1.0
         return TimedAnswer(tokens[len(request.tokens) - 2 :], gaps={0: (99, gap)})
 
-    results, _ = measured(bench_report, (AUTO,), order_prompts(prompts(1), [1], repeats=1, warm_up=()))
-    evaluation = evaluate(results, (AUTO,), server=None)
+    results, _ = measured(bench_report, (AUTO_SPEC,), order_prompts(prompts(1), [1], repeats=1, warm_up=()))
+    evaluation = evaluate(results, (AUTO_SPEC,), server=None)
     assert [d.verdict for run in evaluation.runs for d in run.differences] == [
         DifferenceVerdict.NEAR_TIE,
         DifferenceVerdict.DIFFERENT,
@@ -185,17 +191,19 @@ def test_a_text_that_differs_is_examined_and_named() -> None:
 def test_drawn_answers_share_a_seed_across_the_sides_and_no_other() -> None:
     params = SamplingParams(temperature=0.7, seed=5)
     _, client = measured(
-        paced(SPEEDS), (AUTO,), order_prompts(prompts(3), [1, 2], repeats=2, warm_up=()), params=params
+        paced(SPEEDS), (AUTO_SPEC,), order_prompts(prompts(3), [1, 2], repeats=2, warm_up=()), params=params
     )
-    by_mode = {spec: [(r.tokens, r.params.seed) for r in client.requests if r.spec == spec] for spec in (OFF, AUTO)}
-    assert by_mode[OFF] == by_mode[AUTO]
+    by_mode = {
+        spec: [(r.tokens, r.params.seed) for r in client.requests if r.spec == spec] for spec in (OFF, AUTO_SPEC)
+    }
+    assert by_mode[OFF] == by_mode[AUTO_SPEC]
     easy = [seed for tokens, seed in by_mode[OFF][: 2 * 6] if tokens[0] == 0]
     assert len(set(easy)) == len(easy) == 6
 
 
 def test_several_at_once_are_a_category_of_their_own() -> None:
-    results, _ = measured(paced(SPEEDS), (AUTO,), order_prompts(prompts(2), [1, 4], repeats=1, warm_up=()))
-    evaluation = evaluate(results, (AUTO,), server=None)
+    results, _ = measured(paced(SPEEDS), (AUTO_SPEC,), order_prompts(prompts(2), [1, 4], repeats=1, warm_up=()))
+    evaluation = evaluate(results, (AUTO_SPEC,), server=None)
     assert [(run.category, run.concurrency) for run in evaluation.runs] == [("easy", 1), ("hard", 1), ("mixed", 4)]
     assert evaluation.runs[2].num_answers == 4
     assert {summary.concurrency for summary in evaluation.summaries} == {1, 4}
@@ -207,8 +215,8 @@ def test_a_server_is_compared_and_stands_apart() -> None:
         return TimedAnswer(range(21), decode_s=20 / 12.5, prompt_tokens=11)
 
     planned = order_prompts(prompts(2), [1], repeats=1, warm_up=())
-    results, _ = measured(paced(SPEEDS), (AUTO,), planned, server=theirs)
-    evaluation = evaluate(results, (AUTO,), server="server")
+    results, _ = measured(paced(SPEEDS), (AUTO_SPEC,), planned, server=theirs)
+    evaluation = evaluate(results, (AUTO_SPEC,), server="server")
     bench_report = result_object(evaluation)
     assert {run["spec"] for run in bench_report["runs"]} == {"auto"}  # type: ignore[attr-defined]
     assert {run["spec"] for run in bench_report["server_runs"]} == {"server"}  # type: ignore[attr-defined]
@@ -226,12 +234,12 @@ def test_a_failure_leaves_what_was_measured() -> None:
 
     results: list[TaskResult] = []
     client = TimedClient(bench_report)
-    sides = [Side(PLAIN, client, OFF), Side("auto", client, AUTO)]
+    sides = [Side(PLAIN, client, OFF), Side("auto", client, AUTO_SPEC)]
     measuring = Measurement(sides, GREEDY, comparer=TextComparer(sides[0], bound=0.1), on_ask=lambda task, done: None)
     with pytest.raises(EngineError, match="gone"):
         measuring.run(order_prompts(prompts(3), [1], repeats=1, warm_up=()), results, is_needed=lambda task: True)
     assert [result.task.category for result in results] == ["easy", "hard"]
-    assert len(evaluate(results, (AUTO,), server=None).runs) == 2
+    assert len(evaluate(results, (AUTO_SPEC,), server=None).runs) == 2
 
 
 @pytest.mark.parametrize("num", [1, 3, 12])
@@ -244,8 +252,8 @@ def test_a_claim_within_the_noise_is_warned_of() -> None:
         _, number = request.tokens
         return TimedAnswer(range(21), decode_s=1.0 if request.spec == OFF else (0.8, 1.2, 1.0, 0.9)[number % 4])
 
-    results, _ = measured(bench_report, (AUTO,), order_prompts(prompts(4), [1], repeats=1, warm_up=()))
-    evaluation = evaluate(results, (AUTO,), server=None)
+    results, _ = measured(bench_report, (AUTO_SPEC,), order_prompts(prompts(4), [1], repeats=1, warm_up=()))
+    evaluation = evaluate(results, (AUTO_SPEC,), server=None)
     assert "auto: 1.04x plain, 95 %: " in format_report(evaluation)
     assert format_report(evaluation).endswith("\n  warning: not distinguishable from plain")
     assert result_object(evaluation)["summaries"][0]["distinguishable"] is False  # type: ignore[index]

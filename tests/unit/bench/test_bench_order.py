@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.measure import MIXED, order_prompts, parse_levels, parse_modes, rotate
-from eaglelocal.core.request import AUTO, PID, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, PID, fixed_spec
 from eaglelocal.errors import UsageError
 
 
@@ -61,7 +61,7 @@ def test_each_level_warms_up_before_it_counts() -> None:
 
 
 def test_modes() -> None:
-    assert parse_modes("auto,pid, 2,8,2") == (AUTO, PID, fixed_spec(2), fixed_spec(8))
+    assert parse_modes("auto,pid, 2,8,2") == (AUTO_SPEC, PID, fixed_spec(2), fixed_spec(8))
 
 
 @pytest.mark.parametrize("text", ["", "auto,", "2,x", "17", "-1", "off", "2,0"])

@@ -16,7 +16,7 @@ from eaglelocal.conversation.answer_stats import (
 )
 from eaglelocal.core.draft import describe_cut_length
 from eaglelocal.core.events import EngineSnapshot, Finished
-from eaglelocal.core.request import AUTO, OFF, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, OFF, fixed_spec
 from eaglelocal.core.stats import SpeculationStats, Timings
 
 TIMINGS = Timings(
@@ -107,4 +107,4 @@ def test_the_model_names_itself() -> None:
 def test_no_more_tokens_are_promised_than_can_be_drafted(most: int, words: str) -> None:
     assert describe_draft_length(fixed_spec(16), most) == words
     assert bool(describe_cut_length(16, most)) == (most == 5)
-    assert describe_draft_length(AUTO, most) == "automatic"
+    assert describe_draft_length(AUTO_SPEC, most) == "automatic"

@@ -10,7 +10,7 @@ import pytest
 from doubles.engine_harness import EngineHarness
 from doubles.scripted_context import ScriptedContext, Table
 
-from eaglelocal.core.request import AUTO, ChatRequest
+from eaglelocal.core.request import AUTO_SPEC, ChatRequest
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine import warmup
@@ -105,12 +105,12 @@ def test_a_stored_curve_that_is_wrong_is_measured_again(decoded: list[int], fact
 @pytest.mark.parametrize("many", [1.0, 1 / 3])
 def test_real_steps_correct_stored_costs(level: float, many: float) -> None:
     """No idle moment came: a machine that is slower or faster by 3, and rows that cost three times as much."""
-    harness = EngineHarness(TABLE, (Ngram(128),), spec=AUTO)
+    harness = EngineHarness(TABLE, (Ngram(128),), spec=AUTO_SPEC)
     costs = harness.engine.controller.costs
     steady = measured(lambda rows: level * (1.0 + 0.05 * rows) * (many if rows > 1 else 1.0))
     assert costs.restore(steady)
     params = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True)
-    harness.run([ChatRequest(id="a", tokens=(5, 6, 7, 5, 6, 7), spec=AUTO, params=params)])
+    harness.run([ChatRequest(id="a", tokens=(5, 6, 7, 5, 6, 7), spec=AUTO_SPEC, params=params)])
     harness.engine.snapshot()  # the last steps are learned too
     ran = [cost for cost in costs.measured().decodes if cost.num_samples > 8]  # three of them are stored ones
     assert ran and math.log(costs.seconds(1) / 1.05) == pytest.approx(0.0, abs=0.15)
@@ -119,7 +119,7 @@ def test_real_steps_correct_stored_costs(level: float, many: float) -> None:
 
 
 def test_a_request_ends_idle_work() -> None:
-    harness = EngineHarness(TABLE, (Ngram(128),), spec=AUTO)
+    harness = EngineHarness(TABLE, (Ngram(128),), spec=AUTO_SPEC)
     done: list[int] = []
 
     def pieces() -> object:
@@ -130,13 +130,13 @@ def test_a_request_ends_idle_work() -> None:
     harness.engine.idle_work = pieces()  # type: ignore[arg-type]
     assert harness.engine.has_work and harness.engine.step() == [] and done == [0]
     params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
-    answers = harness.run([ChatRequest(id="a", tokens=(5, 6), spec=AUTO, params=params)])
+    answers = harness.run([ChatRequest(id="a", tokens=(5, 6), spec=AUTO_SPEC, params=params)])
     assert len(answers["a"].tokens) == 3
     assert done == [0] and not harness.engine.has_work
 
 
 def test_idle_work_ends_by_itself() -> None:
-    harness = EngineHarness(TABLE, (Ngram(128),), spec=AUTO)
+    harness = EngineHarness(TABLE, (Ngram(128),), spec=AUTO_SPEC)
     harness.engine.idle_work = iter((None, None))
     for _ in range(3):
         assert harness.engine.has_work

@@ -13,7 +13,7 @@ import pytest
 
 from eaglelocal import locations
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.request import AUTO, PID, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, PID, Spec, fixed_spec
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
 from eaglelocal.hub.inflation.inflate import locate_inflated
@@ -161,7 +161,7 @@ def test_shares_of_gpus_divide_by_layers(target: str) -> None:
 def test_the_embedded_pair_as_it_is_shipped(shipped: Path) -> None:
     found = plan(target="demo@native")
     assert (found.target, found.draft) == (shipped / "guide-target.gguf", shipped / "guide-head.gguf")
-    assert (found.draft_kind, found.spec) == ("eagle3", AUTO)
+    assert (found.draft_kind, found.spec) == ("eagle3", AUTO_SPEC)
     assert found.target_label == "embedded guide (native size)"
     assert found.draft_label == "its own EAGLE-3.1 head"
     assert found.speculates
@@ -297,7 +297,8 @@ def test_a_context_that_the_model_does_not_know(target: str, ctx: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "meant"), [("auto", AUTO), ("pid", PID), (1, fixed_spec(1)), ("4", fixed_spec(4)), (16, fixed_spec(16))]
+    ("spec", "meant"),
+    [("auto", AUTO_SPEC), ("pid", PID), (1, fixed_spec(1)), ("4", fixed_spec(4)), (16, fixed_spec(16))],
 )
 def test_draft_length(shipped: Path, spec: str | int, meant: Spec) -> None:
     assert plan(target="demo@native", spec=spec).spec == meant

@@ -8,7 +8,7 @@ import pytest
 from doubles.drafts import chain
 
 from eaglelocal.core.draft import Verdict
-from eaglelocal.core.request import AUTO, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, fixed_spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
@@ -70,7 +70,7 @@ def test_at_first_costs_are_learned_soon_and_so_they_are_when_others_join() -> N
     """Sizes that never ran are tried then: whether they pay is to be known before they have run many times."""
     costs = StepCosts()
     costs.calibrate({1: [ONE_S] * 3, ROWS: [1.4 * ONE_S] * 3})
-    controller = Controller(AUTO, DrafterSet(lookups=("ngram",)), costs)
+    controller = Controller(AUTO_SPEC, DrafterSet(lookups=("ngram",)), costs)
     for slot in range(2):
         controller.begin(slot, None)
     for num_slots in (1, 2):

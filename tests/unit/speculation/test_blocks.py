@@ -7,7 +7,7 @@ from doubles.simulated_machine import BF16, Q4_0, SimulatedMachine
 from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, beyond, curve, plain_text, rate, speed
 from doubles.tiers import some_of
 
-from eaglelocal.core.request import AUTO, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, Spec, fixed_spec
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 pytestmark = pytest.mark.full
@@ -38,6 +38,6 @@ def run(name: str, rates: tuple[float, ...], step_s: float, spec: Spec, *, block
 def test_auto_is_near_the_best_length(name: str, text: str, block: int, step_s: float) -> None:
     lengths = [length for length in LENGTHS if length <= block]
     best = max(rate(run(name, TEXTS[text], step_s, fixed_spec(length), block=block).steps) for length in lengths)
-    mine = run(name, TEXTS[text], step_s, AUTO, block=block)
+    mine = run(name, TEXTS[text], step_s, AUTO_SPEC, block=block)
     assert rate(beyond(mine.steps, 64)) >= 0.95 * best
     assert speed(beyond(mine.steps, 64)) >= 0.95

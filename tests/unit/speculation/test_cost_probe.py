@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.draft import Draft, Verdict
-from eaglelocal.core.request import AUTO, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, Spec, fixed_spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
@@ -114,7 +114,7 @@ def test_what_cannot_be_compared_is_in_no_pair() -> None:
 def controller(*specs: Spec) -> Controller:
     costs = StepCosts()
     costs.calibrate({rows: [1.0 + rows / 100] * 3 for rows in range(1, 18)})
-    made = Controller(AUTO, DrafterSet("head"), costs, leveled=len(specs) > 1)
+    made = Controller(AUTO_SPEC, DrafterSet("head"), costs, leveled=len(specs) > 1)
     for slot, spec in enumerate(specs):
         made.begin(slot, spec)
     return made
@@ -146,7 +146,7 @@ def step(controller: Controller, *, num_drafted: int, num_padding: int = 0, num_
 
 @pytest.mark.parametrize(("num_padding", "num_passes"), [(0, 1), (1, 1), (0, 2)])
 def test_one_plain_step_is_one_whatever_it_was_filled_up_with(num_padding: int, num_passes: int) -> None:
-    brain = controller(AUTO, AUTO)
+    brain = controller(AUTO_SPEC, AUTO_SPEC)
     drafting = [
         step(brain, num_drafted=2, num_padding=num_padding, num_passes=num_passes) for _ in range(FIRST_GAP + 8)
     ]
@@ -154,5 +154,5 @@ def test_one_plain_step_is_one_whatever_it_was_filled_up_with(num_padding: int, 
 
 
 def test_a_length_that_is_a_matter_of_rule_stays_one() -> None:
-    brain = controller(AUTO, fixed_spec(2))
+    brain = controller(AUTO_SPEC, fixed_spec(2))
     assert all(step(brain, num_drafted=2) for _ in range(3 * FIRST_GAP))

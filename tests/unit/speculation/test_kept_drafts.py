@@ -10,7 +10,7 @@ from doubles.simulated_machine import BF16, Q4_0, SimulatedMachine
 from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, curve, plain_text, speed
 
 from eaglelocal.core.draft import Draft
-from eaglelocal.core.request import AUTO
+from eaglelocal.core.request import AUTO_SPEC
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.pending_drafts import PendingDraft, PendingDrafts
@@ -112,7 +112,7 @@ def test_a_rest_is_judged_once_a_step() -> None:
 
 def test_no_rest_is_proposed_before_the_step_before_it_is_reported() -> None:
     """A device still computes that step: the rest would be of a text that has gone on since."""
-    controller = Controller(AUTO, DrafterSet("head", block_size=4), StepCosts())
+    controller = Controller(AUTO_SPEC, DrafterSet("head", block_size=4), StepCosts())
     controller.begin(0, None)
     controller._pending_drafts.judge(0, [PendingDraft("head", BLOCK, [0.9] * 4)], BLOCK[:1])
     slots = [DecodeSlot(0, 8)]

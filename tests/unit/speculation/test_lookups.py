@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from eaglelocal.core.draft import MATCH_LENGTHS, Draft, Verdict
-from eaglelocal.core.request import AUTO, PID, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, PID, Spec, fixed_spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
@@ -41,7 +41,7 @@ class UnaskedCosts(StepCosts):
         return super().overhead(drafted)
 
 
-def make_controller(spec: Spec = AUTO) -> tuple[Controller, UnaskedCosts]:
+def make_controller(spec: Spec = AUTO_SPEC) -> tuple[Controller, UnaskedCosts]:
     costs = UnaskedCosts()
     costs.calibrate({1: [ONE_S] * 3, 2: [1.1 * ONE_S] * 3, 8: [1.5 * ONE_S] * 3})
     controller = Controller(spec, DrafterSet(lookups=(LOOKUP,)), costs)

@@ -7,7 +7,7 @@ from doubles.simulated_machine import BF16, Q4_0, SimulatedMachine
 from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, beyond, curve, plain_text, rate
 from doubles.tiers import some_of
 
-from eaglelocal.core.request import AUTO, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, Spec, fixed_spec
 from eaglelocal.speculation.acceptance.acceptance_model import Outlook
 from eaglelocal.speculation.policy.goodput import pays_to_grow_all
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
@@ -29,7 +29,7 @@ def run(name: str, accepted: float, spec: Spec, *, num_slots: int = 1) -> Simula
     return simulation
 
 
-@pytest.mark.parametrize("spec", [AUTO, fixed_spec(8)], ids=str)
+@pytest.mark.parametrize("spec", [AUTO_SPEC, fixed_spec(8)], ids=str)
 @pytest.mark.parametrize("num_slots", [1, 3])
 def test_no_draft_is_longer(spec: Spec, num_slots: int) -> None:
     steps = run("bf16", 0.95, spec, num_slots=num_slots).steps
@@ -40,7 +40,7 @@ def test_no_draft_is_longer(spec: Spec, num_slots: int) -> None:
 @pytest.mark.parametrize("name", CURVES)
 def test_auto_is_near_the_best_length(name: str, accepted: float) -> None:
     best = max(rate(run(name, accepted, fixed_spec(length)).steps) for length in range(MOST + 1))
-    assert rate(beyond(run(name, accepted, AUTO).steps, 64)) >= 0.95 * best
+    assert rate(beyond(run(name, accepted, AUTO_SPEC).steps, 64)) >= 0.95 * best
 
 
 def test_nothing_is_hoped_for_beyond_the_last_token() -> None:

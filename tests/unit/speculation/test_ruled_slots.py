@@ -9,7 +9,7 @@ from doubles.simulated_machine import GPU, Q4_0, SimulatedMachine
 from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, curve, plain_text
 from doubles.tiers import some_of
 
-from eaglelocal.core.request import AUTO, OFF, PID, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, OFF, PID, Spec, fixed_spec
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet
@@ -24,7 +24,7 @@ def begin_step(
 ) -> StepDrafts:
     costs = StepCosts()
     costs.calibrate({rows: [seconds] * 9 for rows, seconds in SECONDS.items()})
-    brain = Controller(AUTO, DrafterSet(PRIMARY, (LOOKUP,), max_depth=max_depth), costs, leveled=leveled)
+    brain = Controller(AUTO_SPEC, DrafterSet(PRIMARY, (LOOKUP,), max_depth=max_depth), costs, leveled=leveled)
     for slot, spec in specs.items():
         brain.begin(slot, spec)
     slots = [DecodeSlot(slot, room) for slot in specs]
@@ -41,14 +41,14 @@ def ratios(drafts: StepDrafts) -> list[float]:
 )
 def test_rows_of_other_slots_are_priced(rule: Spec, num_sent: int | None) -> None:
     """Of three slots one is set by a rule. At most eight tokens can be of use to each."""
-    drafts = begin_step({0: rule, 1: AUTO, 2: AUTO})
+    drafts = begin_step({0: rule, 1: AUTO_SPEC, 2: AUTO_SPEC})
     sent = drafts.policies[0].length if num_sent is None else num_sent
     expected = [SECONDS[3 + sent + extra] / SECONDS[3] for extra in range(17)]
     assert ratios(drafts) == pytest.approx(expected, rel=0.05)
 
 
 def test_a_draft_that_ended_early_counts_as_it_is() -> None:
-    drafts = begin_step({0: fixed_spec(6), 1: AUTO})
+    drafts = begin_step({0: fixed_spec(6), 1: AUTO_SPEC})
     assert ratios(drafts)[0] == pytest.approx(SECONDS[8] / SECONDS[2], rel=0.05)
     drafts.add(0, PRIMARY, [5, 6], [0.9, 0.9])
     assert ratios(drafts)[0] == pytest.approx(SECONDS[8] / SECONDS[2], rel=0.05), "it goes on"
@@ -57,25 +57,25 @@ def test_a_draft_that_ended_early_counts_as_it_is() -> None:
 
 
 def test_a_rule_sends_no_more_than_its_drafter_can_draft() -> None:
-    drafts = begin_step({0: fixed_spec(8), 1: AUTO}, max_depth=3)
+    drafts = begin_step({0: fixed_spec(8), 1: AUTO_SPEC}, max_depth=3)
     assert ratios(drafts)[0] == pytest.approx(SECONDS[5] / SECONDS[2], rel=0.05)
 
 
 def test_a_prompt_is_priced_once() -> None:
     """Slots with a cache each: 20 rows of a prompt beside a fixed draft of two and a plain row."""
-    drafts = begin_step({0: fixed_spec(2), 1: AUTO}, leveled=True, num_prefill_rows=20)
+    drafts = begin_step({0: fixed_spec(2), 1: AUTO_SPEC}, leveled=True, num_prefill_rows=20)
     assert ratios(drafts)[0] == pytest.approx(SECONDS[24] / SECONDS[22], rel=0.05)
 
 
 def test_levels_up_to_a_fixed_length_cost_nothing_where_slots_are_padded() -> None:
     """Four slots with a cache each, one of which drafts two tokens: 12 rows in one pass, up to two levels."""
-    costs = ratios(begin_step({0: fixed_spec(2), 1: AUTO, 2: AUTO, 3: AUTO}, leveled=True))
+    costs = ratios(begin_step({0: fixed_spec(2), 1: AUTO_SPEC, 2: AUTO_SPEC, 3: AUTO_SPEC}, leveled=True))
     assert costs[0] == costs[3] == costs[6] == pytest.approx(SECONDS[12] / SECONDS[4], rel=0.05)
     assert costs[9] == pytest.approx(SECONDS[16] / SECONDS[4], rel=0.05)
 
 
 def test_the_price_of_a_plain_token_has_no_drafts_of_others() -> None:
-    alone, beside = begin_step({0: AUTO, 1: AUTO}), begin_step({0: AUTO, 1: fixed_spec(8)})
+    alone, beside = begin_step({0: AUTO_SPEC, 1: AUTO_SPEC}), begin_step({0: AUTO_SPEC, 1: fixed_spec(8)})
     assert alone.plain_cost == pytest.approx(beside.plain_cost)
     assert alone.row_costs[0] == alone.plain_cost < beside.row_costs[0]
 

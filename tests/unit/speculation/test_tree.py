@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.draft import ROOT, Draft
-from eaglelocal.core.request import AUTO, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, fixed_spec
 from eaglelocal.speculation.policy.draft_gate import DraftGate
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DraftCall, DrafterSet, SlotPolicy
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
@@ -78,7 +78,7 @@ def choice_of(
     room: int,
     draft_steps: Mapping[int, float] = MappingProxyType({}),
 ) -> StepPolicy:
-    policies = {slot: SlotPolicy(AUTO, DraftGate()) for slot in range(len(combs))}
+    policies = {slot: SlotPolicy(AUTO_SPEC, DraftGate()) for slot in range(len(combs))}
     slots = [DecodeSlot(slot, room) for slot in policies]
     drafts = StepDrafts(
         slots,
