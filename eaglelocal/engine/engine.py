@@ -71,9 +71,9 @@ class Engine:
         self.drafters, self.controller, self.scheduler = drafters, controller, scheduler
         self._close_opened = close
         self._holder = next((drafter for drafter in drafters if isinstance(drafter, HeadHolder)), None)
-        branches = SequenceIds(context, info.num_slots)
-        self.caches = SlotCaches(context, branches, drafters, scheduler, self.files)
-        self._runner = Runner(context, branches)
+        sequence_ids = SequenceIds(context, info.num_slots)
+        self.caches = SlotCaches(context, sequence_ids, drafters, scheduler, self.files)
+        self._runner = Runner(context, sequence_ids)
         self._timing = StepTiming(controller.costs, self._native_s)
         self._learning = StepLearning(controller, scheduler, context, drafters)
         self._waiting = WaitingRequests(input_processor, scheduler, input_executors)

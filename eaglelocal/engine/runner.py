@@ -48,8 +48,8 @@ class Decoded(SubmittedRows):
 class Runner:
     """Runs target decodes. Rows are ordered by slot: only in that order does llama.cpp join slots into one pass."""
 
-    def __init__(self, context: Context, branches: SequenceIds) -> None:
-        self._context, self._branches = context, branches
+    def __init__(self, context: Context, sequence_ids: SequenceIds) -> None:
+        self._context, self._sequence_ids = context, sequence_ids
 
     def submit(self, plan: StepPlan, drafts: Mapping[int, Draft], padding: Several[PaddingRow] = ()) -> SubmittedRows:
         """Start to decode the rows of a step. Raises ResourceError."""
@@ -85,7 +85,7 @@ class Runner:
         batch.outputs[first:] = [True] * (1 + len(draft))
         if not draft.is_chain:
             batch.positions[first + 1 :] = [position + depth for depth in draft.depths]
-            batch.sequences[first:] = self._branches.grow(slot, draft, position)
+            batch.sequences[first:] = self._sequence_ids.grow(slot, draft, position)
         return rows
 
 

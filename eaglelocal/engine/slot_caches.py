@@ -42,12 +42,12 @@ class SlotCaches:
     def __init__(
         self,
         context: Context,
-        branches: SequenceIds,
+        sequence_ids: SequenceIds,
         drafters: Several[Drafter],
         scheduler: Scheduler,
         files: ConversationFiles | None,
     ) -> None:
-        self._context, self.branches, self._files = context, branches, files
+        self._context, self.sequence_ids, self._files = context, sequence_ids, files
         self._drafters, self._scheduler, self._prefixes = drafters, scheduler, scheduler.prefix_cache
         self._reads_refused = any(drafter.traits.reads_refused for drafter in drafters)
         self._saved: dict[tuple[int, int], bytearray] = {}  # states, by the scheduler's checkpoints
@@ -66,7 +66,7 @@ class SlotCaches:
         if swapped is not None:
             self._swap_in(assignment, swapped)
         elif source is not None:
-            self.branches.copy_slot(source, slot, assignment.sequence.num_reused)
+            self.sequence_ids.copy_slot(source, slot, assignment.sequence.num_reused)
             for drafter in self._drafters:
                 drafter.copy_slot(source, slot, assignment.num_unchanged)
         elif assignment.is_cut:
@@ -155,7 +155,7 @@ class SlotCaches:
             return {position: self._saved[slot, position] for position in positions}
         states = {}
         for position in positions:
-            self.branches.cut(slot, position)
+            self.sequence_ids.cut(slot, position)
             states[position] = self._context.save(slot)
         return states
 
@@ -163,7 +163,7 @@ class SlotCaches:
         """Restore the slot from RAM; if that fails, restart the sequence so that its prompt is prefilled again."""
         sequence, slot = assignment.sequence, assignment.sequence.slot
         tokens = sequence.tokens[: assignment.num_unchanged]
-        self.branches.cut(slot, 0)
+        self.sequence_ids.cut(slot, 0)
         try:
             self._context.swap_in(slot, swapped.cells)
             for drafter, state in zip(self._drafters, swapped.drafters, strict=True):
@@ -187,7 +187,7 @@ class SlotCaches:
         if state is not None:
             self._context.restore(slot, state)
         self._drop_states()
-        self.branches.cut(slot, position)
+        self.sequence_ids.cut(slot, position)
         for drafter in self._drafters:
             drafter.rollback(slot, assignment.num_unchanged)
 
@@ -249,7 +249,7 @@ class SlotCaches:
         slot, first = sequence.slot, len(sequence.tokens) - 1
         tokens = [sequence.tokens[-1], *(draft.tokens[node] for node in verdict.path)]
         rows = [decoded.rows[slot][node + 1] for node in (-1, *verdict.path)]
-        self.branches.keep(slot, draft, verdict.path, first)
+        self.sequence_ids.keep(slot, draft, verdict.path, first)
         self._scheduler.commit(sequence, tokens)
         refused = self._read_refused(draft, verdict, decoded.rows[slot]) if self._reads_refused else ()
         return Committed(slot, first, tokens, decoded.features(rows), refused)
@@ -265,7 +265,7 @@ class SlotCaches:
 
     def forget(self, slot: int) -> None:
         """Empty the slot after a failed decode: its contents are unknown."""
-        self.branches.cut(slot, 0)
+        self.sequence_ids.cut(slot, 0)
         for drafter in self._drafters:
             drafter.rollback(slot, 0)
         self._prefixes.forget(slot)
@@ -280,7 +280,7 @@ class SlotCaches:
         if tokens and tokens[-1] < 0:  # all cells of an image may have its first position
             return False
         return self._context.last_position(slot) + 1 != len(tokens) or bool(
-            self.branches.find_miscounted(slot, len(tokens))
+            self.sequence_ids.find_miscounted(slot, len(tokens))
         )
 
 

@@ -1,7 +1,8 @@
 """Loads the hub's client, and reports the environment variables that it or its HTTP library cannot use.
 
 Errors that the client raises while loading are reported in its words. Only two kinds of settings are checked here:
-those that would look like a hub that does not answer and be retried in vain, and those that would show a password.
+those that would look like a hub that does not answer and be retried in vain, and those that would show a password or
+token. A cache that is no folder is reported by the download, which cannot write there.
 Opens no connection.
 """
 

@@ -113,13 +113,13 @@ def test_second_choices_make_trees(tmp_path: Path, slots: int) -> None:
     controller = FreeController(AUTO_SPEC, DrafterSet("medusa", ("ngram",), 4), FreeRows(), max_siblings=MAX_BRANCHES)
     use_controller(engine, controller)
     trees: list[bool] = []
-    keep = engine.caches.branches.keep
+    keep = engine.caches.sequence_ids.keep
 
     def record(slot, draft, path, position):  # type: ignore[no-untyped-def]
         trees.append(not draft.is_chain)
         keep(slot, draft, path, position)
 
-    engine.caches.branches.keep = record  # type: ignore[method-assign]
+    engine.caches.sequence_ids.keep = record  # type: ignore[method-assign]
     assert {name: answer.tokens for name, answer in drive(engine, requests).items()} == expected
     assert sum(trees) > 10
     assert engine.miscounted_slots() == []

@@ -200,8 +200,8 @@ class Counted:
 
     def __init__(self, engine: Engine) -> None:
         self.trees = self.leaves = 0
-        self._keep = engine.caches.branches.keep
-        engine.caches.branches.keep = self.keep  # type: ignore[method-assign]
+        self._keep = engine.caches.sequence_ids.keep
+        engine.caches.sequence_ids.keep = self.keep  # type: ignore[method-assign]
 
     def keep(self, slot: int, draft: Draft, path: Sequence[int], position: int) -> None:
         self.trees += not draft.is_chain
