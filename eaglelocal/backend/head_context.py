@@ -40,7 +40,7 @@ FLOAT_BYTES = 4
 
 
 class UpperContext:
-    """The context of a head's upper layers. `fields` are those of HeadStruct that native code runs it with."""
+    """The context of a head's upper layers. `fields`: the HeadStruct fields that native code needs to run it."""
 
     def __init__(self, weights: UpperWeights, params: ContextParams) -> None:
         self._library, layers, n = weights.library, weights.layers, params.n_batch
@@ -132,9 +132,9 @@ NO_NORMS = HeadNorms()
 class LlamaHeadContext(HeadCells):
     """An EAGLE head or MTP layer over llama.cpp. Implements core.ports.HeadContext.
 
-    has_encoder  False: the tapped rows are the states themselves, as an MTP layer takes them
-    reads_cache  it has no cells of its own, and attends to the target's
-    num_layers      MTP layers, each of which drafts one token; else 1
+    has_encoder      False: the tapped rows are the states themselves, as an MTP layer takes them
+    reads_cache      it has no cells of its own, and attends to the target's
+    num_layers       MTP layers, each of which drafts one token; else 1
     selects_outputs  they return states of output rows alone; else all rows of a call are outputs, or none
     """
 

@@ -89,9 +89,7 @@ def clear_memory(first: int, num_bytes: int, value: int) -> list[Range]:
 
 
 def find_touched(first: int, num_bytes: int) -> list[Range] | None:
-    """Return the parts of memory that this process has ever written to, in order; None if the system does not report
-    it.
-    """
+    """Return the memory that this process has ever written to, as parts in order; None if the system does not say."""
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     first_page, end_page = first // page_bytes, -(-(first + num_bytes) // page_bytes)
     try:

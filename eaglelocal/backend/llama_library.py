@@ -322,8 +322,7 @@ OUTPUT_TENSORS = rb"^(output|output_norm|token_embd)\.weight$"
 
 
 def connect_rpc_servers(library: LlamaLibrary, addresses: Sequence[str]) -> None:
-    """Register the devices of these servers with llama.cpp. The servers must have answered: llama.cpp aborts for
-    others.
+    """Register the devices of these servers with llama.cpp, which aborts for a server that does not answer.
 
     Raises LibraryError if it was built without RPC, EngineError for a server without devices.
     """

@@ -169,9 +169,7 @@ def load_native(kind: type[C.CDLL]) -> C.CDLL:
 
 
 def check_layout(native: C.CDLL) -> None:
-    """Raise LibraryError if the native code was compiled from other sources, for example after a pull without a
-    reinstall.
-    """
+    """Raise LibraryError if the native code was compiled from other sources, as after a pull without a reinstall."""
     try:
         size = get_function(native, "native_size", [C.c_int32], C.c_int32)
         sizes = [size(number) for number in range(4)]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from eaglelocal.core.user_paths import quote_word
 
 FLAG = re.compile(r"--[a-z][a-z-]*")
-MAX_COMMAND_CHARS = 200  # a longer one holds a long question, which nobody wants to read again
+MAX_COMMAND_CHARS = 200  # a longer one holds a long question, which is not worth showing again
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|\.\.\.")  # FILE or URL, which the user has to replace
 LEFT_OUT = re.compile(r"(?:no (--[a-z-]+)|leave (--[a-z-]+) out)")
 CONDITION = re.compile(r"(--.*), (if .*)")

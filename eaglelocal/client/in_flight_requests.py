@@ -251,9 +251,7 @@ class InFlightRequests:
         return self._suspects.find_refusal(submitted.digest) if self._suspects else None
 
     def _send_waiting(self) -> None:
-        """Send the waiting requests in order, up to the first that must wait; fail requests that are
-        refused meanwhile.
-        """
+        """Send the waiting requests in order, up to the first that must wait longer; fail those that are refused."""
         refused = []
         with self._lock:
             while self.process is not None and self._waiting:

@@ -127,8 +127,7 @@ class InputProcessor:
         self._images.pop(request_id, None)
 
     def process(self, request: ChatRequest) -> ReadRequest:
-        """Return the prompt and the Request, or None for the latter if only prompt tokens are counted. Raises
-        RequestError.
+        """Return the prompt and the Request; None instead if only the tokens are counted. Raises RequestError.
 
         Safe from any thread.
         """

@@ -1,5 +1,4 @@
-"""Compare acceptance with its own history, by kind of text, to detect drafts that fit the users' texts less than
-before.
+"""Compare acceptance with its history, by kind of text, to notice drafts that no longer fit the users' texts.
 
     history   how often a draft's first token was accepted, over about the last ten thousand drafts
     recent    the same over the newest answers; older answers that newer ones displace become history

@@ -58,9 +58,7 @@ def respond_once(
     make_reply: Callable[[AnswerState], object],
     encode_problem: Callable[[Problem], Mapping[str, object]] = Problem.openai_body,
 ) -> AnswerResponse:
-    """Return a response with one JSON object, made from the complete answer to one request. `make_reply` may raise
-    Problem.
-    """
+    """Return the JSON response to one request, made from its complete answer. `make_reply` may raise Problem."""
     return AnswerResponse(server, model, [request], ReplyEncoder(make_reply, encode_problem))
 
 

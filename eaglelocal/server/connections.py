@@ -1,5 +1,4 @@
-"""Accept the connections of a server, and limit their number. When all places are taken, a new connection replaces an
-idle one.
+"""Accept a server's connections, and limit their number: if all places are taken, a new one replaces an idle one.
 
 So idle sockets cannot keep others out: the address with the most idle connections loses the one that has been idle
 longest, or else the one that has been sending a body longest. A TLS handshake holds a place of a separate kind, from

@@ -1,6 +1,4 @@
-"""Models of one server: loaded on request, one at a time, unloaded when idle; loads that fail or have no waiting
-request.
-"""
+"""Models of one server: loaded on request one at a time, unloaded when idle; loads that fail or are not awaited."""
 
 from __future__ import annotations
 

@@ -55,9 +55,7 @@ class ExportHead:
 
     @property
     def tap_order(self) -> list[int]:
-        """The taps by their layers, lowest first: engines collect the states in this order, whatever the configuration
-        states.
-        """
+        """The taps by their layers, lowest first, as engines collect the states whatever the configuration says."""
         return sorted(range(len(self.info.target_layers)), key=self.info.target_layers.__getitem__)
 
     def dtype(self, name: str) -> str:

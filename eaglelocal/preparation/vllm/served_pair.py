@@ -87,11 +87,11 @@ class VllmTarget:
 class VllmDraft:
     """A draft for vLLM.
 
-    pin         None: it has no weights, or those of the target
-    most        tokens that a draft may have
-    num_bytes   of its weights
-    acceptance  None: it depends on the text
-    head_file   a head of this machine, which must be exported into the folder of `pin`
+    pin           None: it has no weights, or those of the target
+    most          tokens that a draft may have
+    num_bytes     of its weights
+    acceptance    None: it depends on the text
+    head_file     a head of this machine, which must be exported into the folder of `pin`
     shares_vocab  False: its vocabulary has another size than the target's, or an unknown one
     """
 

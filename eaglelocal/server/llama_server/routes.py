@@ -1,5 +1,4 @@
-"""llama-server's POST /completion, /infill, /tokenize, /detokenize and /apply-template, its GET /props and /slots, and
-/lora-adapters.
+"""The routes of llama-server: /completion, /infill, /tokenize, /detokenize, /apply-template, /props, /slots, LoRA.
 
 GET /props and /slots show the loaded model and how many slots are busy, but no prompt, path or key.
 """

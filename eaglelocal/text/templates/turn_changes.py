@@ -168,7 +168,7 @@ def alternate_turns(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def separate_texts(turns: Sequence[Turn]) -> list[Turn]:
-    """Give a text beside calls a turn of its own before them, for templates that show only one of them.
+    """Move text that accompanies tool calls into a turn before them, for templates that show only one of both.
 
     `thinking` stays with the calls: gpt-oss's template shows it only there, and refuses it beside a text.
     """

@@ -29,9 +29,7 @@ UNASKED = (events.Resize, InBandWindowResize)  # reports of modes that a program
 
 
 class CellParser(XTermParser):
-    """Textual's parser for a mouse that reports cells: Textual's own switches to pixels at the first report of pixel
-    sizes.
-    """
+    """Textual's parser for a mouse that reports cells: at a report of pixel sizes, Textual's switches to pixels."""
 
     @property
     def mouse_pixels(self) -> bool:

@@ -77,8 +77,7 @@ def test_more_memory_is_never_worse(ram_gib: float, gpu_gib: float, goal: str, m
     ("ram_gib", "gpus"), [(16, (14.0,)), pytest.param(12, (7.0,), marks=pytest.mark.slow), (40, (8.0, 6.0)), (24, ())]
 )
 def test_best_first_finds_what_weighing_everything_finds(ram_gib: float, gpus: tuple[float, ...]) -> None:
-    """Every setup with every number of layers, or of their experts; with any on the host no more context than is
-    comfortable."""
+    """All setups with all numbers of layers, or of their experts; with any on the host, only a comfortable context."""
     targets = ("qwen3-8b", "gemma-4-31b", "qwen3.6-27b", "qwen3-30b-a3b")
     options = [each for each in some_options() if each.target in targets and each.quant == "Q4_K_M"]
     asked, machine = RunOptions(goal="balanced"), machine_of(ram_gib, gpus)
