@@ -43,7 +43,7 @@ def lazy_clearing(library: LlamaLibrary, num_tensors: int) -> Iterator[Backgroun
     if sys.platform != "linux":
         yield population
         return
-    native = C.PyDLL(library.api._lib._name)
+    native = C.PyDLL(library.path)
     get_base = bind(native, "ggml_backend_buffer_get_base", [C.c_void_p], C.c_void_p)
     get_size = bind(native, "ggml_backend_buffer_get_size", [C.c_void_p], C.c_size_t)
     table = BufferType.from_address(library.cpu_buffer_type())

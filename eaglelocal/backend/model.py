@@ -190,7 +190,7 @@ class LlamaModel:
         template: bytes | None = api.llama_model_chat_template(self.handle, None)
         chat_template = template.decode("utf-8", "replace") if template else None
         self.vocabulary = LlamaVocabulary(library, vocabulary, chat_template, splitter=splitter)
-        self.constraints = LlamaConstraints(vocabulary, self.vocabulary)
+        self.constraints = LlamaConstraints(self.vocabulary)
 
     def load_adapters(self, paths: Sequence[Path]) -> None:
         """Load LoRA adapters, before any context is made. Raises ModelFileError."""

@@ -422,7 +422,7 @@ def test_who_asks_no_hub_names_what_its_client_cannot_be_loaded_with(person: Per
     assert person.runs("ls", HF_HUB_DOWNLOAD_TIMEOUT="30s").returncode == 0  # which needs no client at all
 
 
-def test_a_gguf_that_is_none_is_reported_after_the_fetch(person: Person) -> None:
+def test_a_file_that_is_not_gguf_is_reported_after_the_download(person: Person) -> None:
     person.hub.repos["someone/bad-GGUF"] = HubRepo({"bad-Q8_0.gguf": HubFile(b"GGUX" + bytes(4000))})
     done = person.runs("pull", "someone/bad-GGUF", "--yes")
     assert done.returncode == 1 and "not a GGUF file" in done.stderr

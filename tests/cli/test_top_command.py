@@ -100,7 +100,7 @@ def test_several_servers_are_rows_and_one_that_is_away_is_said_to_be() -> None:
         ((), 2, "stdout is not a terminal"),
     ],
 )
-def test_what_goes_wrong_with_several_servers_is_said(flags: tuple[str, ...], code: int, said: str) -> None:
+def test_errors_of_several_servers_are_shown(flags: tuple[str, ...], code: int, said: str) -> None:
     report = top("http://127.0.0.1:1", "http://127.0.0.1:2", *flags)
     assert (report.returncode, said in report.stderr, "\nhint: " in report.stderr) == (code, True, True)
 

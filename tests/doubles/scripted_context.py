@@ -273,7 +273,7 @@ class ScriptedContext:
         self.cells = SharedCells(n_ctx, *bounds)
         self.tree_rows = 0  # that belong to several sequences
         self._states: dict[int, int] = {}  # output row -> state
-        self._submitted: ScriptedOutputs | None = None
+        self.submitted: ScriptedOutputs | None = None
         self.samplers: list[ScriptedSampler] = []
         self.decodes: list[int] = []  # rows of each decode
         self.mix, self.mixes = NO_ADAPTERS, list[AdapterMix]()  # of each decode
@@ -302,7 +302,7 @@ class ScriptedContext:
             features[row] = (state, position, token)
             if batch.outputs[row]:
                 self._states[row] = state + salt_of(self.mix)
-        self._submitted = ScriptedOutputs(features if self._gives_features else None)
+        self.submitted = ScriptedOutputs(features if self._gives_features else None)
 
     def _append(self, sequences: Sequence[int], position: int, token: int) -> int:
         """Add a row's cell and return the state after it, a wrong one if other adapters computed the cell before."""
@@ -313,7 +313,7 @@ class ScriptedContext:
         return state
 
     def collect(self) -> ScriptedOutputs:
-        outputs, self._submitted = self._submitted, None
+        outputs, self.submitted = self.submitted, None
         assert outputs is not None, "there is no decode to collect"
         return outputs
 
@@ -322,7 +322,7 @@ class ScriptedContext:
         return self.collect()
 
     def _check_collected(self) -> None:
-        assert self._submitted is None, "the context was used before its decode was collected"
+        assert self.submitted is None, "the context was used before its decode was collected"
 
     def decode_image(self, sequence: int, position: int, rows: ImageRows) -> None:
         """Append an image as the tokens that stand for it, all at once, to one sequence."""
@@ -549,7 +549,7 @@ class PromptlessContext(ScriptedContext):
     def submit(self, batch: Batch) -> None:
         super().submit(batch)
         if not all(batch.outputs):
-            self._submitted = ScriptedOutputs(None)
+            self.submitted = ScriptedOutputs(None)
 
 
 class LetterVocabulary:

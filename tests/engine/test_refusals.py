@@ -328,7 +328,7 @@ def test_any_other_version_of_the_library(version: str | None) -> None:
 
 
 def test_a_missing_symbol() -> None:
-    native = ctypes.CDLL(load_library().api._lib._name)
+    native = ctypes.CDLL(load_library().path)
     with pytest.raises(LibraryError) as caught:
         bind(native, "llama_symbol_of_another_build", [], None)
     assert "has no symbol llama_symbol_of_another_build" in caught.value.message

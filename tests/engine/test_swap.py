@@ -514,9 +514,9 @@ def test_much_that_comes_and_goes_gets_the_plain_texts(
         swap=HostSwap(
             rng.choice([1500, PLENTY]), min_rows=rng.randint(3, 12), has_windows=context_kind is SlidingWindowContext
         ),
+        most_drafted=NUM_SNAPSHOTS if context_kind is RecurrentContext else None,
     )
     if context_kind is RecurrentContext:
-        harness.scheduler._most_drafted = NUM_SNAPSHOTS
         prefix_cache = harness.scheduler.prefix_cache
         prefix_cache.can_cut, prefix_cache.checkpoints = False, Checkpoints(rng.randint(1, 6), min_gain_rows=3)
     live(harness, rng, num_moves=600, most_asked=80)

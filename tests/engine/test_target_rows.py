@@ -74,7 +74,7 @@ def test_work_that_a_gpu_has_lost_is_no_answer(context: LlamaContext, monkeypatc
     library = load_library()
     monkeypatch.setattr(library, "lost_work", "")
     context.decode(Batch([5], [0], [(0,)], [True]))
-    library._on_log(4, b"ggml_metal_synchronize: error: command buffer 0 failed with status 5\n", None)
+    library.log_callback(4, b"ggml_metal_synchronize: error: command buffer 0 failed with status 5\n", None)
     with pytest.raises(EngineError, match="command buffer 0 failed with status 5"):
         context.decode(Batch([6], [1], [(0,)], [True]))
 

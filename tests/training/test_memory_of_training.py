@@ -225,7 +225,7 @@ def going_on(source: HeadSource, tmp_path_factory: pytest.TempPathFactory) -> He
 
 
 @pytest.mark.parametrize("which", ["source", "going_on"])
-def test_the_checkpoint_is_as_large_as_was_reckoned(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_the_checkpoint_is_as_large_as_estimated(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     source: HeadSource = request.getfixturevalue(which)
     need = estimate_need(source, Unrolling(), max_tokens=64, device="cpu")
     draft_head = make_draft_head(source, choose_vocabulary(source, None), max_context=64)
@@ -240,7 +240,7 @@ def test_the_checkpoint_is_as_large_as_was_reckoned(which: str, request: pytest.
 
 @pytest.mark.parametrize("loss", [*LOSSES, "policy"])
 @pytest.mark.parametrize(("tokens", "chains"), [(200, 8), (1200, 96)])
-def test_a_step_keeps_no_more_than_was_reckoned(source: HeadSource, tokens: int, chains: int, loss: str) -> None:
+def test_a_step_keeps_no_more_than_estimated(source: HeadSource, tokens: int, chains: int, loss: str) -> None:
     plan = Unrolling(chains=chains, **({} if loss == "policy" else {"loss": loss, "state_noise": 0.05}))
     draft_head = make_draft_head(source, choose_vocabulary(source, None), max_context=tokens).move_to("cpu")
     kept: dict[int, int] = {}

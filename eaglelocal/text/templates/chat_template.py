@@ -52,6 +52,11 @@ class ChatTemplate:
         self._process = make_render_process() if process is None else process
 
     @property
+    def pid(self) -> int | None:
+        """The id of the process that renders it, or None while none runs."""
+        return self._process.pid
+
+    @property
     def text(self) -> str:
         """The template itself."""
         return self._source.template

@@ -482,7 +482,7 @@ def held_with_answer(scheduler: Scheduler, name: str, prompt: list[int], answer:
     return admission
 
 
-def test_of_windows_one_more_is_kept_after_the_last_question() -> None:
+def test_sliding_windows_keep_a_checkpoint_after_the_last_question() -> None:
     scheduler = swapping(n_ctx=200, has_windows=True)
     question, answer = list(range(1, 31)), list(range(50, 60))
     held_with_answer(scheduler, "a", question, answer)
