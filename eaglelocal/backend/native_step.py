@@ -124,7 +124,7 @@ class DrawStruct(C.Structure):
 
 
 def make_block_maxima(n_vocab: int) -> C.Array[C.c_float]:
-    """Return scratch memory for ranking rows of so many logits."""
+    """Return scratch memory for ranking rows of `n_vocab` logits."""
     return (C.c_float * (n_vocab // BLOCK + 1))()
 
 

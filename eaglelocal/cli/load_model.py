@@ -93,7 +93,7 @@ def make_run_options(settings: Settings, *, parallel: int = 1) -> RunOptions:
 
 
 def apply_choice(options: RunOptions, choice: ModelChoice) -> RunOptions:
-    """Return the options with what was chosen while chatting.
+    """Return the options with the choices that were made while chatting.
 
     A draft, projector, adapter or --n-cpu-moe belongs to its target: another target does not get it.
     """

@@ -156,7 +156,7 @@ NOISY = 0.2  # above this the measured costs say little about single decodes
 
 @dataclass(frozen=True, slots=True)
 class SizeCost:
-    """The cost of a target decode of so many rows, or of a draft step of so many nodes, over a short context."""
+    """The cost of a target decode by its rows, or of a draft step by its nodes, over a short context."""
 
     num_rows: int
     seconds: float

@@ -30,7 +30,7 @@ ID_TABLES = ("d2t", "ffn_gate_tid2eid.weight")  # integer tensors
 
 
 def check_hazards(keys: ArchitectureKeys, *, head_dim: int, value_dim: int) -> None:
-    """Check a model's keys and tensors; the widths are those of one head's keys and values.
+    """Check a model's keys and tensors; the widths are of one head's keys and values.
 
     Raises ModelFileError with the value that would end the process.
     """

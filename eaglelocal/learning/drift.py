@@ -116,7 +116,7 @@ class KindHistory:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """The names of conditions that differ from those of the history."""
+        """The names of the conditions that differ from the history's."""
         now = self.batches[-1].conditions if self.batches else self.before
         names = dict.fromkeys([*self.before, *now])
         return tuple(name for name in names if self.before.get(name) != now.get(name))

@@ -232,7 +232,7 @@ def restore_original_draft(plan: Plan) -> Plan:
 def make_controller(
     plan: Plan, drafters: tuple[Drafter, ...], *, max_siblings: int = 0, makes_kernels: bool = False
 ) -> Controller:
-    """Return the controller of these drafters: lookups, and at most one that has a model."""
+    """Return the controller of these drafters: lookups, and at most one drafter with a model."""
     lookups = tuple(drafter.traits.name for drafter in drafters if isinstance(drafter, Lookup))
     described = DrafterSet(None, lookups)
     traits = next((drafter.traits for drafter in drafters if not isinstance(drafter, Lookup)), None)

@@ -229,7 +229,7 @@ class CandidateEvaluator:
 
 
 def join_cards(machine: MachineSpec) -> MachineSpec:
-    """Join the machine's GPUs into one that computes like all of them at once, each as fast as the slowest."""
+    """Join the machine's GPUs into one, as fast as all of them together if each were as fast as the slowest."""
     joined = replace(
         machine.gpus[0],
         num_cards=len(machine.gpus),

@@ -95,7 +95,7 @@ NAMES = ("general.name", "general.basename", "general.base_model.0.name")  # a f
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """A model's release month and that of the usual model of the catalog, both as YYYY-MM; empty: unknown.
+    """The release months of a model and of the catalog's usual model, both as YYYY-MM; empty: unknown.
 
     >>> Age("2026-04", usual="2025-04").worth
     2.0
@@ -148,7 +148,7 @@ def _from_repo(header: Header, catalog: Catalog) -> TargetEntry | None:
 
 
 def _plain(name: object) -> str:
-    """Return a model's name in lower case with single hyphens; "" if it is no text.
+    """Return a model's name in lower case with single hyphens; "" if it is not a text.
 
     >>> _plain("Qwen3.6 27B"), _plain("gpt_oss-20b")
     ('qwen3.6-27b', 'gpt-oss-20b')

@@ -154,7 +154,7 @@ class Curve:
         return self._table[num_rows] if self._table else self.compute_s(num_rows)
 
     def compute_s(self, num_rows: int) -> float:
-        """Return the computed seconds of such a decode, whether or not it was measured."""
+        """Return the predicted seconds of a decode, whether or not it was measured."""
         return sum(self._link_s(reading, num_rows) + self._device_s(reading, num_rows) for reading in self.readings)
 
     @property

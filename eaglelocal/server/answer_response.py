@@ -41,7 +41,7 @@ def respond(
     media_type: str = EVENT_STREAM,
     on_end: Callable[[], None] = lambda: None,
 ) -> AnswerResponse:
-    """Return the response with the answers to a call; `media_type` is that of a stream.
+    """Return the response with the answers to a call; `media_type`: of a stream.
 
     `on_end` is called when the answers have ended, also after an error or a disconnect.
     """

@@ -164,7 +164,7 @@ class AnswerState:
 
     @property
     def is_counted(self) -> bool:
-        """Return whether the request only counts prompt tokens, so there is no answer to record."""
+        """Return whether the request only counts prompt tokens, so that it has no answer to record."""
         return isinstance(self.request, ChatRequest) and self.request.is_counted
 
     @property

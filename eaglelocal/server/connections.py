@@ -155,7 +155,7 @@ class Acceptor:
         self._loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """Accept no more connections, and close those that are being opened."""
+        """Accept no more connections, and close the ones that are being opened."""
         self._loop.remove_reader(self._listening)
         if self._retry is not None:
             self._retry.cancel()

@@ -42,7 +42,7 @@ class JinaDocument(Body):
 
 
 class RankingBody(Body):
-    """POST /v1/rerank: Jina's and Cohere's fields, or those of text-embeddings-inference (`texts`)."""
+    """POST /v1/rerank, with the fields of Jina and Cohere, or of text-embeddings-inference (`texts`)."""
 
     refused = EMBEDDING
     model: Name = ""

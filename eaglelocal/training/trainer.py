@@ -111,7 +111,7 @@ def limit_torch_memory(device: str) -> None:
 
 
 def gpu_memory_share(free: int, total: int, reserved: int) -> float:
-    """Return the share of the card for torch: what it has reserved, and what is free except for RESERVED_BYTES."""
+    """Return torch's share of the card: the memory that it has reserved, and all free memory but RESERVED_BYTES."""
     return min(1.0, (reserved + max(free - RESERVED_BYTES, 0)) / total)
 
 
@@ -214,7 +214,7 @@ def format_acceptance(accepted: Accepted) -> str:
 
 
 def _select_new_tokens(training: HeadTraining) -> Ints | None:
-    """Return the tokens that a new head predicts; None: all of them, or those of the head that is trained further."""
+    """Return the tokens that a new head predicts; None: all, or the same as the head that is trained further."""
     if training.source.start is not None:
         return None
     counts = _count_tokens(training)

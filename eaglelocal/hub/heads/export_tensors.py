@@ -1,4 +1,4 @@
-"""Convert the tensors of a head's GGUF to those of a published head: the inverse of convert.py.
+"""Convert the tensors of a head's GGUF to a published head's tensors: the inverse of convert.py.
 
 Names, the order of rows and columns, and the tables of tokens change; numbers do not. A matrix that is quantized in the
 file is decoded, the others keep their type.

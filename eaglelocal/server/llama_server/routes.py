@@ -115,7 +115,7 @@ class AdaptersBody(RootModel[Annotated[list[AdapterScale], Field(max_length=MAX_
 
 
 class LlamaServerAdapter(ReplyModel):
-    """A LoRA adapter: `scale` is that of requests without `lora`. Of its path only the file's name is shown."""
+    """A LoRA adapter; `scale` is used for requests without `lora`. Of its path only the file's name is shown."""
 
     id: int
     path: str

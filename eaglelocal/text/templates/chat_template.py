@@ -62,7 +62,7 @@ class ChatTemplate:
         return self._source.template
 
     def start(self, *, after_s: float = 0.0) -> None:
-        """Start the process after so many seconds, or when it is first needed."""
+        """Start the process in `after_s` seconds, or when it is first needed."""
         self._process.start(after_s=after_s)
 
     def check(self) -> None:

@@ -53,7 +53,7 @@ def stringify_arguments(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def wrap_arguments(turns: Sequence[Turn]) -> list[Turn]:
-    """Wrap arguments that are no object in one, for templates that read their members."""
+    """Wrap arguments that are not an object in one, for templates that read their members."""
     return _change_arguments(turns, _wrap)
 
 
@@ -361,7 +361,7 @@ def _sketch_call(call: Turn, number: str) -> Turn:
 
 
 def make_call_probe(text: str, arguments: object) -> list[Turn]:
-    """Return a conversation with one call and a text beside it; its id is one that any template accepts."""
+    """Return a conversation with one call and a text beside it; any template accepts the call's id."""
     call = {"id": "callprobe", "type": "function", "function": {"name": "probe", "arguments": arguments}}
     return [
         {"role": "user", "content": "x"},

@@ -31,7 +31,7 @@ class Shape:
 
     @classmethod
     def of_tool(cls, tool: Tool | None) -> Shape:
-        """Return the shape of a tool's arguments; one that admits anything, for an unknown tool."""
+        """Return the shape of a tool's arguments; for an unknown tool, a shape that admits anything."""
         root = read_argument_schema(tool) if tool else {}
         return cls({"type": "object", **resolve_schema(root, root)}, root)
 

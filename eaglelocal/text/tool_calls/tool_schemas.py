@@ -31,7 +31,7 @@ _TYPE_NAMES = {bool: "boolean", int: "integer", float: "number", str: "string", 
 
 
 def read_argument_schema(tool: Tool) -> Schema:
-    """Return the schema of a tool's arguments, with what it refers to in `$defs`; a bad reference admits anything."""
+    """Return the schema of a tool's arguments, its references' targets in `$defs`; a bad reference admits anything."""
     return _lift(tool)[0]
 
 
@@ -143,7 +143,7 @@ def _meet(one: Admitted, other: Admitted) -> Admitted:
 
 
 def list_limits(schema: object, root: Schema, types: Collection[str]) -> frozenset[str]:
-    """Return the keywords that limit values of these types further, those of alternatives and references included."""
+    """Return the keywords that limit values of these types further, also in alternatives and references."""
     limits = list_keywords(types) - {"type", "anyOf", "oneOf", "allOf", REF}
     found = set[str]()
     for one in _iter_linked(schema, root, ("anyOf", "oneOf", "allOf")):

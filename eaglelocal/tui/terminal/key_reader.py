@@ -145,7 +145,7 @@ class KeyReader:
 
 
 def _is_leaving(data: bytes) -> bool:
-    """Return whether one read has nothing but keys that leave or interrupt."""
+    """Return whether one read contains only keys that leave or interrupt."""
     found: list[Message] = []
     if len(data) <= MAX_SEQUENCE:
         with suppress(Exception):  # any other failure of the parser
