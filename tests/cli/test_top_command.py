@@ -78,7 +78,7 @@ def test_a_web_page_is_no_server_that_we_know() -> None:
     assert (report.returncode, "neither eaglelocal nor llama-server, vLLM or Ollama" in report.stderr) == (1, True)
 
 
-def test_several_servers_are_rows_and_one_that_is_away_is_said_to_be() -> None:
+def test_several_servers_are_rows_and_an_unreachable_one_is_marked() -> None:
     with serving(llama_pages()) as ours, serving(vllm_pages()) as other:
         report = top(ours.url, other.url, "http://127.0.0.1:1", ours.url, "--once")
         as_json = top(ours.url, other.url, "http://127.0.0.1:1", "--json")

@@ -85,7 +85,7 @@ def test_the_time_left_is_reported_from_the_pace_so_far(done: int, rest: int, sp
         (FoundDraft(), None),
     ],
 )
-def test_a_head_must_be_better_than_whatever_it_would_stand_for(
+def test_a_head_must_be_better_than_the_one_it_replaces(
     draft: FoundDraft, current_draft: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--draft auto` takes a head before a model's own layer, so a poor head would slow it down."""

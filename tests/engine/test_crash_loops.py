@@ -71,7 +71,7 @@ def test_a_segfault_leaves_python_frames_in_its_report() -> None:
     assert "Fatal Python error: Segmentation fault" in crash_report and "in _segfault" in crash_report
 
 
-def test_without_a_log_a_crash_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_log_a_crash_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     """A chat shows the error itself: Python's handler of last resort must not write beside its screen."""
     for name in ("eaglelocal.worker.supervisor", "eaglelocal.client.in_flight_requests.suspects"):
         assert logging.getLogger(name).handlers
@@ -105,7 +105,7 @@ def test_each_process_that_is_killed_is_reported_once_also_one_that_was_just_sta
     assert [int(Path(line.rpartition("report: ")[2]).stem.rpartition("-")[2]) for line in lines] == killed
 
 
-def test_closing_an_engine_is_no_crash(caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_an_engine_is_not_a_crash(caplog: pytest.LogCaptureFixture) -> None:
     with EngineClient(plan(), builder=BUILDER) as client:
         client.start()
         client.stream(ask("forever"))

@@ -101,7 +101,7 @@ def test_what_was_refused_is_not_tried_again(constraints: LlamaConstraints, name
     constraints.check(HONEST)
 
 
-def test_a_refusal_that_is_kept_holds_nothing_of_who_asked(constraints: LlamaConstraints) -> None:
+def test_a_kept_refusal_does_not_keep_its_caller_alive(constraints: LlamaConstraints) -> None:
     class Asked:
         """What a caller has at hand."""
 

@@ -190,7 +190,7 @@ def test_a_full_context_counts_rows(folder: Path) -> None:
         (picture(RED[0], 1, 300), "one side is more than 100 times the other"),
     ],
 )
-def test_what_is_no_image_fails_its_request_alone(folder: Path, data: bytes, words: str) -> None:
+def test_an_invalid_image_fails_its_own_request_only(folder: Path, data: bytes, words: str) -> None:
     engine = engine_of(folder, "phi4")
     result = drive(engine, [asked("a", message(MARKER, data)), asked("b", message("text"))])
     assert result["a"].failed is not None and words in result["a"].failed.error.message
@@ -239,7 +239,7 @@ def test_a_projector_that_is_refused_gives_its_memory_back(
 @pytest.mark.parametrize(
     ("module", "words"), [("PIL", "Pillow, which reads images"), ("llama_cpp.mtmd_cpp", "built without images")]
 )
-def test_a_build_without_eyes_runs_texts(
+def test_a_build_without_image_support_runs_texts(
     folder: Path, module: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -264,7 +264,7 @@ def test_pictures_are_unpacked_one_at_a_time_and_equal_ones_once(folder: Path, m
     engine.close()
 
 
-def test_rows_that_are_no_numbers_are_mended_or_refused() -> None:
+def test_rows_with_nan_are_replaced_or_refused() -> None:
     """What llama.cpp makes of Pixtral's row ends depends on what its memory held before."""
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
     wanted = rows.copy()

@@ -186,7 +186,7 @@ HOWS = ("cut in the header", "cut in the weights", "one byte short", "empty", "t
 
 @pytest.mark.parametrize("how", [*HOWS, "too many entries", "too many tensors", "another version"])
 @pytest.mark.parametrize("role", ["target", "eagle3", "draft_model"])
-def test_a_file_that_is_no_sound_model(target: Path, tmp_path: Path, how: str, role: str) -> None:
+def test_a_damaged_model_file_is_refused(target: Path, tmp_path: Path, how: str, role: str) -> None:
     file = broken(tmp_path / "file.gguf", target, how)
     plan = plan_of(file) if role == "target" else plan_of(target, role, file)
     assert "file.gguf" in refusal(plan, ModelFileError).message

@@ -70,7 +70,7 @@ def test_rows_of_several_slots_come_back_in_the_order_of_the_batch(
             assert context.propose([row], 1, confident=False).tokens[0][0] == best[position]
 
 
-def test_work_that_a_gpu_has_lost_is_no_answer(context: LlamaContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_gpu_work_is_an_error(context: LlamaContext, monkeypatch: pytest.MonkeyPatch) -> None:
     library = load_library()
     monkeypatch.setattr(library, "lost_work", "")
     context.decode(Batch([5], [0], [(0,)], [True]))

@@ -216,7 +216,7 @@ def test_a_failure_is_reported_and_not_repeated_at_once(learning: IdleLearning, 
 
 
 @pytest.mark.slow
-def test_answers_of_owners_who_do_not_agree_any_more_teach_nothing(folder: Path, plan: Plan) -> None:
+def test_answers_of_owners_who_withdrew_consent_are_not_learned(folder: Path, plan: Plan) -> None:
     learning = IdleLearning(replace(OPTIONS, owners=frozenset({"another"})), on_battery=lambda: False)
     model, client = open_model(learning, plan)
     wait_until(lambda: model.due_at_kept)  # the first session has ended

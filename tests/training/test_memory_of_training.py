@@ -111,7 +111,7 @@ def test_a_part_is_forgotten_before_the_next_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_step_whose_loss_is_no_number_changes_nothing(bad: float, tmp_path: Path) -> None:
+def test_a_step_with_a_nan_loss_changes_nothing(bad: float, tmp_path: Path) -> None:
     run = run_of(lambda stage, step: [], tmp_path)
     optimizers = make_optimizers(run.objective.trained, run.recipe)
     assert math.isnan(take_step(run, optimizers, [torch.ones(2, 2), torch.full((2, 2), bad)], 0))
@@ -289,7 +289,9 @@ HELD = (Buffer("CUDA0", MemoryKind.WEIGHTS, 5 * GIB), Buffer(RAM, MemoryKind.WEI
         ("mps", 24 * GIB, 8 * GIB, "in RAM"),
     ],
 )
-def test_what_does_not_fit_is_said_with_the_sum(device: str, card: int | None, ram: int, missing: str | None) -> None:
+def test_too_little_memory_is_reported_with_the_sum(
+    device: str, card: int | None, ram: int, missing: str | None
+) -> None:
     rooms = (FreeMemory(RAM, ram), FreeMemory("CUDA0", card))
     if missing is None:
         check_memory(NEED, HELD, rooms, device)

@@ -291,7 +291,7 @@ def test_a_long_name_keeps_its_end() -> None:
     assert shorten_name("short", 20) == "short"
 
 
-def test_what_is_not_known_yet_is_no_promise() -> None:
+def test_an_unfinished_plan_promises_no_speed() -> None:
     assert describe_preview(None) == "..."
     assert describe_preview(ModelPreview(False, problem="it is damaged")) == "it is damaged"
 

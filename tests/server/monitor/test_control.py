@@ -133,7 +133,7 @@ def test_drafting_is_switched(actor: Server, spec: str | int) -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"spec": "on"}, {"spec": 17}, {"spec": -1}, {"spec": None}, []])
-def test_what_is_no_spec_is_refused(actor: Server, body: object) -> None:
+def test_an_invalid_spec_is_refused(actor: Server, body: object) -> None:
     assert actor.http.post("/v1/speculation", json=body).status_code == 400
 
 
@@ -205,7 +205,9 @@ def test_a_model_that_is_loaded_later_drafts_as_was_switched() -> None:
 
 
 @pytest.mark.parametrize(("spec", "is_cut"), [(8, True), (7, False), ("auto", False), (None, False)])
-def test_a_length_that_is_not_drafted_is_said_in_a_header(actor: Server, spec: int | str | None, is_cut: bool) -> None:
+def test_an_unsupported_draft_length_is_reported_in_a_header(
+    actor: Server, spec: int | str | None, is_cut: bool
+) -> None:
     reply = actor.ask("say x", **({} if spec is None else {"spec": spec}))
     said = "spec: at most 7 tokens can be drafted here, not 8"
     assert (reply.status_code, reply.headers.get("x-eaglelocal-warning")) == (200, said if is_cut else None)

@@ -533,7 +533,7 @@ def test_in_a_strict_format_it_is_refused_by_its_name(model: LlamaModel, name: s
 
 @pytest.mark.parametrize("is_strict", [True, False])
 @pytest.mark.parametrize("dialect", ["https://json-schema.org/draft-07/schema", "urn:mine", "https://a.example/b", ""])
-def test_what_says_nothing_is_never_in_the_way(model: LlamaModel, judge: Judge, dialect: str, is_strict: bool) -> None:
+def test_keywords_without_effect_do_not_disturb(model: LlamaModel, judge: Judge, dialect: str, is_strict: bool) -> None:
     record = {"type": "object", "propertyNames": TEXT, "additionalProperties": TEXT, "$schema": dialect}
     many = {"type": "array", "items": record, "uniqueItems": False}
     wanted = replace(format_with(many, **{"$schema": dialect}), is_strict=is_strict)

@@ -102,14 +102,14 @@ def test_token_ids_are_asked_from_the_common_prefix() -> None:
     assert (request.tokens, request.params.max_tokens) == ((7, 8, 1, 2), 1)
 
 
-def test_what_goes_elsewhere_plainly_is_asked_as_the_other_side_did() -> None:
+def test_a_plain_answer_that_differs_is_asked_with_the_other_side_s_spec() -> None:
     planned_answer = [TimedAnswer([1, 3, 5]), TimedAnswer([1, 2, 5], gaps={2: (6, 0.01)})]
     difference, requests = examined(planned_answer, Flip(2, 5, 6), [1, 2])
     assert difference.verdict is DifferenceVerdict.NEAR_TIE
     assert [request.spec for request in requests] == [OFF, AUTO]
 
 
-def test_what_goes_elsewhere_both_times_is_not_examined() -> None:
+def test_an_answer_that_differs_both_times_is_not_examined() -> None:
     difference, _ = examined([TimedAnswer([1, 3, 5]), TimedAnswer([1])], Flip(2, 5, 6), [1, 2])
     assert (difference.verdict, difference.gap) == (DifferenceVerdict.UNKNOWN, None)
 

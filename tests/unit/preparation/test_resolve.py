@@ -259,7 +259,7 @@ def test_a_folder_names_a_file_in_it(target: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"GGU", b"PK\x03\x04 a zip", b"GGUF\x03\x00\x00\x00"])
-def test_what_is_no_gguf(tmp_path: Path, data: bytes) -> None:
+def test_a_file_that_is_not_gguf(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(data)
     with pytest.raises(ModelFileError, match=r"x\.gguf"):
