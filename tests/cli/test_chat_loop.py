@@ -130,19 +130,19 @@ def test_thoughts_are_neither_shown_in_a_pipe_nor_sent_again(talk: Start) -> Non
     assert [message.content for message in chat.client.requests[-1].messages] == ["one", "yes", "two"]
 
 
-def test_an_answer_that_was_only_thought_says_so(talk: Start) -> None:
-    chat = talk("one", scripts=(Script(thought="hm"),))
-    chat.run()
-    assert chat.stdout.getvalue() == ""
-    assert "still thinking" in chat.stderr.getvalue()
-
-
-@pytest.mark.parametrize("text", ["", "\n"])
-def test_an_empty_answer_says_so(talk: Start, text: str) -> None:
-    chat = talk("one", scripts=(Script((text,)),))
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (Script(thought="hm"), "still thinking"),
+        (Script(("",)), "the answer is empty"),
+        (Script(("\n",)), "the answer is empty"),
+    ],
+)
+def test_an_answer_without_text_is_explained(talk: Start, script: Script, said: str) -> None:
+    chat = talk("one", scripts=(script,))
     chat.run()
     assert chat.stdout.getvalue().strip() == ""
-    assert "the answer is empty" in chat.stderr.getvalue()
+    assert said in chat.stderr.getvalue()
 
 
 def test_empty_lines_ask_nothing(talk: Start) -> None:

@@ -111,21 +111,16 @@ def test_a_hybrid_draft_model(target: Path, tmp_path: Path) -> None:
 
 
 # ---- files in the wrong place
-def test_a_head_as_the_target(tmp_path: Path) -> None:
+@pytest.mark.parametrize("role", ["target", "draft_model"])
+def test_a_head_in_the_place_of_a_model(target: Path, role: str, tmp_path: Path) -> None:
     head = write_head(tmp_path / "head.gguf", HEAD, SMALL)
-    error = refusal(plan_of(head), ModelFileError)
+    error = refusal(plan_of(head) if role == "target" else plan_of(target, role, head), ModelFileError)
     assert "is a draft head (eagle3), not a model that can answer" in error.message
 
 
 def test_a_model_as_the_head(target: Path) -> None:
     error = refusal(plan_of(target, "eagle3", target), ModelFileError)
     assert "is a llama model, not an eagle3 head" in error.message
-
-
-def test_a_head_as_the_draft_model(target: Path, tmp_path: Path) -> None:
-    head = write_head(tmp_path / "head.gguf", HEAD, SMALL)
-    error = refusal(plan_of(target, "draft_model", head), ModelFileError)
-    assert "is a draft head (eagle3)" in error.message
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def summarize(name: str, runs: Sequence[Shares], possible: float) -> Row:
 
 def scenarios() -> list[Scenario]:
     return [
-        Scenario(f"{curve}, {text}{', dear' if costs is DEAR else ''}", CURVES[curve], ANSWERS[text], costs)
+        Scenario(f"{curve}, {text}{', expensive' if costs is DEAR else ''}", CURVES[curve], ANSWERS[text], costs)
         for curve, text, costs in (
             ("bf16", "excellent", DEAR),
             ("bf16", "good", CHEAP),

@@ -159,11 +159,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_plain_error(tmp_path: Path, mo
     monkeypatch.setattr(loop.torch, "save", full)
     with pytest.raises(ResourceError, match="cannot write"):
         save_checkpoint(path, Line(), [], done=2)
-    assert [each.name for each in tmp_path.iterdir()] == ["state"] and restore_done(path) == 1
-
-
-def restore_done(path: Path) -> int:
-    return restore_checkpoint(path, Line(), [])
+    assert [each.name for each in tmp_path.iterdir()] == ["state"] and restore_checkpoint(path, Line(), []) == 1
 
 
 # ---- types

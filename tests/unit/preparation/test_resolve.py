@@ -103,12 +103,9 @@ def close(writer: gguf.GGUFWriter, path: Path) -> Path:
     return path
 
 
-def silent(fraction: float, what: str) -> None:
-    pass
-
-
 def plan(**said: object) -> Plan:
-    return resolve(dataclasses.replace(RunOptions(), **said), on_progress=silent)  # type: ignore[arg-type]
+    options = dataclasses.replace(RunOptions(), **said)  # type: ignore[arg-type]
+    return resolve(options, on_progress=lambda fraction, what: None)
 
 
 @pytest.fixture
