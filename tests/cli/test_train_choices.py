@@ -34,7 +34,7 @@ def conversations(num: int, *, num_prompt: int = 10, num_answer_tokens: int = 20
 
 
 def test_a_context_leaves_out_answers_of_which_it_holds_too_little() -> None:
-    """They were heard in a larger one."""
+    """They were answered in a larger one."""
     near, far = conversations(3), conversations(2, num_prompt=62)
     collected = drop_short(Collected((*near, *far), num_refused=1, num_short=4), 64)
     assert collected == Collected(near, num_refused=1, num_short=6)

@@ -34,7 +34,7 @@ from eaglelocal.backend.cpu_repack import layout_names
 import ctypes as C
 library = load_library()
 print(library.can_repack, *layout_names(C.PyDLL(library.path)))
-os.write(2, b"and this is heard")
+os.write(2, b"and this is shown")
 """
 
 
@@ -57,7 +57,7 @@ def test_llama_cpp_finds_no_amx_and_says_nothing_of_it() -> None:
     can_repack, *names = done.stdout.split()
     assert can_repack == "True"
     assert AMX not in names
-    assert done.stderr == "and this is heard"
+    assert done.stderr == "and this is shown"
 
 
 @pytest.mark.parametrize(

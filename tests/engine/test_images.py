@@ -326,7 +326,7 @@ def test_an_owner_s_requests_are_all_read_however_many_pixels_they_hold() -> Non
 
 
 def test_what_looks_like_a_mark_is_text() -> None:
-    """Nobody can write a place of somebody else's image, or of one that there is not."""
+    """A text cannot stand for another request's image, or for an image that does not exist."""
     result = harness_of().run([asked("a", message("\ue0030\ue001 and \ue0037\ue001"))])["a"]
     assert result.finished is not None
 

@@ -245,7 +245,7 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return write_target(tmp_path / "target.gguf", TARGET), write_head(tmp_path / "head.gguf", head, TARGET)
 
 
-def rehearsed(plan: Plan, pair: tuple[Path, Path]) -> Iterator[Buffer]:
+def dry_run_buffers(plan: Plan, pair: tuple[Path, Path]) -> Iterator[Buffer]:
     jobs = plan_contexts(plan, *(read_shape(read_header(path)) for path in pair))
     parts = [part_of(pair[0], jobs[0], taps=(1, 2, 3)), part_of(pair[1], jobs[1])]
     return iter(plan_buffers(load_library(), parts, devices=()))
@@ -261,7 +261,7 @@ def test_target_and_head_together(pair: tuple[Path, Path], slots: int, unified: 
     jobs = plan_contexts(plan, *shapes)
     assert jobs[0].sizes.num_branches == num_branches
     predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
-    result = sum_by_purpose(rehearsed(plan, pair))
+    result = sum_by_purpose(dry_run_buffers(plan, pair))
     for name in ("weights_bytes", "kv_bytes", "draft_bytes", "draft_kv_bytes"):
         assert getattr(predicted, name) == pytest.approx(getattr(result, name), rel=0.01, abs=2 * LOG_STEP), name
     assert result.compute_bytes <= predicted.compute_bytes < MAX_RATIO * result.compute_bytes + len(jobs) * SLACK_BYTES
@@ -388,7 +388,7 @@ def test_an_estimate_counts_the_process_too(pair: tuple[Path, Path]) -> None:
     plan = replace(Case(2048).plan, draft_kind="eagle3", draft=pair[1])
     room = FreeMemory(RAM, 8 * 2**30)
     whole = sum_by_purpose(estimate(plan, shapes[0], shapes[1], [room]))
-    result = sum_by_purpose(rehearsed(plan, pair))
+    result = sum_by_purpose(dry_run_buffers(plan, pair))
     assert whole.total_bytes > result.total_bytes + 100 * MIB
 
 

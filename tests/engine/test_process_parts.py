@@ -71,8 +71,8 @@ def test_messages_pass_unchanged(message: object) -> None:
     assert through_a_pipe(message) == message
 
 
-def test_no_field_of_a_piece_is_left_after() -> None:
-    """They are packed by hand."""
+def test_no_field_of_a_piece_is_lost() -> None:
+    """The channel packs fields by hand."""
     piece = TextPiece(1, "ä", True, SAMPLED, "hm", (CallPart(0, '{"a"', "id", "f"), CallPart(0, ": 1}")))
     assert all(value != default for value, default in zip(piece, TextPiece(0, "", False), strict=True))
     result, finished = through_a_pipe([Tokens("r", (piece,)), FINISHED])  # type: ignore[misc]

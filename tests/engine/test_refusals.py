@@ -297,7 +297,7 @@ def test_what_was_opened_is_freed_when_warming_up_fails(target: Path, monkeypatc
         really_close(model)
 
     def fail(warmup: Warmup, *costs: object, **asked: object) -> None:
-        closed.clear()  # the planned model of the rehearsal is long gone
+        closed.clear()  # the planned model of the dry run is long gone
         raise EngineError("no first decode")
 
     monkeypatch.setattr(LlamaModel, "close", close)

@@ -217,7 +217,7 @@ def test_chunks_are_put_together(actor: Server) -> None:
 
 
 def test_chunks_without_end_are_too_much(actor: Server) -> None:
-    """Nobody has said how long it would be."""
+    """Its length is not stated."""
     head = request("/v1/chat/completions", b"", "Transfer-Encoding: chunked")
     with connected(actor.port) as sock:
         sock.sendall(head)

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.full
 SHAPE = replace(TINY, layer_gain=0.1)
 QUESTIONS = [ask(str(number), [3, number, 7 * number % 290], max_tokens=24) for number in range(5, 45)]
 RECIPE = Recipe(warmup_steps=5, checkpoint_every_s=-1.0)  # after every step
-NUM_STEPS = 8  # of a short study
+NUM_STEPS = 8  # of a short training
 
 
 @dataclass(frozen=True)

@@ -242,7 +242,7 @@ def test_nothing_is_learned_while_another_model_embeds(folder: Path, plan: Plan)
 def test_the_copy_in_fewer_bits_is_written_by_the_learning_process(
     folder: Path, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits for it: this process would fail at it."""
+    """No call waits for it: this process would fail at it."""
     copies = tmp_path / "cache" / "eaglelocal" / "heads"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(locations, "light_heads_dir", lambda: copies)  # again where it is for the other process

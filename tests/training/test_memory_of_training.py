@@ -316,7 +316,7 @@ def test_torch_leaves_a_card_some_memory() -> None:
     assert trainer.gpu_memory_share(GIB // 4, 24 * GIB, 6 * GIB) == pytest.approx(0.25)
 
 
-# ---- whole studies
+# ---- whole trainings
 def test_parts_of_a_step_are_bounded_and_together_the_step() -> None:
     together = conversations(6)
     for width in (1, 2**15, 2**16, 2**22):

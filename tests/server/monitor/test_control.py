@@ -127,7 +127,7 @@ def test_drafting_is_switched(actor: Server, spec: str | int) -> None:
     try:
         reply = actor.http.post("/v1/speculation", json={"spec": spec})
         assert (reply.status_code, reply.json()) == (200, {"spec": str(spec)})
-        wait_until(lambda: actor.snapshot()["engine"]["spec"] == str(spec), "the engine has heard it")
+        wait_until(lambda: actor.snapshot()["engine"]["spec"] == str(spec), "the engine has received it")
     finally:
         actor.http.post("/v1/speculation", json={"spec": "auto"})
 
@@ -158,7 +158,7 @@ def test_a_process_that_comes_after_a_crash_drafts_as_was_switched() -> None:
         before = server.snapshot()["engine"]["pid"]
         assert server.ask("crash").status_code >= 500
         wait_until(lambda: server.snapshot()["engine"]["pid"] not in (before, 0), "another process runs")
-        wait_until(lambda: server.snapshot()["engine"]["spec"] == "off", "it has heard it")
+        wait_until(lambda: server.snapshot()["engine"]["spec"] == "off", "it has received it")
 
 
 def test_an_answer_that_runs_stops_drafting_and_begins_again(typist: Server) -> None:
@@ -201,7 +201,7 @@ def test_a_model_that_is_loaded_later_drafts_as_was_switched() -> None:
     with served(directed("one", "two")) as server:
         server.http.post("/v1/speculation", json={"spec": "off"})
         assert server.ask("say x", model="two").status_code == 200
-        wait_until(lambda: server.snapshot()["engine"]["spec"] == "off", "it has heard it")
+        wait_until(lambda: server.snapshot()["engine"]["spec"] == "off", "it has received it")
 
 
 @pytest.mark.parametrize(("spec", "is_cut"), [(8, True), (7, False), ("auto", False), (None, False)])
