@@ -300,16 +300,16 @@ def test_draft_length(shipped: Path, spec: str | int, meant: Spec) -> None:
     assert plan(target="demo@native", spec=spec).spec == meant
 
 
-@pytest.mark.parametrize("spec", [-1, 17, "on", "4.5"])
-def test_wrong_draft_length(shipped: Path, spec: str | int) -> None:
-    with pytest.raises(UsageError, match="--spec must be"):
-        plan(target="demo@native", spec=spec)
-
-
-@pytest.mark.parametrize("parallel", [0, 17])
-def test_wrong_slots(shipped: Path, parallel: int) -> None:
-    with pytest.raises(UsageError, match="--parallel must lie between 1 and 16"):
-        plan(target="demo@native", parallel=parallel)
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        *(({"spec": spec}, "--spec must be") for spec in (-1, 17, "on", "4.5")),
+        *(({"parallel": parallel}, "--parallel must lie between 1 and 16") for parallel in (0, 17)),
+    ],
+)
+def test_wrong_draft_lengths_and_slots(shipped: Path, said: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        plan(target="demo@native", **said)
 
 
 # ---- drafts
