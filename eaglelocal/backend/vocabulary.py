@@ -71,7 +71,7 @@ class LlamaVocabulary:
         Raises IncompatibleError if adding special tokens changes the text's own; llama.cpp has no such tokenizer yet.
         """
         api, handle = self._api, self.handle
-        bare, framed = self._tokens("a", False, False), self._tokens("a", True, False)
+        bare, framed = (self.tokenize("a", add_special=adds, parse_special=False) for adds in (False, True))
         start = next((i for i in range(len(framed) + 1) if framed[i : i + len(bare)] == bare), None)
         if start is None:
             message = "the tokenizer of this model reads a text differently when it adds special tokens"

@@ -145,10 +145,10 @@ class ScriptedSampler:
     """A sampler: greedy, or seeded with temperature, top-k, top-p and repeat penalty; one random number a sample."""
 
     def __init__(self, context: ScriptedContext, params: SamplingParams, constraint: Constraint | None = None) -> None:
-        self._context, self._params = context, params
+        self.context, self._params = context, params
         self._sets = None if constraint is None else letter_sets(constraint)
         self.problem: RequestError | None = None
-        self._random = random.Random(params.seed)
+        self.random = random.Random(params.seed)
         self.seen: list[int] = []
         self.draws = self._num_drawn = 0
         self.closed = False
@@ -158,7 +158,7 @@ class ScriptedSampler:
 
     def sample(self, row: int) -> Sampled:
         assert not self.closed
-        logits = self._context.logits_of(row)
+        logits = self.context.logits_of(row)
         if self._sets is not None:
             logits = self._fitting(logits, self._sets)
         if not np.isfinite(logits).any():
@@ -181,7 +181,7 @@ class ScriptedSampler:
         return masked
 
     def _draw(self, probabilities: Floats) -> int:
-        return int(np.searchsorted(np.cumsum(probabilities), self._random.random() * probabilities.sum(), side="right"))
+        return int(np.searchsorted(np.cumsum(probabilities), self.random.random() * probabilities.sum(), side="right"))
 
     def close(self) -> None:
         self.closed = True

@@ -109,7 +109,7 @@ def test_tokenizers_that_frame_nothing_frame_no_pair(tmp_path: Path) -> None:
 class Fickle(LlamaVocabulary):
     """Reads a text otherwise where it frames it."""
 
-    def _tokens(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         return [1, 2, 3] if add_special else [4]
 
 
