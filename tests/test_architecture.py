@@ -102,7 +102,7 @@ def test_a_broken_fence_is_found_wherever_it_stands() -> None:
         ("engine/a.py", "text = 'import torch'\nconsole.print('x')"),
     ],
 )
-def test_what_is_no_broken_fence_is_not_found(path: str, source: str) -> None:
+def test_text_without_a_broken_fence_is_not_reported(path: str, source: str) -> None:
     assert broken_fences(ast.walk(ast.parse(source)), path) == []
 
 

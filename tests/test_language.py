@@ -6,6 +6,7 @@ Each rule gives the places that break it.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import sys
 from collections import defaultdict
@@ -123,6 +124,21 @@ def unknown_names_in_docstrings() -> Iterator[Place]:
                             yield f"{where(file, node)}: {name}"
 
 
+def ragged_tables_in_docstrings() -> Iterator[Place]:
+    """Names and their explanations, which do not all begin in one column."""
+    for file in FILES:
+        if "speculation" in file.parts:
+            continue
+        for node in nodes_of(file):
+            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            lines = (ast.get_docstring(node) or "").splitlines()
+            rows = [re.match(r"[a-z_]\w*(?:, [a-z_]\w*)*  +(?=\S)", line) for line in lines]
+            for number, (one, other) in enumerate(itertools.pairwise(rows)):
+                if one and other and one.end() != other.end():
+                    yield f"{where(file, node)}: {lines[number + 1]}"
+
+
 def names_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     """Parameters of a function; of a class those of its methods, fields, properties and attributes of self."""
     names = set()
@@ -137,6 +153,7 @@ def names_of(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> set
 
 RULES: tuple[Rule, ...] = (
     unknown_names_in_docstrings,
+    ragged_tables_in_docstrings,
     files_that_do_not_exist,
     class_names_used_twice,
     basenames_used_twice,

@@ -79,8 +79,8 @@ class LlamaConstraints:
     crashes llguidance is refused there. Only then is it compiled here, on the caller's thread, without the GIL.
     """
 
-    def __init__(self, handle: object, vocabulary: LlamaVocabulary) -> None:
-        self._handle, self._vocabulary = handle, vocabulary
+    def __init__(self, vocabulary: LlamaVocabulary) -> None:
+        self._vocabulary = vocabulary
         self._tokenizer: LLTokenizer | None = None  # over the whole vocabulary: made when first needed
         self._checker: LimitedProcess | None = None
         self._creating, self._updating = threading.Lock(), threading.Lock()
@@ -92,13 +92,18 @@ class LlamaConstraints:
     def end_token(self) -> int:
         return self._vocabulary.end_tokens[0]
 
+    @property
+    def is_prepared(self) -> bool:
+        """The vocabulary has been scanned."""
+        return self._tokenizer is not None
+
     def prepare(self) -> None:
         """Scan the whole vocabulary in advance, and start the process that checks grammars a little later.
 
         Scanning takes a second or more; otherwise the first constraint would wait for it.
         """
         if self._vocabulary.end_tokens:
-            self._check_process().start(after_s=LATER_S)
+            self.checker.start(after_s=LATER_S)
             self._get_tokenizer()
 
     def check(self, constraint: Constraint) -> tuple[str, ...]:
@@ -160,7 +165,7 @@ class LlamaConstraints:
         """
         for _ in range(2):  # something else may have killed the process
             try:
-                found = self._check_process().call(grammar)
+                found = self.checker.call(grammar)
                 if isinstance(found, int):
                     raise ProcessDied(-found)
                 return str(found)
@@ -174,7 +179,9 @@ class LlamaConstraints:
         message = f"the {kind_name(constraint)} cannot be checked now: {last}"
         raise ResourceError(message, hint="free memory or processes, then ask again") from last
 
-    def _check_process(self) -> LimitedProcess:
+    @property
+    def checker(self) -> LimitedProcess:
+        """The process that checks grammars. Raises RequestError if the model cannot end an answer."""
         with self._creating:
             if self._checker is None:
                 vocabulary = self._vocabulary
@@ -192,8 +199,8 @@ class LlamaConstraints:
             if self._tokenizer is None:
                 from llguidance.llamacpp import lltokenizer_from_vocab  # imports llama_cpp
 
-                ends = self._vocabulary.end_tokens
-                self._tokenizer = lltokenizer_from_vocab(self._handle, eos_token=ends)  # type: ignore[arg-type]
+                handle, ends = self._vocabulary.handle, self._vocabulary.end_tokens
+                self._tokenizer = lltokenizer_from_vocab(handle, eos_token=ends)  # type: ignore[arg-type]
             return self._tokenizer
 
 

@@ -318,7 +318,7 @@ def choose_special_taps(n_layer: int, taps: tuple[int, ...], *, final: bool, nor
 
 
 def find_tap_width(model: LlamaModel, taps: tuple[int, ...], nextn_tap: int, normed_tap: int) -> int:
-    """Return the width of a tapped row: of all parallel states of a token if the "nextn" state holds all of them.
+    """Return the width of a tapped row; if the "nextn" state holds a token's parallel states, the width of all.
 
     Raises IncompatibleError if llama.cpp's rows have another stride than the states are wide.
     """

@@ -199,7 +199,7 @@ def dummy_allocations(library: LlamaLibrary) -> Iterator[None]:
 
     No other thread may load or decode during the block. Objects made within the block may be freed after it.
     """
-    native = C.PyDLL(library.api._lib._name)
+    native = C.PyDLL(library.path)
     make = bind(native, "ggml_backend_buffer_init", [C.c_void_p, BufferFunctions, C.c_void_p, C.c_size_t], C.c_void_p)
     functions = dummy_functions(native)
     allocate = ALLOCATE(lambda kind, num_bytes: make(kind, functions, None, num_bytes))

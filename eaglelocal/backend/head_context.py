@@ -40,7 +40,7 @@ FLOAT_BYTES = 4
 
 
 class UpperContext:
-    """The context of a head's upper layers. `fields` are those of HeadStruct that native code runs it with."""
+    """The context of a head's upper layers. `fields`: the HeadStruct fields that native code needs to run it."""
 
     def __init__(self, weights: UpperWeights, params: ContextParams) -> None:
         self._library, layers, n = weights.library, weights.layers, params.n_batch
@@ -65,6 +65,9 @@ class HeadCells:
     """The owner of a head's llama_context. A head without embeddings or lm_head borrows them from its target's context.
 
     The struct has the fields that every head needs; subclasses set the others.
+
+    upper  the context of its upper layers; None: it has one layer
+    cells  of all its layers
     """
 
     def __init__(self, model: LlamaModel, params: ContextParams, target: LlamaContext) -> None:
@@ -72,9 +75,9 @@ class HeadCells:
         self._api = model.library.api
         self.n_batch = params.n_batch
         self.handle = create_context(model, params, other=target.handle)
-        self._upper = None if model.upper is None else UpperContext(model.upper, params)
+        self.upper = None if model.upper is None else UpperContext(model.upper, params)
         own = KvCells(self._library, self.handle)
-        cells = self._cells = JointCells(own, self._upper.cells) if self._upper else own
+        cells = self.cells = JointCells(own, self.upper.cells) if self.upper else own
         self.remove, self.share, self.last_position = cells.remove, cells.share, cells.last_position
         self.swapped_bytes, self.swap_out, self.swap_in = cells.swapped_bytes, cells.swap_out, cells.swap_in
         self._feature_batch, self._pair_batch = (self._api.llama_batch_ext_init(self.handle) for _ in range(2))
@@ -83,12 +86,12 @@ class HeadCells:
             api=self._native.api,
             target=target.address,
             context=self.handle,
-            memory=self._cells.memory,
+            memory=self.cells.memory,
             features=self._feature_batch,
             pairs=self._pair_batch,
             n_batch=params.n_batch,
             row=(C.c_float * (target.num_taps * target.tap_width))(),
-            **(self._upper.fields if self._upper else {}),
+            **(self.upper.fields if self.upper else {}),
         )
         self._address = C.addressof(self._struct)
 
@@ -104,17 +107,17 @@ class HeadCells:
 
     @property
     def native_s(self) -> float:
-        return self._cells.native_s + float(self._struct.native_s)
+        return self.cells.native_s + float(self._struct.native_s)
 
     def close(self) -> None:
         if self.handle:
             self._api.llama_batch_ext_free(self._feature_batch)
             self._api.llama_batch_ext_free(self._pair_batch)
             self._api.llama_free(self.handle)
-            if self._upper:
-                self._upper.close()
+            if self.upper:
+                self.upper.close()
             self.handle = self._struct.context = None
-            self._cells.close()
+            self.cells.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +135,9 @@ NO_NORMS = HeadNorms()
 class LlamaHeadContext(HeadCells):
     """An EAGLE head or MTP layer over llama.cpp. Implements core.ports.HeadContext.
 
-    has_encoder  False: the tapped rows are the states themselves, as an MTP layer takes them
-    reads_cache  it has no cells of its own, and attends to the target's
-    num_layers      MTP layers, each of which drafts one token; else 1
+    has_encoder      False: the tapped rows are the states themselves, as an MTP layer takes them
+    reads_cache      it has no cells of its own, and attends to the target's
+    num_layers       MTP layers, each of which drafts one token; else 1
     selects_outputs  they return states of output rows alone; else all rows of a call are outputs, or none
     """
 
@@ -154,10 +157,10 @@ class LlamaHeadContext(HeadCells):
         if not has_encoder and self.width != target.num_taps * target.tap_width:
             raise EngineError(f"states of width {self.width} cannot be rows of {target.num_taps} x {target.tap_width}")
         super().__init__(model, params, target)
-        self.forget = self._cells.forget
+        self.forget = self.cells.forget
         # with output masking: without it llama.cpp returns NULL for a batch of one row. Upper layers need the rows of
         # all pairs, but no logits.
-        self._library.set_nextn(self.handle, True, self._upper is None)
+        self._library.set_nextn(self.handle, True, self.upper is None)
         self._top_tokens = TopTokens()
         self._state_bytes = FLOAT_BYTES * self.width
         self._max_encoded = target.n_batch  # as many as the target decodes at once
@@ -185,7 +188,7 @@ class LlamaHeadContext(HeadCells):
         self._target.attach_head(self._address)
 
     def encode(self, features: Sequence[Features | Floats]) -> list[State]:
-        self._cells.check_open()
+        self.cells.check_open()
         return [state for part in features for state in self._encode(part)]
 
     def _encode(self, part: Features | Floats) -> list[State]:
@@ -280,7 +283,7 @@ class LlamaBlockContext(HeadCells):
         fill_struct(self._struct, width=model.n_embd, tap_eps=-1.0)
 
     def show(self, pieces: Sequence[FeatureRows]) -> None:
-        self._cells.check_open()
+        self.cells.check_open()
         decoded = [piece for piece in pieces if not isinstance(piece.features, np.ndarray)]
         if decoded:
             self._write(decoded, array("i", [row for piece in decoded for row in self._rows_of(piece.features)]), None)
@@ -296,7 +299,7 @@ class LlamaBlockContext(HeadCells):
             raise native_error(code, len(positions), self._library)
 
     def fill(self, roots: Roots, depth: int, num_choices: int) -> Proposals:
-        self._cells.check_open()
+        self.cells.check_open()
         n, num_skipped = len(roots.tokens), int(self._block.skips_root)
         if not 0 < n * (num_skipped + depth) <= self.n_batch:
             raise EngineError(f"{n} blocks of {num_skipped + depth} rows do not fit {self.n_batch}")

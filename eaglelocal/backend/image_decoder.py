@@ -55,9 +55,7 @@ class ImageDecoder:
         self._processes[-1].start()
 
     def measure(self, files: Sequence[bytes]) -> int:
-        """Return the number of pixels that the headers of a request's files declare. Raises RequestError,
-        ResourceError.
-        """
+        """Return the pixels that the headers of a request's files declare. Raises RequestError, ResourceError."""
         return cast(int, self._call(name_image(0, len(files)), tuple(files)))
 
     def decode(self, file: bytes, name: str) -> Pixels:

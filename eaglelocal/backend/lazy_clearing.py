@@ -43,7 +43,7 @@ def lazy_clearing(library: LlamaLibrary, num_tensors: int) -> Iterator[Backgroun
     if sys.platform != "linux":
         yield population
         return
-    native = C.PyDLL(library.api._lib._name)
+    native = C.PyDLL(library.path)
     get_base = bind(native, "ggml_backend_buffer_get_base", [C.c_void_p], C.c_void_p)
     get_size = bind(native, "ggml_backend_buffer_get_size", [C.c_void_p], C.c_size_t)
     table = BufferType.from_address(library.cpu_buffer_type())
@@ -89,9 +89,7 @@ def clear_memory(first: int, num_bytes: int, value: int) -> list[Range]:
 
 
 def find_touched(first: int, num_bytes: int) -> list[Range] | None:
-    """Return the parts of memory that this process has ever written to, in order; None if the system does not report
-    it.
-    """
+    """Return the memory that this process has ever written to, as parts in order; None if the system does not say."""
     page_bytes = os.sysconf("SC_PAGE_SIZE")
     first_page, end_page = first // page_bytes, -(-(first + num_bytes) // page_bytes)
     try:

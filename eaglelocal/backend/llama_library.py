@@ -102,7 +102,8 @@ class LlamaLibrary:
         self.log_callback = api.llama_log_callback(self._on_log)  # kept alive: llama.cpp holds only the address
         api.llama_log_set(self.log_callback, C.c_void_p(0))
         api.llama_backend_init()
-        native = C.PyDLL(api._lib._name)  # a handle of our own: restypes set here do not leak into llama_cpp
+        self.path: str = api._lib._name  # of the shared library
+        native = C.PyDLL(self.path)  # a handle of our own: restypes set here do not leak into llama_cpp
         self._bind_short_calls(native)
         self.has_cpu_attention = install_attention(native)
         self.row_products = install_products(native) if self.has_cpu_attention else ()  # types whose rows round alike
@@ -289,7 +290,7 @@ def free_memory(library: LlamaLibrary, *, ram_bytes: int | None, unified: bool) 
 
     unified  all GPUs work in RAM, as on Apple chips and NVIDIA's GB10
     """
-    native = C.CDLL(library.api._lib._name)
+    native = C.CDLL(library.path)
     get_type = bind(native, "ggml_backend_dev_type", [C.c_void_p], C.c_int)
     devices = [library.device_at(i) for i in range(library.num_devices())]
     gpus = [
@@ -322,14 +323,13 @@ OUTPUT_TENSORS = rb"^(output|output_norm|token_embd)\.weight$"
 
 
 def connect_rpc_servers(library: LlamaLibrary, addresses: Sequence[str]) -> None:
-    """Register the devices of these servers with llama.cpp. The servers must have answered: llama.cpp aborts for
-    others.
+    """Register the devices of these servers with llama.cpp, which aborts for a server that does not answer.
 
     Raises LibraryError if it was built without RPC, EngineError for a server without devices.
     """
     if not addresses:
         return
-    native = C.CDLL(library.api._lib._name)
+    native = C.CDLL(library.path)
     registry = bind(native, "ggml_backend_reg_by_name", [C.c_char_p], C.c_void_p)(b"RPC")
     if not registry:
         raise LibraryError("--rpc: llama.cpp here was built without RPC", hint="eaglelocal doctor")

@@ -68,18 +68,18 @@ def overrides(library: LlamaLibrary, placement: Placement) -> C.Array[BufferOver
 class Placement:
     """The placement of a model on devices, and how its weights are loaded.
 
-    gpu_layers  number of last layers on GPUs, output included; None: all
-    n_cpu_moe   the experts of the first so many layers stay in RAM
-    devices     names of llama.cpp devices, separated by commas; None: all
-    split       how a model is divided among several GPUs
-    shares      of each of those devices; empty: in proportion to free memory
-    repack      let llama.cpp convert quantized weights to a layout of its own for this CPU
-    no_mmap     read the weights into allocated memory; else llama.cpp maps the file where it can
+    gpu_layers     number of last layers on GPUs, output included; None: all
+    n_cpu_moe      the experts of the first so many layers stay in RAM
+    devices        names of llama.cpp devices, separated by commas; None: all
+    split          how a model is divided among several GPUs
+    shares         of each of those devices; empty: in proportion to free memory
+    repack         let llama.cpp convert quantized weights to a layout of its own for this CPU
+    no_mmap        read the weights into allocated memory; else llama.cpp maps the file where it can
     moves_weights  move mapped weights into huge pages once everything is loaded (weight_loading.py)
-    d2t_device  the device of a head's table d2t. llama.cpp would leave it in RAM, as CUDA and Vulkan cannot look up
-                rows of such integers, and copy it for each drafted token; but no rows are looked up in it
-    has_mtp     load the MTP layer too
-    keeps_output  the output stays in RAM, wherever the last layer lies
+    d2t_device     the device of a head's table d2t. llama.cpp would leave it in RAM, as CUDA and Vulkan cannot look up
+                   rows of such integers, and copy it for each drafted token; but no rows are looked up in it
+    has_mtp        load the MTP layer too
+    keeps_output   the output stays in RAM, wherever the last layer lies
     """
 
     gpu_layers: int | None = None
@@ -190,7 +190,7 @@ class LlamaModel:
         template: bytes | None = api.llama_model_chat_template(self.handle, None)
         chat_template = template.decode("utf-8", "replace") if template else None
         self.vocabulary = LlamaVocabulary(library, vocabulary, chat_template, splitter=splitter)
-        self.constraints = LlamaConstraints(vocabulary, self.vocabulary)
+        self.constraints = LlamaConstraints(self.vocabulary)
 
     def load_adapters(self, paths: Sequence[Path]) -> None:
         """Load LoRA adapters, before any context is made. Raises ModelFileError."""

@@ -124,7 +124,7 @@ class DrawStruct(C.Structure):
 
 
 def make_block_maxima(n_vocab: int) -> C.Array[C.c_float]:
-    """Return scratch memory for ranking rows of so many logits."""
+    """Return scratch memory for ranking rows of `n_vocab` logits."""
     return (C.c_float * (n_vocab // BLOCK + 1))()
 
 
@@ -169,9 +169,7 @@ def load_native(kind: type[C.CDLL]) -> C.CDLL:
 
 
 def check_layout(native: C.CDLL) -> None:
-    """Raise LibraryError if the native code was compiled from other sources, for example after a pull without a
-    reinstall.
-    """
+    """Raise LibraryError if the native code was compiled from other sources, as after a pull without a reinstall."""
     try:
         size = get_function(native, "native_size", [C.c_int32], C.c_int32)
         sizes = [size(number) for number in range(4)]

@@ -45,9 +45,7 @@ class Argmax:
 
 
 class Filter(NamedTuple):
-    """The tokens that native code leaves to a chain: the `rank` most likely, or (rank 0) those that pass top_p or
-    min_p.
-    """
+    """The tokens that native code leaves to a chain: the `rank` most likely, or (rank 0) by top_p or min_p."""
 
     rank: int
     top_p: float = 1.0
@@ -227,9 +225,7 @@ def build_chain(library: LlamaLibrary, params: SamplingParams, n_vocab: int, *, 
 
 
 def resolve_seed(params: SamplingParams) -> int:
-    """Return a seed of 32 bits, random if none is given; never all ones, because llama.cpp would then choose one
-    itself.
-    """
+    """Return a 32-bit seed, random if none is given; never all ones, for which llama.cpp would choose one itself."""
     seed = int.from_bytes(os.urandom(4), "little") if params.seed is None else params.seed
     return seed % 0xFFFFFFFF
 

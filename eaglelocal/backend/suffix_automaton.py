@@ -71,9 +71,7 @@ class SuffixAutomaton:
         return int(self._native.step(self._address, state, token))
 
     def follow(self, state: int, length: int, tokens: Iterable[int]) -> tuple[int, int]:
-        """Extend a substring by `tokens`; return the longest suffix that occurs, as state and length; 0
-        if none does.
-        """
+        """Extend a substring by `tokens`; return the longest suffix that occurs, as state and length (0: none)."""
         text, at = array("i", tokens), array("i", [state, length])
         first, _ = at.buffer_info()
         self._native.follow(self._address, len(text), text.buffer_info()[0], first, first + at.itemsize)

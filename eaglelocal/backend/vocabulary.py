@@ -27,7 +27,7 @@ class LlamaVocabulary:
 
     def __init__(self, library: LlamaLibrary, handle: object, chat_template: str | None, *, splitter: str = "") -> None:
         """Read the vocabulary; `splitter` is the name of its pre-tokenizer, `tokenizer.ggml.pre`."""
-        self._api, self._handle = library.api, handle
+        self._api, self.handle = library.api, handle
         self.chat_template = chat_template
         is_bpe = self._api.llama_vocab_type(handle) == self._api.LLAMA_VOCAB_TYPE_BPE
         self._recurses = is_bpe and splitter not in WITHOUT_RECURSION
@@ -45,22 +45,22 @@ class LlamaVocabulary:
         found = {text: self._tokens(text, False, True) for text in MADE_ORDINARY}
         attributes = self._api.llama_vocab_get_attr
         ordinary = ((tokens[0], text) for text, tokens in found.items() if len(tokens) == 1)
-        return {token: text for token, text in ordinary if attributes(self._handle, token) & USER_DEFINED}
+        return {token: text for token, text in ordinary if attributes(self.handle, token) & USER_DEFINED}
 
     def _text(self, token: int) -> str:
         if token < 0:
             return ""
-        raw: bytes = self._api.llama_vocab_get_text(self._handle, token)
+        raw: bytes = self._api.llama_vocab_get_text(self.handle, token)
         return raw.decode("utf-8", "replace")
 
     @functools.cached_property
     def fill_tokens(self) -> FillTokens | None:
         api = self._api
         getters = (api.llama_vocab_fim_pre, api.llama_vocab_fim_suf, api.llama_vocab_fim_mid)
-        prefix, suffix, middle = (int(get(self._handle)) for get in getters)
+        prefix, suffix, middle = (int(get(self.handle)) for get in getters)
         if min(prefix, suffix, middle) < 0:
             return None
-        project, file = (int(get(self._handle)) for get in (api.llama_vocab_fim_rep, api.llama_vocab_fim_sep))
+        project, file = (int(get(self.handle)) for get in (api.llama_vocab_fim_rep, api.llama_vocab_fim_sep))
         return FillTokens(prefix, suffix, middle, project if project >= 0 else None, file if file >= 0 else None)
 
     @property
@@ -70,8 +70,8 @@ class LlamaVocabulary:
         As in llama-server, except for the end of the second text with tokenizers that end every text: BERT's [SEP].
         Raises IncompatibleError if adding special tokens changes the text's own; llama.cpp has no such tokenizer yet.
         """
-        api, handle = self._api, self._handle
-        bare, framed = self._tokens("a", False, False), self._tokens("a", True, False)
+        api, handle = self._api, self.handle
+        bare, framed = (self.tokenize("a", add_special=adds, parse_special=False) for adds in (False, True))
         start = next((i for i in range(len(framed) + 1) if framed[i : i + len(bare)] == bare), None)
         if start is None:
             message = "the tokenizer of this model reads a text differently when it adds special tokens"
@@ -86,7 +86,7 @@ class LlamaVocabulary:
     @functools.cached_property
     def control_texts(self) -> tuple[str, ...]:
         attributes = self._api.llama_vocab_get_attr
-        found = (self._text(t) for t in range(self.n_tokens) if attributes(self._handle, t) & WRITTEN_BY_TEMPLATES)
+        found = (self._text(t) for t in range(self.n_tokens) if attributes(self.handle, t) & WRITTEN_BY_TEMPLATES)
         return tuple(sorted({text for text in (*found, *self._made_ordinary.values()) if text}))
 
     @functools.cached_property
@@ -94,7 +94,7 @@ class LlamaVocabulary:
         """The tokens that a grammar may name, with their texts: control tokens, and user-defined ones like `<...>`."""
         attributes, found = self._api.llama_vocab_get_attr, {}
         for token in range(self.n_tokens):
-            kind = attributes(self._handle, token)
+            kind = attributes(self.handle, token)
             if kind & CONTROL:
                 found[token] = self._text(token).encode(errors="replace")
             elif kind & USER_DEFINED and (text := self._text(token)).startswith("<") and text.endswith(">"):
@@ -104,19 +104,19 @@ class LlamaVocabulary:
     @functools.cached_property
     def max_token_bytes(self) -> int | None:
         """The most bytes of a text that one token stands for; None if texts are normalized first, without bound."""
-        if self._api.llama_vocab_type(self._handle) in (
+        if self._api.llama_vocab_type(self.handle) in (
             self._api.LLAMA_VOCAB_TYPE_WPM,
             self._api.LLAMA_VOCAB_TYPE_UGM,
         ):
             return None
         text_of = self._api.llama_vocab_get_text
-        return max((len(text_of(self._handle, token) or b"") for token in range(self.n_tokens)), default=1)
+        return max((len(text_of(self.handle, token) or b"") for token in range(self.n_tokens)), default=1)
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         parts = self.parts(text, parse_special=parse_special)
         if len(parts) == 1:
             return self._tokens(text, add_special, parse_special)
-        api, handle = self._api, self._handle
+        api, handle = self._api, self.handle
         begin = [api.llama_vocab_bos(handle)] if add_special and api.llama_vocab_get_add_bos(handle) else []
         end = [api.llama_vocab_eos(handle)] if add_special and api.llama_vocab_get_add_eos(handle) else []
         return [*begin, *(t for part in parts for t in self._tokens(part, False, parse_special)), *end]
@@ -135,10 +135,10 @@ class LlamaVocabulary:
         raw = text.encode("utf-8", "surrogatepass")
         capacity = len(raw) + 16
         buffer = (C.c_int32 * capacity)()
-        n = self._api.llama_tokenize(self._handle, raw, len(raw), buffer, capacity, add_special, parse_special)
+        n = self._api.llama_tokenize(self.handle, raw, len(raw), buffer, capacity, add_special, parse_special)
         if n < 0:
             buffer = (C.c_int32 * -n)()
-            n = self._api.llama_tokenize(self._handle, raw, len(raw), buffer, -n, add_special, parse_special)
+            n = self._api.llama_tokenize(self.handle, raw, len(raw), buffer, -n, add_special, parse_special)
         return list(buffer[:n])
 
     def _make_piece(self, token: int) -> bytes:
@@ -151,10 +151,10 @@ class LlamaVocabulary:
         if not 0 <= token < self.n_tokens:
             return b""
         buffer = (C.c_char * PIECE_BYTES)()  # a new one each time: several threads read
-        n = self._read(self._handle, token, buffer, PIECE_BYTES, 0, special)
+        n = self._read(self.handle, token, buffer, PIECE_BYTES, 0, special)
         if n < 0:
             buffer = (C.c_char * -n)()
-            n = self._read(self._handle, token, buffer, -n, 0, special)
+            n = self._read(self.handle, token, buffer, -n, 0, special)
         return buffer.raw[:n]
 
 

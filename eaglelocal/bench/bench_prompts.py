@@ -73,7 +73,7 @@ def _read_built_in(split: str) -> list[BenchPrompt]:
 
 
 def read_prompts(path: Path, categories: Sequence[str] = ()) -> list[BenchPrompt]:
-    """Read one prompt a line and return those of the named categories, or all if none is named.
+    """Read one prompt a line; return the prompts of the named categories, or all if none is named.
 
     Raises UsageError, with the line's number where a line is wrong.
     """

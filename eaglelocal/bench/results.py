@@ -48,7 +48,7 @@ class CategoryResult:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The speed of `side` divided by that of `other`, on the same prompts."""
+    """The speed of `side` divided by the speed of `other`, on the same prompts."""
 
     category: str
     concurrency: int

@@ -114,9 +114,7 @@ def _folders(user_folder: Path | None) -> tuple[Path, Path]:
 def _read_entries(
     folders: tuple[Path, ...], folder_name: str, read: Callable[[str, TomlTable], Entry], *, is_one_per_file: bool
 ) -> Mapping[str, Entry]:
-    """Return the entries of all files in the folders of this name. An entry with a file of its own has
-    the file's name.
-    """
+    """Return the entries of all files in the folders of this name. The only entry of a file has the file's name."""
     versions = tuple(map(_identify_version, _list_files(folders, folder_name)))
     return cast(Mapping[str, Entry], _read_versions(versions, read, is_one_per_file))
 

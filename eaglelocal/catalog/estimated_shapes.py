@@ -323,9 +323,7 @@ def _assistant_shape(target: EntryShape, num_bytes: int) -> ModelShape:
 
 
 def _fit_layers(draft: DraftEntry, likely_layers: Sequence[int], *, n_embd: int, n_ff: int) -> _DraftLayers:
-    """Return layers of this width whose keys and values have the size that the entry states, likely
-    layer counts first.
-    """
+    """Return layers of this width whose keys and values have the stated size, likely layer counts first."""
     values = (draft.kv_bytes_per_token or 0) // 4  # keys and values, of two bytes each
     fitting = (
         (num_layers, head_dim)

@@ -143,7 +143,7 @@ def run(
 
 @dataclass(frozen=True, slots=True)
 class ChosenPrompts:
-    """The prompts to measure, by category, and those of the warm-up."""
+    """The prompts to measure, by category, and the warm-up prompts."""
 
     prompts: dict[str, list[BenchPrompt]]
     warm_up: list[BenchPrompt]

@@ -202,7 +202,7 @@ def write_page(file: Path, subject: BenchSubject, results: Sequence[TaskResult],
 
 
 def describe_machine(machine: Machine) -> MachineFacts:
-    """Return what may be posted of a machine: nothing that names its owner, its processes or its folders."""
+    """Return the facts of a machine that may be posted: none names its owner, its processes or its folders."""
     from eaglelocal import __version__
     from eaglelocal.bench.report_page import NOT_KNOWN, MachineFacts
 
@@ -245,7 +245,7 @@ def describe_model(subject: BenchSubject) -> ModelFacts:
 
 
 def predict_unmeasured(options: RunOptions) -> PredictedFacts | None:
-    """Return what `plan` says of the model without measurements of this machine; None if it does not plan it."""
+    """Return the prediction of `plan` without measurements of this machine; None if it does not plan the model."""
     from eaglelocal.bench.report_page import PredictedFacts
     from eaglelocal.catalog.catalog import load_machines
     from eaglelocal.planning.candidate_evaluation import CandidateEvaluator

@@ -135,7 +135,7 @@ def converse(asker: Asker, *, list_models: ListModels = list_no_models) -> int:
 
 
 def begin_lines(asker: Asker) -> list[str]:
-    """Return the lines at the beginning: the model, the keys, the colour, and what is continued."""
+    """Return the lines at the beginning: the model, the keys, the colour, and the continued conversation."""
     model, conversation = asker.session.model, asker.session.conversation
     lines = [
         *model_lines(model.info, model.plan),

@@ -144,7 +144,7 @@ class GroupedProgram(TyperGroup):
 
 
 def list_groups(groups: Mapping[str, Sequence[str]], names: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return the groups with those of the names that they have, in their order; the other names come last."""
+    """Sort the names into the groups that have them, in the groups' order; the other names come last."""
     known = {name for group in groups.values() for name in group}
     found = [(title, [name for name in group if name in names]) for title, group in groups.items()]
     return [*found, (OTHERS, [name for name in names if name not in known])]

@@ -31,7 +31,7 @@ def complete_machine(incomplete: str) -> list[str]:
 
 
 def complete_draft(incomplete: str) -> list[str]:
-    """Return the words of --draft; after a comma those that can stand beside others, and were not named yet."""
+    """Return the words of --draft; after a comma, only words that can be combined and were not named yet."""
     before, comma, begun = incomplete.rpartition(",")
     words = tuple(LOOKUPS) if comma else list_draft_words()
     taken = before.split(",")

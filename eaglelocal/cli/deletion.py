@@ -208,7 +208,7 @@ def leftover_lines(left: Leftovers) -> Iterator[str]:
 def _name_deletion(answers: Sequence[Path]) -> str:
     """Return which command deletes these folders and as little else as possible."""
     paths = sorted({read_target(folder) for folder in answers})
-    if not all(paths):  # nobody noted of which file they are
+    if not all(paths):  # their model file is unknown
         return "`eaglelocal forget` deletes those of all models, and the texts and caches of conversations"
     commands = " and ".join(f"`{shlex.join(['eaglelocal', 'forget', path])}`" for path in paths)
     return f"{commands} {'deletes' if len(paths) == 1 else 'delete'} them"

@@ -140,7 +140,7 @@ def choose_target_repo(head: ExportHead, form: str, given: str | None) -> str:
 
 
 def export_lines(head: ExportHead, form: str, target_repo: str, notes: Sequence[str]) -> list[str]:
-    """Return what is written, before it is."""
+    """Return lines that say what will be written."""
     info, weights = head.info, head.dtype("fc.weight").lower()
     if head.quantized:
         types = sorted({head.header.tensors[name].type.name.lower() for name in head.quantized})

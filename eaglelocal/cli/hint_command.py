@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from eaglelocal.core.user_paths import quote_word
 
 FLAG = re.compile(r"--[a-z][a-z-]*")
-MAX_COMMAND_CHARS = 200  # a longer one holds a long question, which nobody wants to read again
+MAX_COMMAND_CHARS = 200  # a longer one holds a long question, which is not worth showing again
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|\.\.\.")  # FILE or URL, which the user has to replace
 LEFT_OUT = re.compile(r"(?:no (--[a-z-]+)|leave (--[a-z-]+) out)")
 CONDITION = re.compile(r"(--.*), (if .*)")
@@ -54,7 +54,7 @@ def complete_hint(hint: str, program: str, arguments: Sequence[str], message: st
 
 
 def complete_flags(text: str, arguments: Sequence[str], write: Callable[[Sequence[str]], str]) -> str:
-    """Return the command with the flags that the text names, or without the one that it wants left out; else ""."""
+    """Return the command with the flags that the text names, or without the flag that it advises against; else ""."""
     text = _strip_quotes(text)
     if (out := LEFT_OUT.fullmatch(text)) is not None:
         kept = remove_flag(arguments, out[1] or out[2], has_value=True)
@@ -115,7 +115,7 @@ def find_wrong_word(message: str, arguments: Sequence[str]) -> int | None:
 
 
 def replace_word(arguments: Sequence[str], place: int, message: str, meant: str) -> list[str]:
-    """Return the arguments with what the message names at this place replaced by what was meant."""
+    """Return the arguments with the word at this place replaced by the one that the message suggests."""
     word, named = arguments[place], _list_words(message)
     wrong = next(part for part in _split_value(word) if part in named)
     flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)

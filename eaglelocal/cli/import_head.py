@@ -126,7 +126,7 @@ def check_head_problem(problem: str, found: FoundTarget, settings: Settings) -> 
 
 
 def check_layer_inputs(found: FoundTarget, settings: Settings) -> None:
-    """Raise IncompatibleError if the target lacks what EAGLE heads read, but Medusa heads do not."""
+    """Raise IncompatibleError if the target cannot give the layer inputs that EAGLE heads read."""
     from eaglelocal.gguf.head_info import layer_inputs_problem
 
     check_head_problem(layer_inputs_problem(found.info), found, settings)

@@ -213,7 +213,7 @@ def run_agent(command: list[str], environment: Mapping[str, str]) -> int:
 # ---- the server
 @contextlib.contextmanager
 def find_server(agent: Agent, settings: Settings, output: Output, *, starts: bool) -> Iterator[Endpoint]:
-    """Yield a server for the agent: that of --url, a running one, or one that is started and ends with the block.
+    """Yield a server for the agent: --url's, a running one, or a new one that ends with the block.
 
     starts  False: only describe what would be started
 

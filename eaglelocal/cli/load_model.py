@@ -92,7 +92,7 @@ def make_run_options(settings: Settings, *, parallel: int = 1) -> RunOptions:
 
 
 def keep_conversations(options: RunOptions, settings: Settings) -> RunOptions:
-    """Return the options of a run that goes on for many answers: with what the settings keep of each."""
+    """Return the options of a long-running engine, with the settings for keeping conversations."""
     return replace(
         options,
         cache_ram=settings.cache_ram,

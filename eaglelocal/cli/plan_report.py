@@ -95,7 +95,7 @@ def adapter_bytes(candidate: Candidate) -> int:
 
 
 def link_lines(outcome: SearchOutcome) -> Iterator[str]:
-    """Yield the measured link to each device of an rpc-server, what is assumed of it, and the warning."""
+    """Yield the measured link to each device of an rpc-server, the assumptions about the device, and the warning."""
     links = [(gpu.name, gpu.link) for gpu in outcome.machine.gpus if gpu.link is not None]
     for name, link in links:
         speed = "as fast as this processor, assumed"

@@ -153,7 +153,7 @@ def show_certificate(certificate: ServerCertificate, server: RunningServer, outp
 
 
 def bind_server_socket(settings: Settings) -> socket.socket:
-    """Return the listening socket. Raises ResourceError for a port in use, with the server of ours that has it."""
+    """Return the listening socket. Raises ResourceError for a port in use, which names our server that uses it."""
     try:
         return bind_socket(settings.host, settings.port)
     except ResourceError as problem:

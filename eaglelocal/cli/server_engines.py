@@ -31,8 +31,8 @@ AHEAD_S = 2.0  # most seconds in which nothing else is imported, so that the fir
 class ServerEngines:
     """Loads the models of a server by their names in requests; the first name is loaded first.
 
-    most   the most models loaded at once; None: as many as fit
-    spare  the first engine's process
+    most      the most models loaded at once; None: as many as fit
+    spare     the first engine's process
     learning  of the heads of all models
     owners    of what the engines keep
     """

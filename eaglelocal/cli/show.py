@@ -169,7 +169,7 @@ def _drafts(details: ModelDetails) -> list[tuple[str, str]]:
 
 
 def _draft_texts(details: ModelDetails) -> Iterator[str]:
-    """Yield the drafts, the one that `--draft auto` takes first, and why another one is not taken."""
+    """Yield the drafts, first the choice of `--draft auto`, with the reason why each other is not taken."""
     from eaglelocal.catalog.draft_entries import MTP
     from eaglelocal.hub.draft_resolver import NO_KNOWN_HEAD
 

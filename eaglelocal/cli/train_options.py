@@ -127,7 +127,7 @@ def resolve_options(settings: Settings, output: Output, device: str, given: Trai
 
 
 def choose_unrolling(source: HeadSource, given: TrainFlags) -> Unrolling:
-    """Return what a step of training does. Raises UsageError on an unknown loss, or steps that the head does not have.
+    """Return how a training step unrolls, and its loss. Raises UsageError on a loss or steps that do not exist.
 
     A head that drafts in one pass has a step for each token of it.
     """

@@ -10,8 +10,8 @@ client sends it again. Company proves nothing, because whoever crashes the engin
 - One that had begun at no more than half of the crashes since its first one is never refused: something else crashes
   the engine.
 
-So nobody is refused for another's crash. Suspects are few, and forgotten after some minutes. Not thread-safe: the owner
-holds a lock.
+So no request is refused for another's crash. Suspects are few, and forgotten after some minutes. Not thread-safe: the
+owner holds a lock.
 """
 
 from __future__ import annotations

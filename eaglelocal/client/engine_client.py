@@ -247,7 +247,7 @@ OnSuccess = Callable[[], None]
 
 
 class HeadSwaps:
-    """The swaps of one client; `number` is that of the last one."""
+    """The exchanges of heads of one client; `number` counts them."""
 
     def __init__(self) -> None:
         self.number = 0

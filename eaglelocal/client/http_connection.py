@@ -48,7 +48,7 @@ def parse_url(url: str) -> SplitResult:
 
 
 def unreachable_error(url: str, error: Exception) -> EngineError:
-    """Return the error about a server that cannot be reached, with a way to trust it if that is what is missing."""
+    """Return the error about an unreachable server; the hint trusts its certificate if that is the cause."""
     hint = UNREACHABLE_HINT
     if isinstance(error, http.client.RemoteDisconnected):
         hint = "it may speak https:// only"

@@ -80,7 +80,7 @@ class _ClientRequest:
             self.request = replace(self.request, messages=())
 
     def describe(self, *, is_reading: bool) -> InFlight:
-        """Return what a crash report says of it."""
+        """Return the text about it for a crash report."""
         request, kind = self.request, "chat"
         if isinstance(request, EmbedRequest):
             kind = "embedding" if request.ranking is None else "ranking"
@@ -156,7 +156,7 @@ class InFlightRequests:
             self._notify(waiting.on_event, _make_cancelled(request_id))
 
     def set_default(self, command: SetSpec | SetAdapters) -> None:
-        """Set what holds for requests that choose nothing themselves, in this engine process and in later ones."""
+        """Set the default for requests that choose nothing themselves, in this engine process and in later ones."""
         with self._lock:
             self._defaults[type(command)] = command
             if self.process is not None:
@@ -251,9 +251,7 @@ class InFlightRequests:
         return self._suspects.find_refusal(submitted.digest) if self._suspects else None
 
     def _send_waiting(self) -> None:
-        """Send the waiting requests in order, up to the first that must wait; fail requests that are
-        refused meanwhile.
-        """
+        """Send the waiting requests in order, up to the first that must wait longer; fail those that are refused."""
         refused = []
         with self._lock:
             while self.process is not None and self._waiting:

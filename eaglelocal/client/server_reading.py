@@ -134,7 +134,7 @@ def add_totals(each: Sequence[ServerTotals]) -> ServerTotals:
 
 
 def count_drafts(stats: SpeculationStats) -> ServerTotals:
-    """Return statistics of drafting as totals, without those of the engine."""
+    """Return statistics of drafting as totals, without totals of the engine."""
     return ServerTotals(
         drafts=stats.drafts,
         draft_tokens=stats.draft_tokens,

@@ -71,7 +71,7 @@ def apply_changes(base: SamplingParams, changes: Mapping[str, float | int | None
 
 
 def read_values(content: object) -> dict[str, float | int | None]:
-    """Return the fields with valid values of a JSON object, by name; what is no such field is left out."""
+    """Return the fields with valid values of a JSON object, by name; other members are ignored."""
     values = content if isinstance(content, dict) else {}
     read: dict[str, float | int | None] = {}
     for each in FIELDS:

@@ -62,7 +62,7 @@ class PairBatch:
 
 
 class FeatureRows(NamedTuple):
-    """Tapped states of consecutive positions of a sequence, for a head; `position` is that of the first."""
+    """Tapped states of consecutive positions of a sequence, for a head; `position`: of the first."""
 
     sequence: int
     position: int

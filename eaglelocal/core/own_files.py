@@ -92,10 +92,10 @@ def _open(path: Path, flags: int, *, is_ours: bool = True) -> int:
 
 
 def _check(path: Path, status: os.stat_result, *, is_ours: bool) -> None:
-    """Raise OSError for what is no regular file.
+    """Raise OSError unless it is a regular file.
 
-    Of our folders also for a file of a user who is neither this one nor, as in some containers, the folder's owner:
-    otherwise a head that another user puts into a world-writable folder would be loaded.
+    In our folders, it must also belong to this user or, as in some containers, to the folder's owner: otherwise a head
+    that another user puts into a world-writable folder would be loaded.
     """
     kind = stat.S_IFMT(status.st_mode)
     if kind != stat.S_IFREG:

@@ -289,8 +289,7 @@ class ImageReader(Protocol):
         """
 
     def read(self, file: bytes, name: str) -> object:
-        """Decode a file, outside this process, to the form that `tokenize` takes. Errors call it `name`. Safe from any
-        thread.
+        """Decode a file, in another process, for `tokenize`. Errors call it `name`. Safe from any thread.
 
         Raises RequestError, ResourceError.
         """

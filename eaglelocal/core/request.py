@@ -127,7 +127,7 @@ class AnswerOptions:
     """The fields that a client's request and the engine's have in common: all are handed on (input_processor.py).
 
     constraint    a grammar, schema or other constraint on the answer's text
-    tells_tokens   Finished gives the prompt and the answer as token ids
+    tells_tokens  Finished gives the prompt and the answer as token ids
     is_private    nothing of it is kept on disk: to learn from, for lookups, or as a cache
     reuses_cache  reuse what a cache holds of the prompt
     line_limit_s  so many seconds after its first token, the answer ends with the current line
@@ -163,7 +163,7 @@ class ChatRequest(AnswerOptions):
     template_values     more variables for the chat template, as JSON by name (enable_thinking, reasoning_effort)
     is_split            reasoning and tool calls are separated from the answer's text, as the template marks them
     suffix              text after the answer (fill in the middle); text or tokens are then the prefix
-    resumes      the last message is the beginning of the answer, and events carry only what follows it
+    resumes             the last message is the beginning of the answer, and events carry only what follows it
     is_counted          only count the prompt's tokens: it starts and finishes without an answer
     tells_prompt        emit the model's input (Prompted) before it starts
     adapters            ids of LoRA adapters and their scales; None: as set for the engine

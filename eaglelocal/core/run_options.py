@@ -22,27 +22,27 @@ KV_TYPES = (*PLANNED_KV_TYPES, "bf16", "f32")
 class RunOptions:
     """The options of one run; None and "auto" leave the choice to planning.
 
-    target      a reference; None: the best model on disk, else the embedded one
-    mmproj      auto, none, or the path of a projector for images
-    draft       the model that drafts: auto, mtp, none, an entry of the catalog, the path of a .gguf, or ngram: no model
-    lookups     the drafters without a model, beside it or alone: ngram, lookahead (see draft.py)
-    draft_type  of a head's weights: auto, q4_0, q8_0, or file
-    lora        LoRA adapters of the target: FILE or FILE:SCALE
-    spec        auto, off, pid, or a number of draft tokens
-    ctx         tokens of each slot
-    parallel    slots
-    gpu_layers  as llama.cpp counts them: the output layer is one
-    n_cpu_moe   layers whose experts stay in RAM
-    split       layer, tensor, row, none, or the shares of the GPUs, as 3,1
-    rpc         addresses of rpc-servers that hold layers
-    goal        speed, balanced or quality: the criterion that counts most for the choice of a model
-    cache_ram   MiB of RAM for conversations that were evicted from their slot; None: by free memory
+    target         a reference; None: the best model on disk, else the embedded one
+    mmproj         auto, none, or the path of a projector for images
+    draft          the model that drafts: auto, mtp, none, an entry of the catalog, the path of a .gguf; ngram: no model
+    lookups        the drafters without a model, beside it or alone: ngram, lookahead (see draft.py)
+    draft_type     of a head's weights: auto, q4_0, q8_0, or file
+    lora           LoRA adapters of the target: FILE or FILE:SCALE
+    spec           auto, off, pid, or a number of draft tokens
+    ctx            tokens of each slot
+    parallel       slots
+    gpu_layers     as llama.cpp counts them: the output layer is one
+    n_cpu_moe      layers whose experts stay in RAM
+    split          layer, tensor, row, none, or the shares of the GPUs, as 3,1
+    rpc            addresses of rpc-servers that hold layers
+    goal           speed, balanced or quality: the criterion that counts most for the choice of a model
+    cache_ram      MiB of RAM for conversations that were evicted from their slot; None: by free memory
     lookup_memory  tokens of each owner's texts that are kept on disk for lookups; 0: none
-    cache_disk  GB on disk for the caches of conversations, which then survive a restart; 0: none
+    cache_disk     GB on disk for the caches of conversations, which then survive a restart; 0: none
     binds_answers  prepare grammars while loading, not with the first answer that needs them
-    is_brief    the model is loaded for one answer, so that loading time counts as much as speed
-    learns          draft with a head's current learned version, and keep learning
-    model_folders   folders of the user's own models; a target may be a name from them
+    is_brief       the model is loaded for one answer, so that loading time counts as much as speed
+    learns         draft with a head's current learned version, and keep learning
+    model_folders  folders of the user's own models; a target may be a name from them
     """
 
     target: str | None = None

@@ -1,10 +1,10 @@
 """Counters of one request or of the whole engine; the words are those of ARCHITECTURE.md.
 
-drafted      nodes sent to the target, siblings included
-accepted     drafted tokens that the target kept
-acceptance length   tokens emitted by verifications that had a draft / number of those; the bonus token counts, unless
-                    the answer ended on an accepted token before it
-tok/s        from the first to the last token, prefill excluded
+drafted            nodes sent to the target, siblings included
+accepted           drafted tokens that the target kept
+acceptance length  tokens emitted by verifications that had a draft / number of those; the bonus token counts, unless
+                   the answer ended on an accepted token before it
+tok/s              from the first to the last token, prefill excluded
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ NOISY = 0.2  # above this the measured costs say little about single decodes
 
 @dataclass(frozen=True, slots=True)
 class SizeCost:
-    """The cost of a target decode of so many rows, or of a draft step of so many nodes, over a short context."""
+    """The cost of a target decode by its rows, or of a draft step by its nodes, over a short context."""
 
     num_rows: int
     seconds: float

@@ -102,21 +102,21 @@ class MessageHeaders:
 class CallForm:
     """The syntax in which a family of models writes calls.
 
-    label    for people and tests
-    call     template of one call, with «name», «index» and «args»
-    around   text before all calls of an answer, between two, and after all
-    begin    marker that opens a block for the parser; `end` is the one that closes it
-    inside   markers inside a block
-    section  markers around the blocks of an answer, without meaning
-    head     JSON: regular expression of the text before the arguments, with groups `name` and perhaps `id`
-    tail     JSON: characters between arguments and end marker
-    tags     TAGS: begin and end of a call inside its block, with «name»
-    value    TAGS: template of one argument, with «key», «value» and perhaps «is_text»
-    quotes   TAGS: optional quotes around a value, which may then contain anything
-    is_one_call   an answer has only one call
+    label          for people and tests
+    call           template of one call, with «name», «index» and «args»
+    around         text before all calls of an answer, between two, and after all
+    begin          marker that opens a block for the parser; `end` is the one that closes it
+    inside         markers inside a block
+    section        markers around the blocks of an answer, without meaning
+    head           JSON: regular expression of the text before the arguments, with groups `name` and perhaps `id`
+    tail           JSON: characters between arguments and end marker
+    tags           TAGS: begin and end of a call inside its block, with «name»
+    value          TAGS: template of one argument, with «key», «value» and perhaps «is_text»
+    quotes         TAGS: optional quotes around a value, which may then contain anything
+    is_one_call    an answer has only one call
     has_short_ids  ids are nine letters and digits
     ends_turn      the answer ends at this call's end marker, because the model would go on to invent results
-    headers  of messages, if an answer consists of several
+    headers        of messages, if an answer consists of several
     """
 
     label: str

@@ -30,8 +30,7 @@ class BranchSequences:
         return self._num_slots + slot * self.num_branches + chain - 1 if chain else slot
 
     def open(self, node: Node, *, start: int, root_end: int, end: int) -> None:
-        """Let the branch that begins with this node share the path to it: the cells start..end-1 of the chain it
-        leaves.
+        """Let the branch that begins with this node share cells start..end-1 of the chain that it leaves.
 
         root_end  position after the last cell that stays, however verification ends
         """

@@ -70,15 +70,15 @@ class Committed(NamedTuple):
 class DraftTraits:
     """The facts that a drafter declares: its needs of the target, and how it drafts.
 
-    name          of the method, as statistics show it
-    taps          layers of the target whose inputs `commit` needs; empty: none
-    block_size    tokens that `draft` proposes in one pass, and none after them (a block); 1: each token takes a pass
-    max_depth     tokens that it can draft after a root, in several passes
-    reuse_margin  rows of a reused prefix that the target must decode again for this drafter
-    num_branches  chains of a slot's tree that it can draft besides the trunk
-    reads_refused `commit` needs the drafted tokens that were refused, each with the target's likeliest token after it;
-                  the first of them stood where the next root stands
-    reads_texts   its model reads all of a text itself, but not while it sleeps
+    name           of the method, as statistics show it
+    taps           layers of the target whose inputs `commit` needs; empty: none
+    block_size     tokens that `draft` proposes in one pass, and none after them (a block); 1: each token takes a pass
+    max_depth      tokens that it can draft after a root, in several passes
+    reuse_margin   rows of a reused prefix that the target must decode again for this drafter
+    num_branches   chains of a slot's tree that it can draft besides the trunk
+    reads_refused  `commit` needs the drafted tokens that were refused, each with the target's likeliest token after it;
+                   the first of them stood where the next root stands
+    reads_texts    its model reads all of a text itself, but not while it sleeps
     """
 
     name: str
@@ -113,7 +113,7 @@ class Drafter:
         """Return at most `depth` tokens after each node; none if the drafter has nothing to propose there, or no state.
 
         extra_levels  more levels, as long as each token is confident enough; only for drafters that can check that
-        within a call
+                      within a call
 
         Each slot is drafted for from its root first, and then from the last token of its chain, until `commit`. A call
         may have several nodes of a slot, and then drafts one level.

@@ -8,7 +8,7 @@ costs one encode, and one decode per drafted token.
 
     target rows   0   1   2   3          g[3] waits for token 4
     pairs         (t1,g0) (t2,g1) (t3,g2)
-    draft root   (t4,g3) -> s3 -> child c5;   draft c5: (c5, s3) -> s4 -> c6 ...
+    draft root    (t4,g3) -> s3 -> child c5;   draft c5: (c5, s3) -> s4 -> c6 ...
 
 An EAGLE head gets only the last rows of a long prompt: more rows hardly improve its drafts (docs/measured.md) and slow
 down the prefill. Its pairs begin there.
@@ -239,9 +239,7 @@ class Eagle3(HeadDrafter[EagleSlot], Exchangeable):
         return num_written
 
     def inherit(self, old: Eagle3) -> None:
-        """Take over the target's rows that `old` kept for sleeping slots, but not its states: another encoder made
-        them.
-        """
+        """Take over the rows of the target that `old` kept for sleeping slots; its states are of another encoder."""
         self._first_needed = old._first_needed
         for index, slot in old._slots.items():
             self._slots[index] = EagleSlot(buffered=slot.buffered and RowBuffer(slot.buffered))

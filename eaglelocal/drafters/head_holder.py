@@ -94,9 +94,7 @@ class HeadHolder(Drafter):
             )
 
     def _exchange(self, head: OpenHead) -> CloseHead | None:
-        """Exchange the head if it has enough rows. Return a function that closes the old one, or None to be called
-        again.
-        """
+        """Exchange the head if it has enough rows. Return a function that closes the old one; None: call again."""
         if self.next is None:  # let the head follow all texts from now on
             head.drafter.inherit(self._head.drafter)
             self.next, self._drafters = head, (self._head.drafter, head.drafter)

@@ -200,9 +200,7 @@ class Ngram(Lookup):
         state.num_prompt = num_prompt
 
     def end(self, slot: int) -> None:
-        """Add the finished answer to the owner's pool, so that other requests can draft from it. A second call does
-        nothing.
-        """
+        """Add the finished answer to the owner's pool, so that other requests can draft from it. Safe to call twice."""
         state = self._slots[slot]
         if self._memory is not None and not state.owner.startswith(PRIVATE):
             self._remember(self._memory, state.owner, state.take_text()[-MAX_REMEMBERED:])

@@ -248,9 +248,7 @@ class HeadDrafter(ContextDrafter, Generic[SlotT]):
             slot.buffered.add(rows)
 
     def _wake(self, slots: Sequence[int]) -> int:
-        """Encode the buffered rows of sleeping slots, and return how many; restart a slot whose older rows are
-        missing.
-        """
+        """Encode the buffered rows of sleeping slots; return their number. A slot that lacks older rows restarts."""
         waking = []
         for index in slots:
             slot = self._slots.get(index)

@@ -118,9 +118,7 @@ class AnswerConstraint:
         raise self._blame_tool(spec) or refusal
 
     def _candidates(self, spec: ConstraintSpec) -> Iterator[tuple[Tool, ...]]:
-        """Yield the tools as last loosened, then each in the tightest form that compiles alone, then all with any
-        arguments.
-        """
+        """Yield the tools as last loosened, each in the tightest form that compiles, and all with any arguments."""
         tools = spec.split.tools
         remembered = tuple(self._loosened.get((spec.owner, tool), tool) for tool in tools)
         yield remembered

@@ -1,5 +1,4 @@
-"""Conversations on disk (`--cache-disk`): cells of the target, written after answers, and read for prompts that
-continue them.
+"""Conversations on disk (`--cache-disk`): the target's cells, written after answers and read for later prompts.
 
     text 1   [system prompt, files, question, answer]     written while the engine is idle
              the server is stopped, and started again
@@ -116,9 +115,7 @@ class ConversationFiles:
         return StoredText("", held.tokens, owner=owner, adapters=self._name(held.adapters))
 
     def write_later(self, held: SwappedText, cells: Bytes, states: Mapping[int, bytearray] = NO_STATES) -> None:
-        """Write a text in the background, unless it exceeds the size limit of all files. The cells must not change
-        meanwhile.
-        """
+        """Write a text in the background, unless it is larger than all files may be. Its cells must stay unchanged."""
         num_bytes = len(cells) + sum(map(len, states.values())) + TOKEN_BYTES * len(held.tokens)
         if num_bytes > self._max_bytes:
             return

@@ -209,9 +209,7 @@ class EmbeddingEngine:
         return self._check_tokens(self._vocabulary.tokenize(text, add_special=True, parse_special=False))
 
     def _truncate(self, text: str) -> list[int]:
-        """Return the tokens of the longest beginning of a text that fits, and the tokens that the vocabulary adds to
-        each.
-        """
+        """Return as many first tokens of a text as fit, and the tokens that the vocabulary adds to each text."""
         limit, max_bytes = self._embedder.n_batch, self._vocabulary.max_token_bytes
         if max_bytes is not None:
             text = text[: limit * max_bytes]  # no more can be needed, and millions of characters would take seconds

@@ -22,9 +22,9 @@ Decode = Callable[[ChatRequest], Iterator[int]]
 
 @dataclass(slots=True, eq=False)
 class ImageReading:
-    """A request in progress: its images, then the rest of it.
+    """A request being read: first its images, then its text.
 
-    steps  one for each image that is left, after one that yields the pixels of all
+    steps  the first yields the pixels of all images, each further one decodes an image
     """
 
     request: ChatRequest

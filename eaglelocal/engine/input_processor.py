@@ -80,8 +80,8 @@ class InputProcessor:
         self._trained_ctx = trained_ctx
         self.prompts = PromptCache(self.make_prompt)
         self._images: dict[str, dict[bytes, object] | Exception] = {}  # decoded, or the error, by the request's id
-        self._constraints = NoConstraints() if constraints is None else constraints
-        self._answer_constraint = AnswerConstraint(self._constraints)
+        self.constraints = NoConstraints() if constraints is None else constraints
+        self._answer_constraint = AnswerConstraint(self.constraints)
         self._spellings = Spellings(vocabulary.control_texts)  # walks the vocabulary, so do it before any request
 
     def offer_adapters(self, files: Sequence[AdapterFile]) -> None:
@@ -127,8 +127,7 @@ class InputProcessor:
         self._images.pop(request_id, None)
 
     def process(self, request: ChatRequest) -> ReadRequest:
-        """Return the prompt and the Request, or None for the latter if only prompt tokens are counted. Raises
-        RequestError.
+        """Return the prompt and the Request; None instead if only the tokens are counted. Raises RequestError.
 
         Safe from any thread.
         """
@@ -153,7 +152,7 @@ class InputProcessor:
             **request.options | changed,
             prompt=prompt.tokens,
             images=prompt.images,
-            compiled=None if constraint is None else self._constraints.hold(constraint),
+            compiled=None if constraint is None else self.constraints.hold(constraint),
             split=split if request.is_split and split and list_markers(split) else None,
             num_shared=max((len(each) for each in self.shared if prompt.tokens[: len(each)] == each), default=0),
             adapters=self._read_adapters(request),

@@ -106,7 +106,7 @@ def _lower_priority() -> None:
 class InputQueue(Generic[RequestT, ResultT]):
     """A queue of requests that executors read. Belongs to the engine's thread; only `wait` and `close` block.
 
-    read       converts a request for the engine; raises EagleLocalError if it cannot be served
+    read             converts a request for the engine; raises EagleLocalError if it cannot be served
     choose_executor  takes a request and the number of executors; returns an index
     """
 

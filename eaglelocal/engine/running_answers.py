@@ -97,9 +97,7 @@ class RunningAnswers:
         self._timing.totals.prompt_tokens += sequence.num_prompt_rows
 
     def start(self, sequence: Sequence) -> list[RequestEvent]:
-        """Return Started, and a SpeculationChanged if the answer starts without drafting: clients assume that drafting
-        is on.
-        """
+        """Return Started, and SpeculationChanged if the answer starts without drafts, as clients expect drafting."""
         self._timing.totals.reused_tokens += sequence.num_reused_rows
         constraint = sequence.request.constraint
         unbound = constraint.unbound if constraint is not None else ()

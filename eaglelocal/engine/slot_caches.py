@@ -128,8 +128,7 @@ class SlotCaches:
             self._files.write_later(conversation, cells, states)
 
     def take_read(self) -> None:
-        """Keep in RAM the texts that executors have read from disk. Call it after requests were read and before they
-        get slots.
+        """Keep in RAM the texts that were read from disk. Call it between reading requests and assigning slots.
 
         Drafters start over after such a text, so it counts as seen by them.
         """

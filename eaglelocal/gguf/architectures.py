@@ -205,7 +205,7 @@ class ArchitectureKeys:
         return tuple(self._check_count(name, item) or 0 for item in self.header.array(name) or ())
 
     def flags_per_layer(self, key: str, n_layer: int) -> tuple[bool, ...] | None:
-        """Return a list of flags, one for each layer; None where the key is no list. Raises ModelFileError if short."""
+        """Return a list of flags, one for each layer; None if the key is not a list. Raises ModelFileError if short."""
         name = self._full(key)
         listed = self.header.array(name)
         if listed is None:

@@ -28,9 +28,7 @@ MAX_BLOCK_SIZE = 64
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """Sizes of the parts that DFlash2 adds: short convolutions over a block, and a selector among the best tokens of
-    each row.
-    """
+    """Sizes of DFlash2's additions: convolutions over a block, and a selector among the best tokens of a row."""
 
     num_candidates: int
     rank: int

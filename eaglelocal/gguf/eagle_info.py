@@ -33,12 +33,12 @@ NUM_TAPS = 3  # llama.cpp refuses any other number
 class EagleInfo(head_info.DraftHeadInfo):
     """An EAGLE head as its header describes it.
 
-    target_name  the target it was imported for; empty: unknown
-    window       tokens that its attention sees; None: all of them
-    fc_norm_eps  `rms_eps` unless the file has its own
-    mask         token of the rows that P-EAGLE drafts from; None: it is an EAGLE head
-    mask_width   numbers of the hidden state that goes with it
-    num_depths   tokens that one pass drafts; 1 for an EAGLE head
+    target_name       the target it was imported for; empty: unknown
+    window            tokens that its attention sees; None: all of them
+    fc_norm_eps       `rms_eps` unless the file has its own
+    mask              token of the rows that P-EAGLE drafts from; None: it is an EAGLE head
+    mask_width        numbers of the hidden state that goes with it
+    num_depths        tokens that one pass drafts; 1 for an EAGLE head
     num_first_layers  those that llama.cpp's graph for heads runs; it can run one
     """
 

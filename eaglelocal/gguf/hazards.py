@@ -30,7 +30,7 @@ ID_TABLES = ("d2t", "ffn_gate_tid2eid.weight")  # integer tensors
 
 
 def check_hazards(keys: ArchitectureKeys, *, head_dim: int, value_dim: int) -> None:
-    """Check a model's keys and tensors; the widths are those of one head's keys and values.
+    """Check a model's keys and tensors; the widths are of one head's keys and values.
 
     Raises ModelFileError with the value that would end the process.
     """
@@ -92,7 +92,7 @@ def _width_problems(keys: ArchitectureKeys, head_dim: int, value_dim: int) -> It
 
 
 def _layer_problems(keys: ArchitectureKeys) -> Iterator[str]:
-    """Yield a count of MTP layers greater than that of all layers, which load_hparams asserts against."""
+    """Yield a problem if there are more MTP layers than layers: llama.cpp's load_hparams aborts."""
     ahead, layers = keys.optional_count("nextn_predict_layers") or 0, keys.optional_count("block_count")
     if layers is not None and ahead > layers:
         yield f"{keys.prefix}.nextn_predict_layers is {ahead}, of {layers} layers"
@@ -130,9 +130,7 @@ def _section_problems(keys: ArchitectureKeys) -> Iterator[str]:
 
 
 def _parallel_problems(keys: ArchitectureKeys) -> Iterator[str]:
-    """Yield violations of deepseek4.cpp's assertions on the parallel states of a token and the groups of its output
-    heads.
-    """
+    """Yield violations of deepseek4.cpp's assertions on a token's parallel states and the output heads' groups."""
     if keys.prefix != "deepseek4":
         return
     parallel, rounds = (keys.optional_count(f"hyper_connection.{name}") for name in ("count", "sinkhorn_iterations"))

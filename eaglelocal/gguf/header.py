@@ -284,7 +284,7 @@ def following_paths(path: Path, metadata: Mapping[str, Value]) -> tuple[Path, ..
 
 
 def list_named_parts(path: Path) -> tuple[Path, ...]:
-    """Return all parts of a model by the name of one, whether or not they exist; the file alone if it is not split."""
+    """Return the paths of all parts of a split model, given one of them; the file alone if it is not split."""
     named = _NAME.fullmatch(path.name)
     count = int(named["count"]) if named else 1
     if named is None or not 1 < count <= MAX_SHARDS:

@@ -131,7 +131,7 @@ def _required_tensors(head: MedusaInfo) -> dict[str, tuple[int, ...]]:
 
 
 def is_medusa(header: Header) -> bool:
-    """Return whether a file holds a Medusa head; its architecture is that of EAGLE heads."""
+    """Return whether a file holds a Medusa head; it states the architecture of EAGLE heads."""
     return read_architecture(header) == EAGLE and NUM_PARTS_KEY in header.metadata
 
 

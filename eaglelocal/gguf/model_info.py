@@ -113,9 +113,7 @@ def read_architecture(header: Header) -> str:
 
 
 def vocabulary_size(keys: ArchitectureKeys) -> int:
-    """Return the number of tokens in the tokenizer, as llama.cpp counts them; else `vocab_size` or the
-    embedding rows.
-    """
+    """Return the tokenizer's number of tokens, as llama.cpp counts them; else `vocab_size` or the embedding rows."""
     tokens = keys.header.array_count(architectures.TOKENS_KEY)
     if tokens is not None:
         return tokens

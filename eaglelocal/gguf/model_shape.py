@@ -46,17 +46,17 @@ SHARES_FROM_LAYER = {"gemma3n": 20}  # layers from here on read the cache of an 
 class ModelShape:
     """A model's sizes. The `n_layer_ahead` MTP layers of its file are counted apart from `n_layer`, and not loaded.
 
-    kv_heads        [n_layer]; 0: the layer has no keys and values of its own
-    windows         [n_layer] tokens that a layer's cache must hold; None: all of them
-    layer_states    [n_layer] bytes of recurrent state of one sequence
-    compressions    [n_layer] tokens that a layer also keeps as one row, and the row's values; empty: none does
-    layer_bytes     [n_layer] weights of each layer; empty: all alike
-    expert_bytes    [n_layer] of those, the experts (MoE) that tokens are routed to; empty: none
-    embedding_bytes looked up, of the tokens and of each layer: llama.cpp keeps them in RAM whatever is offloaded
-    output_bytes    after the last block, in tensors of its own
+    kv_heads           [n_layer]; 0: the layer has no keys and values of its own
+    windows            [n_layer] tokens that a layer's cache must hold; None: all of them
+    layer_states       [n_layer] bytes of recurrent state of one sequence
+    compressions       [n_layer] tokens that a layer also keeps as one row, and the row's values; empty: none does
+    layer_bytes        [n_layer] weights of each layer; empty: all alike
+    expert_bytes       [n_layer] of those, the experts (MoE) that tokens are routed to; empty: none
+    embedding_bytes    looked up, of the tokens and of each layer: llama.cpp keeps them in RAM whatever is offloaded
+    output_bytes       after the last block, in tensors of its own
     tied_output_bytes  of the embeddings, those that are multiplied as the output too; 0 where the output is its own
-    active_bytes    read for one token: of the experts the used ones' share, of the embeddings those that are the output
-    n_layer_embd    values that are looked up for a token for all layers together, besides its embedding
+    active_bytes       read for one token: of the experts the share that it uses, of the embeddings those of the output
+    n_layer_embd       values that are looked up for a token for all layers together, besides its embedding
     """
 
     architecture: str

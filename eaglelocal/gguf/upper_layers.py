@@ -84,7 +84,7 @@ def count_layers(metadata: Mapping[str, object]) -> int:
 
 
 def merge_tensors(first: Mapping[str, TensorInfo], upper: Iterable[TensorInfo], *, shard: int) -> dict[str, TensorInfo]:
-    """Return the tensors of both GGUFs under the names of one model; those of the second lie in shard `shard`."""
+    """Return the tensors of both GGUFs under the names of one model; the second's lie in shard `shard`."""
     merged = {name: tensor for name, tensor in first.items() if name not in UNREAD}
     for tensor in upper:
         if tensor.name != ROPE_FACTORS:
@@ -115,7 +115,7 @@ def check_upper_metadata(
 
 
 def make_upper_metadata(first: Mapping[str, object], num_rows: int) -> dict[str, Scalar]:
-    """Return the keys of the second GGUF, by those of the first and the rows of its output."""
+    """Return the keys of the second GGUF, made from the first's and the rows of its output."""
     shared = {}
     for key, value in first.items():
         name = key.removeprefix(f"{EAGLE}.")

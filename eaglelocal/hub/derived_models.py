@@ -264,9 +264,7 @@ def _plan_target(source: Header, recipe: Recipe) -> FilePlan:
 
 
 def _widths_step(type_name: str) -> int:
-    """Return the number that widths must be multiples of, so that llama.cpp need not quantize some matrices in another
-    type.
-    """
+    """Return the number that must divide each width: else llama.cpp quantizes some matrices in another type."""
     return SUPERBLOCK_STEP if "_k" in type_name or type_name == "iq4_xs" else BLOCK_STEP
 
 

@@ -68,7 +68,7 @@ class FilePlaces:
 
 
 def find_places(order: DownloadOrder, cache: Path) -> list[FilePlaces]:
-    """Return the places of an order's files; the first is that of the file that llama.cpp opens."""
+    """Return the places of an order's files, first that of the file that llama.cpp opens."""
     folder = repo_folder(cache, order.repo.id)
     snapshot = folder / "snapshots" / order.repo.commit
     return [
@@ -96,7 +96,7 @@ def check_names(orders: Sequence[DownloadOrder], cache: Path) -> None:
 
 
 def count_missing_bytes(orders: Sequence[DownloadOrder], cache: Path) -> int:
-    """Return the bytes still to fetch; those of partial downloads count as present."""
+    """Return the bytes still to fetch; parts of unfinished downloads count as present."""
     missing = {
         places.blob: max(0, places.file.size_bytes - places.present_bytes)
         for order in orders

@@ -57,8 +57,7 @@ def find_projector(reference: str, target: FoundTarget) -> FoundProjector:
 
 
 def read_projector_file(path: Path, target: Header | None) -> Projector:
-    """Read the projector that the user named. Raises ModelFileError, or IncompatibleError if it does not fit the
-    target.
+    """Read the projector that the user named. Raises ModelFileError, or IncompatibleError for another target's.
 
     target  None: unknown, so nothing is compared
     """

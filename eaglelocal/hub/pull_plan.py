@@ -74,9 +74,7 @@ def plan_pull(target: str, *, draft: str = AUTO, quant: str | None = None) -> Pu
 
 
 def is_own_layer(draft: str, target: TargetEntry | None, catalog: Catalog) -> bool:
-    """Return whether the draft is a layer of the target's own file. Raises UsageError if it belongs to
-    another target.
-    """
+    """Return whether the draft is a layer of the target's own file. Raises UsageError for other targets' layers."""
     entry = catalog.drafts.get(draft.lower())
     if entry is None or not entry.is_in_target:
         return draft == MTP

@@ -96,7 +96,7 @@ def choose_build(builds: Sequence[RepoBuild], wanted: str | None, *, repo: str, 
 
 
 def _order_tags(builds: Sequence[RepoBuild]) -> list[str]:
-    """Return the builds' tags, those of the usual quantizations first."""
+    """Return the builds' tags, usual quantizations first."""
     ranks = {quant: rank for rank, quant in enumerate(DEFAULTS)}
     return [build.tag for build in sorted(builds, key=lambda build: ranks.get(build.quant, len(ranks)))]
 

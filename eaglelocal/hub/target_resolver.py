@@ -55,7 +55,7 @@ NOT_TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class FoundTarget:
-    """A target on disk, or a derived one that is made when a run needs it.
+    """A target on disk, or a derived target that is made when a run needs it.
 
     head   the draft head that comes with it, if any
     repo   its hub repository, if any

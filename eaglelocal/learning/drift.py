@@ -1,5 +1,4 @@
-"""Compare acceptance with its own history, by kind of text, to detect drafts that fit the users' texts less than
-before.
+"""Compare acceptance with its history, by kind of text, to notice drafts that no longer fit the users' texts.
 
     history   how often a draft's first token was accepted, over about the last ten thousand drafts
     recent    the same over the newest answers; older answers that newer ones displace become history
@@ -117,7 +116,7 @@ class KindHistory:
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """The names of conditions that differ from those of the history."""
+        """The names of the conditions that differ from the history's."""
         now = self.batches[-1].conditions if self.batches else self.before
         names = dict.fromkeys([*self.before, *now])
         return tuple(name for name in names if self.before.get(name) != now.get(name))

@@ -164,9 +164,7 @@ class IdleLearning:
         return model
 
     def _prune_daily(self) -> None:
-        """Delete expired answers once a day, also of models that are not loaded here, by the limit noted
-        beside them.
-        """
+        """Delete expired answers once a day, by the limit beside them, also of models that are not loaded here."""
         if self._now() < self._prune_at:
             return
         self._prune_at = self._now() + DAY_S
@@ -179,9 +177,7 @@ class IdleLearning:
                     prune_noted(folder / ANSWERS, time.time())
 
     def count_request(self, submit: Submit, request: AnyRequest, on_event: OnEvent) -> None:
-        """Submit a request to an engine that keeps no answers, such as an embedding engine: no learning
-        runs meanwhile.
-        """
+        """Submit to an engine that keeps no answers, such as an embedding engine; no learning runs meanwhile."""
         self._activity.submit(submit, request, on_event)
 
     def status(self) -> LearningStatus:

@@ -156,7 +156,7 @@ class JudgedFile:
 
 
 def read_judged(path: Path) -> dict[str, JudgedText | None]:
-    """Return the texts of a file, without damaged lines; none if there is no file."""
+    """Return the texts of a file, without damaged lines; empty if the file does not exist."""
     found: dict[str, JudgedText | None] = {}
     try:
         lines = read_own(path).splitlines()

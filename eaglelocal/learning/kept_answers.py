@@ -88,7 +88,7 @@ class KeptAnswers:
 
     max_bytes  of all files together
     max_age_s  an answer is dropped before it is older
-    target      file of the model that generates the answers; it and `max_age_s` are noted beside them
+    target     file of the model that generates the answers; it and `max_age_s` are noted beside them
     """
 
     def __init__(self, folder: Path, *, max_bytes: int, max_age_s: float, target: Path | None = None) -> None:
@@ -194,9 +194,7 @@ def hash_owner(owner: str) -> str:
 
 
 def read_owner(folder: Path) -> str:
-    """Return the hash of a folder's owner. Chats of earlier versions wrote into a folder for requests
-    without an owner.
-    """
+    """Return the hash of a folder's owner. Old chats' answers lie in the folder of requests without an owner."""
     return hash_owner("") if folder.name == _NOBODY else folder.name
 
 
@@ -234,9 +232,7 @@ def read_max_age_s(folder: Path) -> float | None:
 
 
 def prune_noted(folder: Path, now: float) -> None:
-    """Delete the answers in a folder that exceed the age recorded beside them; none without a record.
-    Raises OSError.
-    """
+    """Delete a folder's answers that are older than the age recorded beside them, if any. Raises OSError."""
     max_age_s = read_max_age_s(folder.parent)
     if max_age_s is not None:
         KeptAnswers(folder, max_bytes=sys.maxsize, max_age_s=max_age_s).prune(now)

@@ -139,9 +139,7 @@ class LearningSession:
 
     # ---- rounds
     def _complete(self) -> None:
-        """Finish the decisions of a killed session: judge its candidate, and stop watching a version
-        that was replaced.
-        """
+        """Finish what a killed session left: judge its candidate, and stop watching a replaced version."""
         known, state = self._versions.read()[0], self._state
         candidate = known.find(state.candidate) if state.candidate else None
         if state.candidate and (candidate is None or not self._versions.path(state.candidate).is_file()):

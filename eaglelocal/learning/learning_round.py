@@ -1,4 +1,4 @@
-"""Choose the answers that a round learns from, and those that judge its result. Pure decisions.
+"""Choose the answers that a round learns from, and the answers that judge its result. Pure decisions.
 
 One in HELD_BACK_EVERY questions, chosen by a hash, is never learned from. A round learns from the new answers since the
 previous round and from as many older ones, so that nothing is forgotten. Every owner contributes equally many answers,
@@ -151,7 +151,7 @@ TEMPERATURE = 0.7
 
 
 def gather_rehearsal(plan: Plan, questions: Sequence[str], folder: Path) -> tuple[TrainingConversation, ...]:
-    """Return the target's answers to these questions, and generate those that are missing.
+    """Return the target's answers to these questions; generate the missing ones.
 
     plan  of the target alone
 

@@ -132,7 +132,7 @@ def check_pooling(header: Header, info: ModelInfo) -> None:
 def list_buffers(header: Header, info: ModelInfo, plan: Plan, n_ctx: int) -> list[Buffer]:
     """Return the least memory that is needed.
 
-    A decoder computes logits of every row in its compute buffer, although nobody reads them.
+    A decoder computes logits of every row in its compute buffer, although they are not used.
     """
     is_encoder = header.metadata.get(f"{info.architecture}.attention.causal") is False
     unread_bytes = 0 if is_encoder else logits_bytes(n_ctx, info.n_vocab)

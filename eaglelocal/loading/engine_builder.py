@@ -126,9 +126,7 @@ def build(plan: Plan, report: Report) -> Engine:
 
 
 class OpenDraft(NamedTuple):
-    """The drafters, and the draft's model if it is not the target's; its own stack closes only what was
-    opened for it.
-    """
+    """The drafters, and the draft's model if it is not the target's; its stack closes what was opened for it."""
 
     drafters: tuple[Drafter, ...]
     model: LlamaModel | None
@@ -205,9 +203,7 @@ def make_input_processor(
 
 
 def share_prefixes(input_processor: InputProcessor, owners: Owners) -> list[str]:
-    """Let owners share the beginnings of system prompts; return a note for each beginning that this
-    model cannot share.
-    """
+    """Let owners share beginnings of system prompts; return a note for each that this model cannot share."""
     notes = []
     for text in owners.shared_prefixes:
         try:
@@ -236,7 +232,7 @@ def restore_original_draft(plan: Plan) -> Plan:
 def make_controller(
     plan: Plan, drafters: tuple[Drafter, ...], *, max_siblings: int = 0, makes_kernels: bool = False
 ) -> Controller:
-    """Return the controller of these drafters: lookups, and at most one that has a model."""
+    """Return the controller of these drafters: lookups, and at most one drafter with a model."""
     lookups = tuple(drafter.traits.name for drafter in drafters if isinstance(drafter, Lookup))
     described = DrafterSet(None, lookups)
     traits = next((drafter.traits for drafter in drafters if not isinstance(drafter, Lookup)), None)

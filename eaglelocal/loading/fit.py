@@ -180,7 +180,7 @@ def check_graph(plan: Plan, target: ModelShape) -> None:
 
 
 def check_experts(plan: Plan, target: ModelShape) -> None:
-    """Raise UsageError if the target has no experts, or not in so many layers."""
+    """Raise UsageError if the experts of `n_cpu_moe` layers do not exist."""
     if problem := target.experts_problem(plan.n_cpu_moe):
         hint = f"--n-cpu-moe {target.n_layer}" if target.expert_bytes else "leave --n-cpu-moe out"
         raise UsageError(f"--n-cpu-moe {plan.n_cpu_moe}: {problem}", hint=hint)
@@ -203,7 +203,7 @@ def check_own_output(plan: Plan, draft: DraftInfo) -> None:
 
 
 def check_shares(plan: Plan, free: Sequence[FreeMemory]) -> None:
-    """Raise UsageError if the number of shares is not that of the GPUs in use."""
+    """Raise UsageError unless there is a share for each GPU in use."""
     gpus = choose_gpus(free, device=plan.device, split=plan.split)
     if plan.shares and len(plan.shares) != len(gpus):
         names = ", ".join(gpu.device for gpu in gpus) or "no GPU"

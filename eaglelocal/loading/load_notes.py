@@ -80,9 +80,7 @@ class TemplateCheck:
         template.start(after_s=0.0 if is_urgent or not self._is_known else LATER_S)
 
     def note(self) -> str:
-        """Return a note for the user if another template is used, or none can be. In the latter case chats fail, but
-        loading succeeds.
-        """
+        """Return a note if another template is used, or none can be: then the model loads, but chats fail."""
         if not self._is_known:
             try:
                 self._template.check()

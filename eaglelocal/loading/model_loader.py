@@ -44,9 +44,7 @@ class PlanLoader:
         return model
 
     def load_draft(self, target: LlamaModel) -> LlamaModel | None:
-        """Load the draft's model. Returns the target if the MTP layers are in its file, and None without
-        a draft file.
-        """
+        """Load and return the draft's model: the target if its file has the MTP layers, None without a draft file."""
         part = self.parts.draft
         if part is None or not self.parts.plan.speculates:
             return None

@@ -50,7 +50,7 @@ class PlannedContext:
 
 
 def plan_contexts(plan: Plan, target: ModelShape, draft: ModelShape | None = None) -> tuple[PlannedContext, ...]:
-    """Return the context of the target, then that of the draft if there is one."""
+    """Return the contexts of the target and, if there is one, of the draft."""
     target_context = plan_target_context(plan, target, draft)
     return (target_context,) if draft is None else (target_context, plan_draft_context(plan, draft, target))
 

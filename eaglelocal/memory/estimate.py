@@ -98,7 +98,7 @@ def estimate(
 
 
 def estimate_context(context: PlannedContext, gpus: Sequence[FreeMemory], shares: Sequence[float]) -> Iterator[Buffer]:
-    """Yield the buffers of one model and its context, without those of runtimes."""
+    """Yield the buffers of one model and its context, but not of runtimes."""
     shape = context.shape
     devices = place_layers(shape, gpus, shares, gpu_layers=context.gpu_layers)
     expert_devices = place_experts(devices[: shape.n_layer], context.n_cpu_moe)

@@ -40,7 +40,7 @@ WHOLE = Offload()
 def place_blocks(
     num_blocks: int, gpus: Sequence[str], shares: Sequence[float], *, gpu_layers: int | None
 ) -> tuple[str, ...]:
-    """Return the device of each block, then that of the output. `gpu_layers`: how many, from the last; None: all.
+    """Return the device of each block, then the output's. `gpu_layers`: how many, from the last; None: all.
 
     The output stays on this machine: with only devices of rpc-servers, it lies in RAM (backend/llama_library.py).
 

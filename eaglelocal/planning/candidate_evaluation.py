@@ -192,8 +192,7 @@ class CandidateEvaluator:
     def best_split(
         self, option: ModelOption, draft: DraftOption, setup: CacheSetup, n_cpu_moe: int = 0
     ) -> tuple[Offload, CandidateMemory]:
-        """Return the most layers on the GPUs that fit, the output included, and the memory; the rest may not fit into
-        RAM.
+        """Return the most layers, output included, that fit on the GPUs, and the memory; RAM may lack room.
 
         An evaluation with only the output on the GPUs gives the bytes of everything but layers. The number of layers
         that fits beside them is a guess, which is then corrected, because several GPUs are never filled evenly.
@@ -230,7 +229,7 @@ class CandidateEvaluator:
 
 
 def join_cards(machine: MachineSpec) -> MachineSpec:
-    """Join the machine's GPUs into one that computes like all of them at once, each as fast as the slowest."""
+    """Join the machine's GPUs into one, as fast as all of them together if each were as fast as the slowest."""
     joined = replace(
         machine.gpus[0],
         num_cards=len(machine.gpus),

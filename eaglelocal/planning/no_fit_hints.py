@@ -119,9 +119,7 @@ def _other_asks(option: ModelOption, n_ctx: int, outcome: SearchOutcome) -> Iter
 
 
 def most_that(fits: Callable[[int], bool], most: int) -> int:
-    """Return the largest count up to `most` that fits, by bisection; 0 if none. Assumes that smaller counts fit if a
-    larger one does.
-    """
+    """Return the largest count up to `most` that fits, by bisection; 0: none. Less than what fits must fit too."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

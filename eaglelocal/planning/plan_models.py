@@ -1,5 +1,4 @@
-"""Plan the best way to run a command's models on a machine, as `chat` loads them. Pure: models, machine and costs are
-arguments.
+"""Plan the best way to run a command's models on a machine. Pure: models, machine and costs are arguments.
 
 Sizes come from headers for files, else from the catalog; search and score are the same for both.
 """
@@ -72,9 +71,7 @@ def limit_setup(candidate: Candidate) -> CacheSetup:
 
 
 def use_plain_cache(candidate: Candidate, evaluator: CandidateEvaluator) -> Candidate:
-    """Switch the candidate to an f16 cache if that fits and the user asked for no type: quantizing only
-    saves memory.
-    """
+    """Use an f16 cache if it fits and the user asked for no type: all that quantizing saves is memory."""
     if evaluator.options.kv_type is not None:
         return candidate
     plain = replace(candidate.setup, kv_type="f16")

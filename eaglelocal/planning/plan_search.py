@@ -132,9 +132,7 @@ def list_small_setups(setups: Sequence[CacheSetup]) -> Iterator[tuple[CacheSetup
 
 
 def exceeds_room(setup: CacheSetup, memory: CandidateMemory, options: RunOptions) -> bool:
-    """Return whether a context takes RAM that should be left to other programs; a context that the user
-    asked for may.
-    """
+    """Return whether a context takes RAM that belongs to other programs, unless the user asked for it."""
     if options.ctx is not None or setup.n_ctx <= WORKING_CTX:
         return False
     ram = next((load for load in memory.used if load.device == RAM), None)

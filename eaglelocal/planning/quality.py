@@ -8,8 +8,8 @@ index of Artificial Analysis (April 2026): 0.76 (Qwen3.6-35B-A3B beside its 27 B
 measured on one model of 8 B (catalog/target_entries.py). LOSS makes Q4_K_M worth 92 % of
 f16, Q3_K_M 78 % and Q2_K a third, where the next smaller model of a family becomes the better use of memory. The number
 only ranks: it ignores families, and generations are weighed below (model age). A file with fewer bits per weight than
-its name usually has, as makers of mixtures publish them, gets the KLD interpolated at its bits, and so does one of a
-name that nobody measured. More bits than usual, in the embeddings of a large vocabulary, make it no better: Q3_K_XL is
+its name usually has, as makers of mixtures publish them, gets the KLD interpolated at its bits, and so does one whose
+name was not measured. More bits than usual, in the embeddings of a large vocabulary, make it no better: Q3_K_XL is
 measured by Q3_K_L.
 """
 
@@ -45,9 +45,7 @@ def effective_b(
 
 
 def divergence(quant: str, quants: Mapping[str, QuantLoss], *, bits_per_weight: float) -> float:
-    """Return the KLD of next tokens relative to f16: by the quantization's name, or by its bits per weight if that is
-    more.
-    """
+    """Return the KLD of next tokens relative to f16: by the quantization's name, or by its bits if that is more."""
     name = quant.upper().removeprefix("UD-").removeprefix("QAT_")
     if name in LOSSLESS:
         return 0.0
@@ -91,13 +89,13 @@ def frontier(quants: Mapping[str, QuantLoss]) -> list[tuple[float, float]]:
 # halving in 8 months), which is a factor of 1.7 in parameters if training tokens grow along. Up to 1.8 a 70 B of 2024
 # would rank above a 31 B of 2026; from 2.4 on, a 12 B of 2026 above a 32 B of 2025.
 WORTH_OF_YEAR = 2.0
-MOST_YEARS = 1.5  # the most that counts, earlier or later: nobody has measured a longer span at one size
+MOST_YEARS = 1.5  # the most that counts, earlier or later: no longer span was measured at one size
 NAMES = ("general.name", "general.basename", "general.base_model.0.name")  # a fine-tune counts as its base model
 
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """A model's release month and that of the usual model of the catalog, both as YYYY-MM; empty: unknown.
+    """The release months of a model and of the catalog's usual model, both as YYYY-MM; empty: unknown.
 
     >>> Age("2026-04", usual="2025-04").worth
     2.0
@@ -150,7 +148,7 @@ def _from_repo(header: Header, catalog: Catalog) -> TargetEntry | None:
 
 
 def _plain(name: object) -> str:
-    """Return a model's name in lower case with single hyphens; "" if it is no text.
+    """Return a model's name in lower case with single hyphens; "" if it is not a text.
 
     >>> _plain("Qwen3.6 27B"), _plain("gpt_oss-20b")
     ('qwen3.6-27b', 'gpt-oss-20b')

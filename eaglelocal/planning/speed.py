@@ -154,14 +154,12 @@ class Curve:
         return self._table[num_rows] if self._table else self.compute_s(num_rows)
 
     def compute_s(self, num_rows: int) -> float:
-        """Return the computed seconds of such a decode, whether or not it was measured."""
+        """Return the predicted seconds of a decode, whether or not it was measured."""
         return sum(self._link_s(reading, num_rows) + self._device_s(reading, num_rows) for reading in self.readings)
 
     @property
     def max_depth(self) -> int:
-        """The greatest useful draft length: limited by the draft model, and by the depth up to which acceptance is
-        known.
-        """
+        """The longest useful draft, limited by the draft model and by the depth to which acceptance is known."""
         return min(MAX_DRAFT, self.draft.max_depth) if self.draft else MAX_DRAFT
 
     def plain_s(self) -> float:
@@ -208,7 +206,7 @@ class Curve:
         return divided_s + starting + (2 * reading.num_layers * REDUCTION_S if device.num_cards > 1 else 0.0)
 
     def _row_s(self, reading: DeviceWork, kernels: Kernels) -> float:
-        """Return the seconds of a further row on a GPU, without what it reads."""
+        """Return the compute time of one more row on a GPU, without memory traffic."""
         device = reading.device
         if not kernels.row_share:
             one_s = (reading.shared_bytes + reading.expert_bytes) / (device.bytes_s * kernels.efficiency)

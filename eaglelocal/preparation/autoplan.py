@@ -37,7 +37,7 @@ from eaglelocal.preparation.models import (
     read_measured_costs,
 )
 
-# What a model may lose to make room for a projector that nobody asked for, or for other models: a tenth of its speed,
+# What a model may lose to make room for other models, or for a projector that was not asked for: a tenth of its speed,
 # and context beyond this many tokens.
 SPEED_KEPT, CTX_KEPT = 0.9, 16384
 

@@ -121,7 +121,7 @@ class Decision:
 # `demo@SIZE`, and other models that are made of a file, are written to the cache on first use, and so is a head's
 # copy in fewer bits.
 def resolve(options: RunOptions, *, on_progress: Progress) -> Plan:
-    """Return the plan of the options without planning: what they leave open has its default. Raises as `make_plan`."""
+    """Return the plan of the options without planning; open options have their defaults. Raises as `make_plan`."""
     return make_plan(Decision(options), on_progress=on_progress)
 
 

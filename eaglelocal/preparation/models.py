@@ -212,7 +212,7 @@ def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> M
 
 
 def read_demo_headers(reference: str) -> tuple[Header, Header]:
-    """Return the headers of the embedded model's target and head, or those that they will have once written."""
+    """Return the headers that the embedded model's target and head have, or will have once written."""
     if reference == NATIVE:
         target, head = demo_sources()
         return read_header(target), read_header(head)
@@ -274,7 +274,7 @@ def _beyond(target: TargetEntry, catalog: Catalog, quant: str | None, cache: Pat
 
 
 def _unlisted(target: TargetEntry, names: Sequence[str], quant: str | None) -> list[str]:
-    """Return `quant` if it is unlisted; else all unlisted ones but those that stand for a listed one not on disk.
+    """Return `quant` if it is unlisted; else all unlisted ones that do not stand for a listed one not on disk.
 
     UD-Q4_K_M on disk stands for a listed Q4_K_M, unless that is on disk too.
     """
@@ -308,7 +308,7 @@ def _mark_draft(draft: DraftOption, shape: ModelShape) -> DraftOption:
 
 
 def _is_file_of(option: DraftOption, header: Header, kind: str, catalog: Catalog) -> bool:
-    """Return whether a file is that of a catalog draft: from its repository, or imported and named after it.
+    """Return whether a file belongs to a catalog draft: from its repository, or imported and named after it.
 
     The draft of an entry for the target's own MTP layer is that layer.
     """

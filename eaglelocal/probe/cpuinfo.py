@@ -165,7 +165,7 @@ def parse_membership(text: str) -> list[tuple[tuple[str, ...], str]]:
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """Return the cores of cpu.max: 1.5 for "150000 100000"; None for "max 100000", which is no limit."""
+    """Return the cores of cpu.max: 1.5 for "150000 100000"; None for "max 100000", which does not limit them."""
     words = text.split()
     return parse_cfs(*words) if len(words) == 2 else None
 

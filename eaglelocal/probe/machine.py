@@ -88,7 +88,7 @@ class Gpu:
 
     @property
     def usable_bytes(self) -> int | None:
-        """The bytes that one process can still allocate: the free memory, or that of the MIG instance with the most."""
+        """The bytes that one process can still allocate: the free memory, or the emptiest MIG instance's."""
         if not self.mig:
             return self.free_bytes
         return max((each.free_bytes for each in self.slices if each.free_bytes is not None), default=None)
@@ -196,7 +196,7 @@ class Machine:
 
     @property
     def lends_memory(self) -> bool:
-        """True if the GPUs use main memory, so that what they hold is missing there.
+        """True if the GPUs use main memory, so that their data reduces it.
 
         Apple's GPUs do. NVIDIA's do if every one of them shares memory.
         """
@@ -209,7 +209,7 @@ class Machine:
 
 
 def to_json(machine: Machine) -> dict[str, object]:
-    """Return the object that `eaglelocal probe --json` prints; what is not known is null."""
+    """Return the object that `eaglelocal probe --json` prints; unknown values are null."""
     library, folder = machine.llama_cpp, machine.llama_cpp.folder
     return {
         "gpus": [

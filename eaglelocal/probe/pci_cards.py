@@ -27,7 +27,7 @@ STRIX_HALO, STRIX_HALO_BYTES_S = "1586", 256_000_000_000  # gfx1151: 256 bits of
 
 
 def read_cards(root: Path = Path("/")) -> tuple[Gpu, ...]:
-    """Return the cards by PCI address, numbered from 0; none if there is no such bus."""
+    """Return the cards by PCI address, numbered from 0; empty without a PCI bus."""
     devices = sorted((root / "sys/bus/pci/devices").glob("*:*:*.*"))
     found = (_read_card(root, device) for device in devices)
     return tuple(_number_cards([card for card in found if card is not None]))

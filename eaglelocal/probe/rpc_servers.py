@@ -125,9 +125,7 @@ class _Client:
         return time.perf_counter() - started_at
 
     def measure_bytes_s(self, latency_s: float) -> float:
-        """Return the slower of sending and receiving a buffer. Raises RpcServerError if the server lacks memory for
-        one.
-        """
+        """Return the slower of sending and receiving a buffer. Raises RpcServerError if the server lacks memory."""
         handle, size = struct.unpack("<QQ", self._call(ALLOC_BUFFER, struct.pack("<IQ", 0, MEASURED_BYTES), 16))
         if not handle or size < MEASURED_BYTES:
             raise RpcServerError(f"the rpc-server {self._address} has no memory left", hint="free memory there")

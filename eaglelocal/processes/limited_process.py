@@ -40,11 +40,11 @@ from eaglelocal.processes.limited_child import HEAD, MAX_ERROR_CHARS, Message, M
 class ProcessLimits:
     """The limits of one call, and of opening the function.
 
-    cpu_s         of CPU time, so that a busy machine does not fail calls
-    memory_bytes  of all calls together, above what the process takes once it has started
-    wall_s        of real time, as the last resort against a process that hangs
+    cpu_s            of CPU time, so that a busy machine does not fail calls
+    memory_bytes     of all calls together, above what the process takes once it has started
+    wall_s           of real time, as the last resort against a process that hangs
     max_reply_bytes  of what a call returns
-    max_deaths    after so many killed or dead processes in a row, calls fail at once for `rest_s`, with the last error
+    max_deaths       after so many killed or dead processes in a row, calls fail for `rest_s` with the last error
     """
 
     cpu_s: float

@@ -41,7 +41,7 @@ class BackgroundWork:
         self._thread.start()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait so many seconds (None: as long as it takes) for its end; return whether nothing runs."""
+        """Wait for its end, at most `timeout_s` seconds (None: no limit); return whether nothing runs."""
         if self._thread is None:
             return True
         self._thread.join(timeout_s)

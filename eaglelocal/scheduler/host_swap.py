@@ -127,9 +127,7 @@ class HostSwap:
         return self._num_keys
 
     def settle(self, key: int, *, is_left: bool) -> None:
-        """Record that the slot of a copied conversation was taken: keep the copy if the slot leaves the
-        conversation.
-        """
+        """Record that a copied conversation's slot was taken: keep the copy if the slot leaves the conversation."""
         conversation = self._texts.pop(key)
         if is_left:
             conversation.is_in_slot = False
@@ -166,9 +164,7 @@ class HostSwap:
         return max(matches, key=lambda each: each.num_reused, default=None)
 
     def take(self, match: SwapMatch, owner: str = "") -> SwappedText:
-        """Return the conversation to swap in for an owner. RAM also keeps it if another owner's or
-        mostly not reused.
-        """
+        """Return the conversation to swap in; RAM keeps it as well if another owner's, or mostly not reused."""
         conversation = self._texts.pop(match.key)
         if conversation.owner != owner or 2 * match.num_reused < len(conversation.tokens):
             self._texts[match.key] = conversation

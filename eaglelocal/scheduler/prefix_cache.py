@@ -243,7 +243,7 @@ class PrefixCache:
         return best
 
     def _candidates(self, sequence: Sequence, readers: Several[Sequence]) -> list[tuple[int, Sequence | None]]:
-        """Return the other slots that hold cells, then those that are prefilling, with their sequences."""
+        """Return the other slots that hold cells, then the slots that are prefilling, with their sequences."""
         reading = [(reader.slot, reader) for reader in readers]
         skipped, adapters = {sequence.slot, *dict(reading)}, sequence.request.adapters
         others = [slot for slot in self.slots if slot.index not in skipped and slot.adapters == adapters]

@@ -333,7 +333,7 @@ class FairQueue:
         self._forget_idle(owner)
 
     def _forget_idle(self, owner: str) -> None:
-        """Forget owners without requests whose account is no higher than a new owner's."""
+        """Forget owners without requests whose account is not higher than a new owner's."""
         if owner in self._lines and not self._lines[owner]:
             del self._lines[owner]
         for name in [name for name, account in self._accounts.items() if account <= self._now]:

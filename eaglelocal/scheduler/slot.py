@@ -108,7 +108,7 @@ class Checkpoints:
         return tuple(position for owner, position in self._places if owner == slot)
 
     def move_in(self, slot: int, positions: Iterable[int]) -> None:
-        """Replace the slot's checkpoints by those of the text that was swapped in."""
+        """Replace the slot's checkpoints by the checkpoints of the text that was swapped in."""
         self.cut(slot, 0)
         for position in sorted(positions):
             self.use(slot, position)

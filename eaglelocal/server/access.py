@@ -47,9 +47,7 @@ MAX_REMEMBERED = 64  # addresses: each request has two, mostly the same ones
 
 
 def find_by_secret(secret: str, known: Iterable[tuple[str, str]]) -> str | None:
-    """Return the value for a secret; None if it is unknown. Always compares all secrets in full, so timing reveals
-    nothing.
-    """
+    """Return a secret's value, or None. Compares with all secrets in full, so that timing reveals nothing."""
     given, found = secret.encode("utf-8", "surrogateescape"), None
     for one, value in known:
         if hmac.compare_digest(given, one.encode()):

@@ -121,7 +121,7 @@ class ActiveCall:
         return self.choices
 
     def _apply(self, events: Sequence[tuple[RequestEvent, float]]) -> list[AnswerState]:
-        """Update the choices and return those that changed. Raises Problem when one failed."""
+        """Update the choices and return the changed ones. Raises Problem when one failed."""
         changed = {}
         for event, arrived_at in events:
             choice = self._by_id[event.request_id]

@@ -168,9 +168,7 @@ def _rate(count: int, seconds: float) -> float:
 
 
 def add_stats(choices: Sequence[AnswerState]) -> SpeculationStats:
-    """Sum the statistics of several answers. The state is that of the first answer with drafts; speedups are weighted
-    by decode time.
-    """
+    """Sum statistics. The state is that of the first answer with drafts; decode time weighs the speedups."""
     every = [choice.stats for choice in choices]
     if len(every) == 1:
         return every[0]

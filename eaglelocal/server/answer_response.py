@@ -41,7 +41,7 @@ def respond(
     media_type: str = EVENT_STREAM,
     on_end: Callable[[], None] = lambda: None,
 ) -> AnswerResponse:
-    """Return the response with the answers to a call; `media_type` is that of a stream.
+    """Return the response with the answers to a call; `media_type`: of a stream.
 
     `on_end` is called when the answers have ended, also after an error or a disconnect.
     """
@@ -58,9 +58,7 @@ def respond_once(
     make_reply: Callable[[AnswerState], object],
     encode_problem: Callable[[Problem], Mapping[str, object]] = Problem.openai_body,
 ) -> AnswerResponse:
-    """Return a response with one JSON object, made from the complete answer to one request. `make_reply` may raise
-    Problem.
-    """
+    """Return the JSON response to one request, made from its complete answer. `make_reply` may raise Problem."""
     return AnswerResponse(server, model, [request], ReplyEncoder(make_reply, encode_problem))
 
 

@@ -164,7 +164,7 @@ class AnswerState:
 
     @property
     def is_counted(self) -> bool:
-        """Return whether the request only counts prompt tokens, so there is no answer to record."""
+        """Return whether the request only counts prompt tokens, so that it has no answer to record."""
         return isinstance(self.request, ChatRequest) and self.request.is_counted
 
     @property
@@ -283,9 +283,7 @@ class AnswerState:
         return len(decoder.getstate()[0])
 
     def close(self, now: float) -> None:
-        """End the answer, at `now` if it has not ended, and drop all text, so that only the statistics
-        stay in memory.
-        """
+        """End the answer, unless it has ended, and drop all text, so that only statistics stay in memory."""
         self.ended_at = self.ended_at or now
         self.request = ChatRequest(id=self.request.id, owner=self.request.owner)
         self.token_gaps_s, self.tokens, self.embeddings, self.prompted = [], [], None, None

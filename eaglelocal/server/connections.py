@@ -1,5 +1,4 @@
-"""Accept the connections of a server, and limit their number. When all places are taken, a new connection replaces an
-idle one.
+"""Accept a server's connections, and limit their number: if all places are taken, a new one replaces an idle one.
 
 So idle sockets cannot keep others out: the address with the most idle connections loses the one that has been idle
 longest, or else the one that has been sending a body longest. A TLS handshake holds a place of a separate kind, from
@@ -156,7 +155,7 @@ class Acceptor:
         self._loop.add_reader(listening, self._accept)
 
     def close(self) -> None:
-        """Accept no more connections, and close those that are being opened."""
+        """Accept no more connections, and close the ones that are being opened."""
         self._loop.remove_reader(self._listening)
         if self._retry is not None:
             self._retry.cancel()

@@ -87,9 +87,7 @@ def decode_base64(text: str, place: str) -> bytes:
 
 
 def check_images(messages: Sequence[Message], num_answers: int) -> None:
-    """Check number and size of the images, multiplied by the number of answers: each answer sends them to the engine.
-    Raises Problem.
-    """
+    """Check the images' number and size, multiplied by the answers, which each send them. Raises Problem."""
     images = [image for message in messages for image in message.images]
     if (count := len(images) * num_answers) > MAX_IMAGES:
         raise invalid_image("messages", f"there are {count} images; at most {MAX_IMAGES} are allowed in a request")

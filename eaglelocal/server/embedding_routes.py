@@ -42,7 +42,7 @@ class JinaDocument(Body):
 
 
 class RankingBody(Body):
-    """POST /v1/rerank: Jina's and Cohere's fields, or those of text-embeddings-inference (`texts`)."""
+    """POST /v1/rerank, with the fields of Jina and Cohere, or of text-embeddings-inference (`texts`)."""
 
     refused = EMBEDDING
     model: Name = ""
@@ -209,9 +209,7 @@ async def rerank(body: RankingBody, server: ServerState, owner: str) -> Response
 
 
 def rank_documents(choice: AnswerState, body: RankingBody, model: str, documents: tuple[object, ...]) -> object:
-    """Return the reply, the best document first; ties keep their order. Raises Problem if the model is
-    not a reranker.
-    """
+    """Return the reply, best document first; ties keep their order. Raises Problem if no reranker made it."""
     found = choice.embeddings
     if found is None:
         raise Problem(400, f"{model} is no reranker", parameter="model")

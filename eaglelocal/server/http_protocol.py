@@ -28,9 +28,7 @@ _log = logging.getLogger("eaglelocal.server")
 
 
 class Protocol(H11Protocol):
-    """An HTTP connection. Closes if a request's head is not complete in time after the connection's start or its first
-    byte.
-    """
+    """An HTTP connection, which closes if a request's head takes too long after the connection or its first byte."""
 
     _head_timer: asyncio.TimerHandle | None = None
 

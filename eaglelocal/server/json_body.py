@@ -232,9 +232,7 @@ NOT_TRANSLATED = FieldTranslation({})
 
 
 def name_chat_fields(*, effort: str, format: str) -> dict[str, str]:
-    """Return the `fields` of a FieldTranslation for an API whose reasoning effort and answer format have
-    these names.
-    """
+    """Return the `fields` of a FieldTranslation for an API with these names of reasoning effort and answer format."""
     return {"reasoning_effort": effort, "chat_template_kwargs.reasoning_effort": effort, "response_format": format}
 
 

@@ -214,9 +214,7 @@ def shown_names(references: Sequence[str]) -> dict[str, str]:
 
 
 def _list_tails(reference: str) -> list[str]:
-    """Return `x.gguf`, `b/x.gguf` and `/a/b/x.gguf` for the last; a reference that is not based on a file is returned
-    alone.
-    """
+    """Return `x.gguf`, `b/x.gguf` and `/a/b/x.gguf` for the last; the reference alone if it is not of a file."""
     path, at, recipe = reference.rpartition("@") if ".gguf@" in reference else (reference, "", "")
     if not path.endswith(".gguf") or ":" in path:
         return [reference]

@@ -248,9 +248,7 @@ class ModelManager:
                 victim.is_unloading = False
 
     async def _replace(self, victims: list[LoadedModel], name: str) -> LoadedModel:
-        """Unload `victims`, and more models while memory is short, then load a model. Raises Problem, after loading the
-        unloaded ones again.
-        """
+        """Unload `victims`, and more while memory is short, then load. Raises Problem once they are loaded again."""
         evicted = [victim.name for victim in victims if victim.name != name]
         for victim in victims:
             await self._evict(victim, name)

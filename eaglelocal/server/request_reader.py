@@ -457,7 +457,7 @@ def _without_schema(given: ResponseFormat) -> Constraint:
 
 
 def check_is_schema(schema: dict[str, Any], place: str) -> None:
-    """Raise Problem for an object that contains a schema but is none itself: it would not constrain anything."""
+    """Raise Problem for an object with a schema inside that is not itself a schema: it would constrain nothing."""
     inside = next((word for word in ("schema", "json_schema") if isinstance(schema.get(word), dict)), None)
     if inside is not None and not SCHEMA_WORDS & schema.keys():
         what = f"this is not a schema, but contains one as {inside!r}: send that one in its place"

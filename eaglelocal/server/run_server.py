@@ -49,10 +49,10 @@ _log = logging.getLogger("eaglelocal.server")
 class Runtime:
     """Options of the process.
 
-    on_ready    called when the first model can answer
-    background  a coroutine function that runs while the server does, such as a status line; cancelled at the end
-    drain_s     how long running requests may take to finish
-    certificate of HTTPS; None: plain HTTP
+    on_ready     called when the first model can answer
+    background   a coroutine function that runs while the server does, such as a status line; cancelled at the end
+    drain_s      how long running requests may take to finish
+    certificate  for HTTPS; None: plain HTTP
     """
 
     on_ready: Callable[[LoadedModel], None]

@@ -167,7 +167,7 @@ MAX_WARNINGS = 4
 
 
 def note_misspelled(given: Mapping[object, object], known: Iterable[str]) -> None:
-    """Add a warning to the request's record for each unknown field whose name is close to one that is not set."""
+    """Add a warning to the request's record for each unknown field that may be a misspelt one."""
     names = set(known)
     free = names - given.keys()
     unknown = [name for name in given if name not in names]

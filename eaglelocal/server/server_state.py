@@ -49,7 +49,7 @@ class OwnerPlaces(ABC):
 
     is_shared  several keys: an owner may hold at most three quarters of what the others leave, so that each further
                owner still gets a place: of 68 places 51, then 12, then 4
-    undivided     up to this many places are not divided among owners
+    undivided  up to this many places are not divided among owners
     """
 
     def __init__(self, capacity: int, *, is_shared: bool, undivided: int = 1) -> None:
@@ -104,9 +104,7 @@ class AdmissionQueue(OwnerPlaces):
         self._durations_s.append(duration_s)
 
     def _refusal(self, count: int, num_held: int) -> Problem:
-        """Return the Problem. It does not reveal how many requests others have; the time to wait shows how busy the
-        server is.
-        """
+        """Return the Problem. It hides how many requests others have, but the time to wait shows how busy it is."""
         if count > self.share:  # waiting would never help
             whose = f" of one key, of {self.capacity} in all," * self.is_shared
             what = f"{count} answers were requested, but only {self.share}{whose} may run or wait at once"

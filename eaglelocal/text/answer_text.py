@@ -82,8 +82,7 @@ class Pieces(dict[int, str | bytes]):
 
 
 class Detokenizer:
-    """The text of one answer. `push` returns final text, `flush` the held-back bytes of a character that cannot
-    continue.
+    """The text of one answer. `push` returns final text, `flush` the bytes of a character that was never completed.
 
     At the end of an answer nothing is flushed, because its last character is incomplete.
     """

@@ -1,5 +1,4 @@
-"""Batches for a draft head, from conversations that the target has prefilled, and the head's loss and acceptance on
-them.
+"""Batches for a draft head, from conversations that the target has prefilled, and the head's loss on them.
 
 The conversations of a step, and where its chains begin, depend on (seed, step) alone, so that a resumed run takes the
 same steps as an unbroken one. The targets are llama.cpp's logits, from the weights that will verify the drafts.
@@ -201,9 +200,7 @@ def draw_chains(batch: HeadBatch, plan: Unrolling) -> ChainStarts:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Acceptance in chains that end within the answer: the number of chains, and how many of them
-    reached each depth.
-    """
+    """Acceptance in chains that end within the answer: how many chains, and how many reached each depth."""
 
     drafts: int
     per_position: tuple[int, ...]

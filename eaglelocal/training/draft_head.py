@@ -307,8 +307,7 @@ def fill_head(head: EagleHead, header: Header) -> None:
 
 
 def select_mask(counts: Ints) -> int:
-    """Return the token that stands for unknown ones: one that does not occur in the texts, or the rarest; the last of
-    equals.
+    """Return the token for unknown ones: one that is not in the texts, or the rarest; of equals, the last.
 
     counts  [vocabulary] how often each occurs
     """

@@ -68,7 +68,7 @@ class Recipe:
 
 
 def scale_recipe(width: int, num_steps: int, *, scale: float, decay_share: float) -> Recipe:
-    """Return the learning rates for a target of this width, as a share `scale` of those of a new head."""
+    """Return the learning rates for a target of this width: a new head's times `scale`."""
     width_factor = min(1.0, 256 / width)  # AdamW's steps, unlike Muon's, do not shrink with a matrix's width
     return Recipe(
         muon_lr=0.02 * scale,

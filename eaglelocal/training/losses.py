@@ -83,7 +83,7 @@ class DraftStep:
 def policy_loss(
     steps: Sequence[DraftStep], generator: torch.Generator, *, num_samples: int, temperature: float = 1.0
 ) -> Tensor:
-    """Return a loss whose gradient is, on average, minus that of the number of accepted tokens of a chain.
+    """Return a loss whose gradient is, on average, minus the gradient of a chain's number of accepted tokens.
 
     num_samples  of each chain, drawn from the head at `temperature`
 

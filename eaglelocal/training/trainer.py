@@ -49,9 +49,9 @@ NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "ALL
 class HeadTraining:
     """Parameters of a training run: the head, the data, and the duration.
 
-    plan        loads the target; conversations longer than its n_ctx lose their end
-    checkpoint  where the state of training is kept
-    draft_vocab  how many tokens a new head predicts; None: chosen by the texts
+    plan              loads the target; conversations longer than its n_ctx lose their end
+    checkpoint        where the state of training is kept
+    draft_vocab       how many tokens a new head predicts; None: chosen by the texts
     num_policy_steps  after the epochs: steps that learn from the head's own drafts
     """
 
@@ -104,16 +104,14 @@ def train_head(training: HeadTraining) -> TrainedHead:
 
 
 def limit_torch_memory(device: str) -> None:
-    """Limit torch's memory on the card. Without memory, llama.cpp ends the process, while torch raises
-    or frees some.
-    """
+    """Limit torch's memory on the card: without memory, llama.cpp ends the process, while torch raises."""
     if device == "cuda":
         free, total = torch.cuda.mem_get_info()
         torch.cuda.set_per_process_memory_fraction(gpu_memory_share(free, total, torch.cuda.memory_reserved()))
 
 
 def gpu_memory_share(free: int, total: int, reserved: int) -> float:
-    """Return the share of the card for torch: what it has reserved, and what is free except for RESERVED_BYTES."""
+    """Return torch's share of the card: the memory that it has reserved, and all free memory but RESERVED_BYTES."""
     return min(1.0, (reserved + max(free - RESERVED_BYTES, 0)) / total)
 
 
@@ -216,7 +214,7 @@ def format_acceptance(accepted: Accepted) -> str:
 
 
 def _select_new_tokens(training: HeadTraining) -> Ints | None:
-    """Return the tokens that a new head predicts; None: all of them, or those of the head that is trained further."""
+    """Return the tokens that a new head predicts; None: all, or the same as the head that is trained further."""
     if training.source.start is not None:
         return None
     counts = _count_tokens(training)

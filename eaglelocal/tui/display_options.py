@@ -51,7 +51,7 @@ PYTHON_LC_CTYPES = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})  # values of LC_CTY
 def make_display_options(
     settings: Settings, environ: Mapping[str, str] = os.environ, *, keeps_theme: bool = True
 ) -> DisplayOptions:
-    """keeps_theme: False for a screen of somebody who may not change the config file of this user."""
+    """keeps_theme: False if the screen's user may not change this user's config file."""
     config_file, origin = locations.config_file(), settings.origins()["theme"]
     is_unicode = settings.glyphs == "unicode" or (settings.glyphs == "auto" and is_utf8(environ))
     return DisplayOptions(

@@ -199,8 +199,7 @@ class ScreenSite(Server):
         return websocket
 
     async def _process_messages(self, websocket: web.WebSocketResponse, app_service: AppService) -> None:
-        """Forward the page's messages. Raises ValueError, TypeError or OverflowError for a message that our page never
-        sends.
+        """Forward the page's messages. Raises ValueError, TypeError or OverflowError for one our page never sends.
 
         JavaScript may split an emoji's surrogate pair over two messages; they are joined.
         """

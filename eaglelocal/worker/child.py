@@ -221,11 +221,11 @@ def _spawn(builder: str) -> subprocess.Popen[bytes]:
     # faulthandler: a crash in native code leaves the Python frames on stderr, for the crash report.
     with _block_group_signals():
         return start_module(
-            "eaglelocal.worker.process", builder, options=("-X", "faulthandler"), variables=_environment()
+            "eaglelocal.worker.process", builder, options=("-X", "faulthandler"), variables=make_engine_environment()
         )
 
 
-def _environment() -> dict[str, str]:
+def make_engine_environment() -> dict[str, str]:
     return {**DEFAULTS, **make_environment(with_settings=True), **NO_DEBUGGER, TUNABLES: tunables(os.environ)}
 
 

@@ -50,7 +50,7 @@ _HINT = f"try again; {LOG_VARIABLE}=1 shows the engine's messages"
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The process's own last message: it cannot go on. Requests in flight fail, new ones wait for the next process."""
+    """The last message of a process: why it cannot go on. Running requests fail, new ones wait for the next process."""
 
     error: EagleLocalError
 

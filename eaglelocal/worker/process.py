@@ -279,7 +279,7 @@ def main(builder: str) -> int:
         except EOFError:  # the parent ended
             return 0
         threading.Thread(target=_read_commands, args=(channel, commands), name="commands", daemon=True).start()
-        engine = build(plan, _Reporter(channel).report)
+        engine = build(plan, Reporter(channel).report)
         channel.send(engine.info)
     except Exception as error:
         channel.send(LoadFailed(make_engine_error(error, "the engine failed to load")))
@@ -330,7 +330,7 @@ class _WarningSender(logging.Handler):
             self._channel.send(Warned(record.getMessage()))
 
 
-class _Reporter:
+class Reporter:
     """Sends what the engine reports at once, but load progress only when it changed noticeably, and not too often.
 
     The first message about something and the one that completes it are always sent.

@@ -41,7 +41,7 @@ class SilenceLimits:
 
 @dataclass(slots=True)
 class Silence:
-    """The current silence of a process, and the judgement of it."""
+    """The current silence of a process, and whether it is too long."""
 
     limits: SilenceLimits
     still_s: float = 0.0  # since it last used the CPU

@@ -199,7 +199,7 @@ def test_one_of_a_servers_models_may_be_named(bench: Start) -> None:
         (("--draft", "none"), 2, "nothing to compare"),
     ],
 )
-def test_what_cannot_be_measured_is_said_at_once(
+def test_a_measurement_that_is_impossible_is_refused_at_once(
     bench: Start, arguments: tuple[str, ...], code: int, said: str
 ) -> None:
     got, stdout, stderr = ended(bench(*arguments))

@@ -135,7 +135,7 @@ def test_a_reader_that_leaves_ends_it_quietly_and_leaves_no_engine(chat: Start) 
     wait_until(lambda: not any(engine.is_running() for engine in engines), "the engine ends")
 
 
-def test_a_picture_needs_a_model_that_sees_and_is_one(chat: Start, tmp_path: Path) -> None:
+def test_images_need_a_vision_model_and_a_valid_file(chat: Start, tmp_path: Path) -> None:
     cat = write_image(tmp_path / "cat.png")
     code, stdout, stderr = ended(chat("what is it?", "--image", str(cat)))
     assert (code, stdout) == (2, b"")

@@ -131,19 +131,19 @@ def test_thoughts_are_neither_shown_in_a_pipe_nor_sent_again(talk: Start) -> Non
     assert [message.content for message in chat.client.requests[-1].messages] == ["one", "yes", "two"]
 
 
-def test_an_answer_that_was_only_thought_says_so(talk: Start) -> None:
-    chat = talk("one", scripts=(Script(thought="hm"),))
-    chat.run()
-    assert chat.stdout.getvalue() == ""
-    assert "still thinking" in chat.stderr.getvalue()
-
-
-@pytest.mark.parametrize("text", ["", "\n"])
-def test_an_empty_answer_says_so(talk: Start, text: str) -> None:
-    chat = talk("one", scripts=(Script((text,)),))
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (Script(thought="hm"), "still thinking"),
+        (Script(("",)), "the answer is empty"),
+        (Script(("\n",)), "the answer is empty"),
+    ],
+)
+def test_an_answer_without_text_is_explained(talk: Start, script: Script, said: str) -> None:
+    chat = talk("one", scripts=(script,))
     chat.run()
     assert chat.stdout.getvalue().strip() == ""
-    assert "the answer is empty" in chat.stderr.getvalue()
+    assert said in chat.stderr.getvalue()
 
 
 def test_empty_lines_ask_nothing(talk: Start) -> None:
@@ -332,7 +332,7 @@ def test_copy_takes_the_last_answer_or_its_code(
     assert said in chat.stderr.getvalue()
 
 
-def test_copy_where_nothing_takes_it_is_said() -> None:
+def test_copying_without_a_clipboard_is_reported() -> None:
     output = Output(stdout=io.StringIO(), stderr=io.StringIO(), environ={})
     with pytest.raises(UsageError, match="there is no clipboard here"):
         copy_to_desktop("text", output)  # while tests run there is no program
@@ -448,7 +448,7 @@ def test_ctrl_c_at_an_empty_prompt_needs_two(talk: Start) -> None:
     assert "ctrl-c again" in chat.stderr.getvalue()
 
 
-def test_old_turns_make_room_and_it_is_said(talk: Start) -> None:
+def test_old_turns_make_room_and_the_user_is_informed(talk: Start) -> None:
     chat = talk("/system s", "q " * 60, "r " * 60, "t " * 60, scripts=(says("w " * 20),), n_ctx=250)
     chat.run()
     last = chat.client.requests[-1].messages
@@ -502,7 +502,7 @@ def test_pictures_are_let_go_and_wrong_files_named(talk: Start, tmp_path: Path) 
     assert "notes.txt is not a PNG, JPEG, GIF, WebP or BMP file" in chat.stderr.getvalue()
 
 
-def test_a_model_without_eyes_says_so_at_once(talk: Start, tmp_path: Path) -> None:
+def test_images_for_a_text_model_are_refused_at_once(talk: Start, tmp_path: Path) -> None:
     cat = write_image(tmp_path / "cat.png")
     chat = talk(f"/image {cat}", str(cat), "hi")
     chat.run()
@@ -520,7 +520,7 @@ def test_a_question_is_asked_again_with_its_pictures(talk: Start, tmp_path: Path
     assert [turn.shown_question for turn in chat.turns] == ["[image: cat.png, 4x3]\nwhat?"]
 
 
-def test_a_model_that_follows_and_sees_nothing_is_reported_what_was_shown(talk: Start, tmp_path: Path) -> None:
+def test_a_text_model_that_follows_gets_the_names_of_images(talk: Start, tmp_path: Path) -> None:
     cat = write_image(tmp_path / "cat.png")
     chat = talk(f"/image {cat}", "what?", "/model blind", "and?", "/retry", sees_images=True)
     chat.run()

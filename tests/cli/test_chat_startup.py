@@ -41,15 +41,10 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunOptions]:
     return seen
 
 
-def test_without_a_target_the_model_is_planned_once_and_loaded_so(asked: list[RunOptions]) -> None:
-    session = chat.open_session(Settings(url="none"), standard_output(), ModelChoice())
-    assert [options.target for options in asked] == [None]
-    assert session.model.plan is not None and session.model.plan.n_ctx == 700
-
-
-def test_a_named_target_is_planned_once(asked: list[RunOptions]) -> None:
-    session = chat.open_session(Settings(url="none", target="demo@native"), standard_output(), ModelChoice())
-    assert [options.target for options in asked] == ["demo@native"]
+@pytest.mark.parametrize("target", [None, "demo@native"])
+def test_the_model_is_planned_once_and_loaded_so(asked: list[RunOptions], target: str | None) -> None:
+    session = chat.open_session(Settings(url="none", target=target), standard_output(), ModelChoice())
+    assert [options.target for options in asked] == [target]
     assert session.model.plan is not None and session.model.plan.n_ctx == 700
 
 

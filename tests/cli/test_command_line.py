@@ -143,7 +143,7 @@ def test_a_variable_stands_for_a_flag(environ: dict[str, str]) -> None:
     assert done.returncode == 2 and "--goal must be" in done.stderr
 
 
-def test_input_that_is_no_text(environ: dict[str, str]) -> None:
+def test_bytes_that_are_not_text_are_refused(environ: dict[str, str]) -> None:
     done = run(environ, "chat", stdin=b"caf\xe9")
     assert done.returncode == 2
     assert "error: stdin is not UTF-8 text: byte 3 is 0xe9" in done.stderr
@@ -159,7 +159,7 @@ def test_input_that_never_ends_is_refused(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("closed", "report"), [(">&-", ""), ("2>&-", "eaglelocal 0."), ("<&- >&- 2>&-", "")])
-def test_closed_streams_are_no_failure(environ: dict[str, str], closed: str, report: str) -> None:
+def test_closed_streams_do_not_fail_a_command(environ: dict[str, str], closed: str, report: str) -> None:
     command = f"{sys.executable} -m eaglelocal --version {closed}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environ, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
@@ -220,7 +220,7 @@ def piped(environ: dict[str, str], command: str) -> subprocess.CompletedProcess[
     )
 
 
-def test_a_reader_that_leaves_early_is_no_error(environ: dict[str, str]) -> None:
+def test_a_closed_pipe_is_not_an_error(environ: dict[str, str]) -> None:
     done = piped(environ, f"{sys.executable} -m eaglelocal config show | head -c 1; echo ${{PIPESTATUS[0]}}")
     assert done.stdout in ("t0\n", "t0")
     assert "Traceback" not in done.stderr
@@ -244,7 +244,7 @@ BUG = (
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
-def test_who_is_killed_leaves_no_half_written_model(environ: dict[str, str], number: signal.Signals) -> None:
+def test_a_killed_process_leaves_no_half_written_model(environ: dict[str, str], number: signal.Signals) -> None:
     """Nor does a terminal that is closed: gigabytes that would never be found."""
     command = [sys.executable, "-m", "eaglelocal", "chat", "--target", "demo@1b:bf16", "hi"]
     folder = Path(environ["XDG_CACHE_HOME"]) / "eaglelocal" / "generated"

@@ -388,7 +388,7 @@ def test_values_that_do_not_match_are_refused(
 @pytest.mark.parametrize(
     "content", ["[", "a: [1", "{}", "servingEngineSpec: 3", "- 1", "", "\x00", "servingEngineSpec: {modelSpec: [3]}"]
 )
-def test_a_file_that_is_no_values_is_refused(content: str, environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_file_without_helm_values_is_refused(content: str, environ: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text(content)
     done = run(environ, "helm", "--check", str(file))

@@ -241,7 +241,7 @@ def test_a_terminal_is_asked_once(person: Person) -> None:
 
 
 @pytest.mark.parametrize("answer", ["n\n", "no\n", "what\n", "\x04"])
-def test_no_is_no(person: Person, answer: str) -> None:
+def test_answering_no_downloads_nothing(person: Person, answer: str) -> None:
     terminal = Terminal.of(person, "pull", GUIDE)
     terminal.wait_for("[Y/n]")
     terminal.type(answer)
@@ -249,7 +249,7 @@ def test_no_is_no(person: Person, answer: str) -> None:
     assert not person.hub.asked_of_storage()
 
 
-def test_removing_is_asked_too_and_silence_is_no(person: Person) -> None:
+def test_removal_asks_and_an_empty_answer_means_no(person: Person) -> None:
     person.runs("pull", GUIDE, "--yes")
     assert person.runs("rm", GUIDE).returncode == 2
     terminal = Terminal.of(person, "rm", GUIDE)
@@ -397,7 +397,7 @@ def test_a_setting_of_this_machine_is_named_and_the_hub_is_not_blamed(person: Pe
     assert person.hub.asked == []
 
 
-def test_what_is_set_and_does_nothing_is_named_once(person: Person) -> None:
+def test_settings_without_effect_are_named_once(person: Person) -> None:
     done = person.runs("pull", GUIDE, "--yes", HF_HUB_VERBOSITY="loud", HF_HUB_ENABLE_HF_TRANSFER="1")
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("HF_HUB_VERBOSITY") == done.stderr.count("HF_HUB_ENABLE_HF_TRANSFER") == 1
@@ -412,7 +412,9 @@ def test_a_proxy_that_does_not_answer_is_named(person: Person) -> None:
 
 
 @pytest.mark.parametrize("command", [("rm", GUIDE, "--yes"), ("import", GUIDE, "--target", "demo")])
-def test_who_asks_no_hub_names_what_its_client_cannot_be_loaded_with(person: Person, command: tuple[str, ...]) -> None:
+def test_commands_that_need_no_hub_still_name_what_keeps_its_client_from_loading(
+    person: Person, command: tuple[str, ...]
+) -> None:
     folder = person.cache / "models--someone--guide-GGUF" / "blobs"
     folder.mkdir(parents=True)
     (folder / f"{'a' * 64}.incomplete").write_bytes(b"begun")
@@ -422,7 +424,7 @@ def test_who_asks_no_hub_names_what_its_client_cannot_be_loaded_with(person: Per
     assert person.runs("ls", HF_HUB_DOWNLOAD_TIMEOUT="30s").returncode == 0  # which needs no client at all
 
 
-def test_a_gguf_that_is_none_is_reported_after_the_fetch(person: Person) -> None:
+def test_a_file_that_is_not_gguf_is_reported_after_the_download(person: Person) -> None:
     person.hub.repos["someone/bad-GGUF"] = HubRepo({"bad-Q8_0.gguf": HubFile(b"GGUX" + bytes(4000))})
     done = person.runs("pull", "someone/bad-GGUF", "--yes")
     assert done.returncode == 1 and "not a GGUF file" in done.stderr

@@ -163,7 +163,7 @@ def test_a_server_that_fails_says_why(environ: dict[str, str]) -> None:
     assert done.returncode == 1 and "/nowhere.gguf" in done.stderr, done.stderr
 
 
-def test_an_unknown_or_missing_program_is_said_before_anything_is_started(environ: dict[str, str]) -> None:
+def test_an_unknown_or_missing_program_is_reported_before_a_server_starts(environ: dict[str, str]) -> None:
     assert "one of claude, codex" in run(environ, "launch", "emacs").stderr
     environ["PATH"] = "/nowhere"
     missing = run(environ, "launch", "aider")

@@ -298,7 +298,7 @@ def test_several_answers_at_once_have_a_speed_in_all(capsys: pytest.CaptureFixtu
     assert f"for an answer alone; 4 at once {together[1]:.0f} in all, without drafts" in shown
 
 
-def test_what_a_plan_costs_is_said_before_its_drafts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_costs_of_a_plan_are_explained_before_its_drafts(capsys: pytest.CaptureFixture[str]) -> None:
     """Three reasons are shown: layers in main memory are among them."""
     shown = " ".join(screen(capsys, "gpt-oss-20b:MXFP4", "--machine", "rtx-3060").split())
     assert "of 25 layers fit the GPU" in shown and "1 looked-up token is safe" in shown
@@ -451,13 +451,13 @@ def test_an_unknown_machine_does_not_hide_the_others(capsys: pytest.CaptureFixtu
     assert ["error" in row for row in rows] == [True, False]
 
 
-def test_a_table_of_nothing_but_errors_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_of_errors_alone_fails(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UsageError, match="unknown target 'x-1'; unknown target 'x-2'"):
         main.run(["plan", "x-1", "x-2", "--machine", "rtx-3090"])
     assert capsys.readouterr().out == ""
 
 
-def test_everything_that_was_rejected_stands_below_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejected_candidates_are_listed_below_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     few, every = (screen(capsys, "qwen3-8b", "qwen3-4b", "--machine", "rtx-3090", *more) for more in ((), ("--all",)))
     assert every.startswith(few) and len(every.splitlines()) > len(few.splitlines()) + 10
     assert "not taken, RTX 3090 24GB, qwen3-8b" in every and "not taken, RTX 3090 24GB, qwen3-4b" in every
@@ -513,7 +513,7 @@ def test_adapters_choose_among_the_models_of_the_catalogue(tmp_path: Path, capsy
         main.run(["plan", "qwen3-8b", "--machine", "rtx-3090", "--lora", str(poems)])
 
 
-def test_an_adapter_of_a_model_that_the_catalogue_lacks_fits_none_of_it(tmp_path: Path) -> None:
+def test_an_adapter_of_an_unlisted_model_fits_no_catalog_model(tmp_path: Path) -> None:
     small = write_lora(tmp_path / "small.gguf", write_target(tmp_path / "target.gguf", TargetShape()), seed=0)
     with pytest.raises(IncompatibleError, match=r"none of these \d+ models is the one that small\.gguf is for"):
         main.run(["plan", "--machine", "rtx-3090", "--lora", str(small)])

@@ -135,7 +135,7 @@ def test_a_question_that_is_the_name_of_a_model_gets_a_hint(
         ("hello", ""),
     ],
 )
-def test_a_command_in_a_pipe_is_said_to_be_text(question: str, mentioned: str) -> None:
+def test_a_slash_command_in_a_pipe_is_reported_as_text(question: str, mentioned: str) -> None:
     stderr = io.StringIO()
     mention_command(question, Output(stdout=io.StringIO(), stderr=stderr, environ={}))
     assert stderr.getvalue().startswith(f"{mentioned!r} is sent as text" if mentioned else "")

@@ -83,7 +83,7 @@ def test_answers_whose_model_is_noted_are_named_with_a_command_of_their_own(run:
     assert not folder.exists()
 
 
-def test_nothing_is_said_where_nothing_stays(run: Run) -> None:
+def test_removal_without_leftovers_reports_none(run: Run) -> None:
     put_in_cache()
     done = run("rm", f"{REPO}:Q8_0", "--yes")
     assert done.returncode == 0 and "stay" not in done.stderr

@@ -313,7 +313,7 @@ def test_an_engine_that_is_killed_comes_back(environ: dict[str, str]) -> None:
         ("127.0.0.1", "192.168.1.5", "listening on http://127.0.0.1:8421"),
     ],
 )
-def test_the_address_in_the_network_is_said(monkeypatch: pytest.MonkeyPatch, host: str, lan: str, shown: str) -> None:
+def test_the_network_address_is_shown(monkeypatch: pytest.MonkeyPatch, host: str, lan: str, shown: str) -> None:
     monkeypatch.setattr(serve_log, "find_lan_address", lambda: lan)
     stderr = io.StringIO()
     output = Output(stdout=io.StringIO(), stderr=stderr, environ={})

@@ -110,7 +110,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     opened.close()
 
 
-def test_who_answers_is_named_before_the_first_question(tmp_path: Path) -> None:
+def test_the_model_is_named_before_the_first_question(tmp_path: Path) -> None:
     opened = Terminal(tmp_path, {})
     greeting = opened.expect("> ")
     opened.close()

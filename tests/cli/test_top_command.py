@@ -78,7 +78,7 @@ def test_a_web_page_is_no_server_that_we_know() -> None:
     assert (report.returncode, "neither eaglelocal nor llama-server, vLLM or Ollama" in report.stderr) == (1, True)
 
 
-def test_several_servers_are_rows_and_one_that_is_away_is_said_to_be() -> None:
+def test_several_servers_are_rows_and_an_unreachable_one_is_marked() -> None:
     with serving(llama_pages()) as ours, serving(vllm_pages()) as other:
         report = top(ours.url, other.url, "http://127.0.0.1:1", ours.url, "--once")
         as_json = top(ours.url, other.url, "http://127.0.0.1:1", "--json")
@@ -100,7 +100,7 @@ def test_several_servers_are_rows_and_one_that_is_away_is_said_to_be() -> None:
         ((), 2, "stdout is not a terminal"),
     ],
 )
-def test_what_goes_wrong_with_several_servers_is_said(flags: tuple[str, ...], code: int, said: str) -> None:
+def test_errors_of_several_servers_are_shown(flags: tuple[str, ...], code: int, said: str) -> None:
     report = top("http://127.0.0.1:1", "http://127.0.0.1:2", *flags)
     assert (report.returncode, said in report.stderr, "\nhint: " in report.stderr) == (code, True, True)
 

@@ -34,7 +34,7 @@ def conversations(num: int, *, num_prompt: int = 10, num_answer_tokens: int = 20
 
 
 def test_a_context_leaves_out_answers_of_which_it_holds_too_little() -> None:
-    """They were heard in a larger one."""
+    """They were answered in a larger one."""
     near, far = conversations(3), conversations(2, num_prompt=62)
     collected = drop_short(Collected((*near, *far), num_refused=1, num_short=4), 64)
     assert collected == Collected(near, num_refused=1, num_short=6)
@@ -85,7 +85,7 @@ def test_the_time_left_is_reported_from_the_pace_so_far(done: int, rest: int, sp
         (FoundDraft(), None),
     ],
 )
-def test_a_head_must_be_better_than_whatever_it_would_stand_for(
+def test_a_head_must_be_better_than_the_one_it_replaces(
     draft: FoundDraft, current_draft: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--draft auto` takes a head before a model's own layer, so a poor head would slow it down."""

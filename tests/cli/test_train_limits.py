@@ -51,7 +51,7 @@ def machine_with(free_bytes: int) -> MachineSpec:
     return replace(here, host=replace(here.host, free_bytes=free_bytes))
 
 
-def test_too_little_memory_is_said_before_anything_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_reported_before_any_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = options_for(tmp_path)
     little, plenty = machine_with(700 * MIB), machine_with(4000 * MIB)
     monkeypatch.setattr(machines, "this_machine", lambda catalog: plenty)

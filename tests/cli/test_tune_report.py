@@ -84,13 +84,13 @@ def test_the_report_fits_eighty_columns() -> None:
     assert "no long context" in text
 
 
-def test_what_cannot_pay_is_said() -> None:
+def test_drafting_that_cannot_pay_is_reported() -> None:
     text = "\n".join(report_lines(costs_of([1.0, 3.0]), INFO, "a processor"))
     assert "cannot pay here" in text
     assert "none         1.00x" in text
 
 
-def test_no_drafter_is_said() -> None:
+def test_a_missing_drafter_is_reported() -> None:
     costs = MeasuredCosts(decodes=(SizeCost(1, 0.06, 3), SizeCost(2, 0.07, 3)), noise=0.9)
     text = "\n".join(report_lines(costs, INFO, "a processor"))
     assert "none was measured" in text

@@ -100,7 +100,7 @@ def fail(arguments: list[str]) -> EagleLocalError:
 
 
 @pytest.mark.parametrize("option", some_of(OPTIONS, 12))
-def test_an_impossible_path_is_no_bug(option: str, tmp_path: Path) -> None:
+def test_an_impossible_path_is_reported_by_name(option: str, tmp_path: Path) -> None:
     command, flag = option.split()
     beside = BESIDE.get(option, BESIDE.get(command, ()))
     for value in WRONG.values():

@@ -91,6 +91,7 @@ class EngineHarness:
         adapters: Sequence[AdapterFile] = (),
         controller: Controller | None = None,
         shared: tuple[int, ...] = (),
+        most_drafted: int | None = None,
     ) -> None:
         """min_fork: copy prefixes between slots if that spares so many rows. shared: a beginning that owners share.
 
@@ -103,7 +104,7 @@ class EngineHarness:
         )
         margin = max(one.traits.reuse_margin for one in drafters)
         prefix_cache = PrefixCache(num_slots, reuse_margin=margin, min_fork=min_fork, swap=swap)
-        self.scheduler = Scheduler(n_ctx=n_ctx, n_batch=n_batch, prefix_cache=prefix_cache)
+        self.scheduler = Scheduler(n_ctx=n_ctx, n_batch=n_batch, prefix_cache=prefix_cache, most_drafted=most_drafted)
         vocabulary = vocabulary or LetterVocabulary(table.n_vocab)
         template = chat_template(vocabulary, RenderedHere())
         reader = InputProcessor(vocabulary, n_ctx, LetterConstraints(), image_reader=image_reader, template=template)

@@ -36,7 +36,7 @@ def connected(port: int) -> Iterator[socket.socket]:
 def exchange(port: int, sent: bytes, *, half_closes: bool = False) -> RawAnswer:
     """Send bytes, and read until the server closes or an answer with a stated length is complete."""
     with connected(port) as sock:
-        with contextlib.suppress(OSError):  # it may hang up before it has heard everything
+        with contextlib.suppress(OSError):  # it may hang up before it has received everything
             sock.sendall(sent)
             if half_closes:
                 sock.shutdown(socket.SHUT_WR)

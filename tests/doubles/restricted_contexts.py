@@ -1,5 +1,4 @@
-"""Scripted targets whose caches cannot be cut at any position, as some of llama.cpp's: uses that it would silently get
-wrong are errors."""
+"""Scripted targets whose caches cannot be cut anywhere: uses that llama.cpp would silently get wrong are errors."""
 
 from __future__ import annotations
 

@@ -145,10 +145,10 @@ class ScriptedSampler:
     """A sampler: greedy, or seeded with temperature, top-k, top-p and repeat penalty; one random number a sample."""
 
     def __init__(self, context: ScriptedContext, params: SamplingParams, constraint: Constraint | None = None) -> None:
-        self._context, self._params = context, params
+        self.context, self._params = context, params
         self._sets = None if constraint is None else letter_sets(constraint)
         self.problem: RequestError | None = None
-        self._random = random.Random(params.seed)
+        self.random = random.Random(params.seed)
         self.seen: list[int] = []
         self.draws = self._num_drawn = 0
         self.closed = False
@@ -158,7 +158,7 @@ class ScriptedSampler:
 
     def sample(self, row: int) -> Sampled:
         assert not self.closed
-        logits = self._context.logits_of(row)
+        logits = self.context.logits_of(row)
         if self._sets is not None:
             logits = self._fitting(logits, self._sets)
         if not np.isfinite(logits).any():
@@ -181,7 +181,7 @@ class ScriptedSampler:
         return masked
 
     def _draw(self, probabilities: Floats) -> int:
-        return int(np.searchsorted(np.cumsum(probabilities), self._random.random() * probabilities.sum(), side="right"))
+        return int(np.searchsorted(np.cumsum(probabilities), self.random.random() * probabilities.sum(), side="right"))
 
     def close(self) -> None:
         self.closed = True
@@ -273,7 +273,7 @@ class ScriptedContext:
         self.cells = SharedCells(n_ctx, *bounds)
         self.tree_rows = 0  # that belong to several sequences
         self._states: dict[int, int] = {}  # output row -> state
-        self._submitted: ScriptedOutputs | None = None
+        self.submitted: ScriptedOutputs | None = None
         self.samplers: list[ScriptedSampler] = []
         self.decodes: list[int] = []  # rows of each decode
         self.mix, self.mixes = NO_ADAPTERS, list[AdapterMix]()  # of each decode
@@ -302,7 +302,7 @@ class ScriptedContext:
             features[row] = (state, position, token)
             if batch.outputs[row]:
                 self._states[row] = state + salt_of(self.mix)
-        self._submitted = ScriptedOutputs(features if self._gives_features else None)
+        self.submitted = ScriptedOutputs(features if self._gives_features else None)
 
     def _append(self, sequences: Sequence[int], position: int, token: int) -> int:
         """Add a row's cell and return the state after it, a wrong one if other adapters computed the cell before."""
@@ -313,7 +313,7 @@ class ScriptedContext:
         return state
 
     def collect(self) -> ScriptedOutputs:
-        outputs, self._submitted = self._submitted, None
+        outputs, self.submitted = self.submitted, None
         assert outputs is not None, "there is no decode to collect"
         return outputs
 
@@ -322,7 +322,7 @@ class ScriptedContext:
         return self.collect()
 
     def _check_collected(self) -> None:
-        assert self._submitted is None, "the context was used before its decode was collected"
+        assert self.submitted is None, "the context was used before its decode was collected"
 
     def decode_image(self, sequence: int, position: int, rows: ImageRows) -> None:
         """Append an image as the tokens that stand for it, all at once, to one sequence."""
@@ -549,7 +549,7 @@ class PromptlessContext(ScriptedContext):
     def submit(self, batch: Batch) -> None:
         super().submit(batch)
         if not all(batch.outputs):
-            self._submitted = ScriptedOutputs(None)
+            self.submitted = ScriptedOutputs(None)
 
 
 class LetterVocabulary:

@@ -43,9 +43,9 @@ class ScriptedReader:
         pass
 
     def tokenize(self, parts: Sequence[TextPart | object], *, add_special: bool) -> list[int | ImageRows]:
-        return [piece for part in parts for piece in self._pieces(part)]
+        return [piece for part in parts for piece in self.split(part)]
 
-    def _pieces(self, part: TextPart | object) -> list[int | ImageRows]:
+    def split(self, part: TextPart | object) -> list[int | ImageRows]:
         if isinstance(part, TextPart):
             return list(self._vocabulary.tokenize(part.text, add_special=False, parse_special=part.parse_special))
         assert isinstance(part, bytes)

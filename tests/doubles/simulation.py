@@ -35,12 +35,12 @@ WRONG = -1  # a token that is never right
 class Profile:
     """The success of a drafter on one kind of text.
 
-    rates   of acceptance of a typical token by depth, the last for all beyond
-    spread  of the log-odds of acceptance from token to token
+    rates     of acceptance of a typical token by depth, the last for all beyond
+    spread    of the log-odds of acceptance from token to token
     reported  log-odds of the confidence = reported[0] * log-odds of acceptance + reported[1]; None: unrelated
-    found   how often there is anything to propose
-    second  how often the second choice is right where the first is wrong; 0: there is none
-    third   how often the third choice is right where both are wrong; 0: there is none
+    found     how often there is anything to propose
+    second    how often the second choice is right where the first is wrong; 0: there is none
+    third     how often the third choice is right where both are wrong; 0: there is none
     """
 
     rates: tuple[float, ...]

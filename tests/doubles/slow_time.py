@@ -11,11 +11,11 @@ from dataclasses import dataclass
 class SlowTime:
     """A time in which work takes longer.
 
-    begin_s, seconds  when it begins, and how long it lasts, on the clock of the simulation
+    begin_s, seconds      when it begins, and how long it lasts, on the clock of the simulation
     decode, draft, other  by what factors the parts of a step take longer
-    least_rows        rows from which decodes do
-    spread            standard deviation of the logarithm of a decode's factor
-    times             how often it happens, each as long as the pause behind it
+    least_rows            rows from which decodes do
+    spread                standard deviation of the logarithm of a decode's factor
+    times                 how often it happens, each as long as the pause behind it
     """
 
     begin_s: float = math.inf

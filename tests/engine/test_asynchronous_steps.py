@@ -76,9 +76,9 @@ class Setup:
             context_kind=context_kind,
             min_fork=3 if context_kind in (ScriptedContext, AsynchronousContext) else None,
             swap=HostSwap(10**6, min_rows=20) if self.is_swapping else None,
+            most_drafted=NUM_SNAPSHOTS if issubclass(context_kind, RecurrentContext) else None,
         )
         if issubclass(context_kind, RecurrentContext):
-            harness.scheduler._most_drafted = NUM_SNAPSHOTS
             prefix_cache = harness.scheduler.prefix_cache
             prefix_cache.can_cut, prefix_cache.checkpoints = False, Checkpoints(4, min_gain_rows=3)
         harness.context.refused = set(self.refused)
@@ -236,7 +236,7 @@ def test_rows_after_a_stop_string_are_neither_reported_nor_learned_from() -> Non
     num_told = text.index(text[5]) + 1
     assert answer.finished.completion_tokens == len(answer.tokens) == num_told
     assert len(harness.context.decodes) == num_told + 1  # the decode that was under way when the stop was found
-    assert harness.context._submitted is None  # it was work, although no call waited for it
+    assert harness.context.submitted is None  # it was work, although no call waited for it
     assert harness.engine.snapshot().generated_tokens == num_told
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -126,23 +127,19 @@ def test_the_sound_file_is_used(kind: Kind) -> None:
     assert check_that_nothing_ends([("nothing", kind.sound.read_bytes())], kind) == {"used": 1}
 
 
-def test_noise_in_the_header(kind: Kind) -> None:
-    assert check_that_nothing_ends(noise(kind.sound, 250, seed=1), kind)["used"] > 20
+@pytest.mark.parametrize(("count", "least_used"), some_of([(250, 20), (10_000, 500)], rest=pytest.mark.slow))
+def test_noise_in_the_header(kind: Kind, count: int, least_used: int) -> None:
+    assert check_that_nothing_ends(noise(kind.sound, count, seed=count), kind)["used"] > least_used
 
 
-def test_a_changed_figure(kind: Kind) -> None:
-    counted = check_that_nothing_ends(changed_figures(kind.sound, counts=FEW_COUNTS, type_ids=FEW_TYPES), kind)
-    assert counted["used"] > 20 and counted["refused"] > 0
-
-
-@pytest.mark.slow
-def test_much_noise_in_the_header(kind: Kind) -> None:
-    assert check_that_nothing_ends(noise(kind.sound, 10_000, seed=2), kind)["used"] > 500
-
-
-@pytest.mark.slow
-def test_every_changed_figure(kind: Kind) -> None:
-    assert check_that_nothing_ends(changed_figures(kind.sound), kind)["used"] > 100
+@pytest.mark.parametrize(
+    ("figures", "least_used"),
+    some_of([({"counts": FEW_COUNTS, "type_ids": FEW_TYPES}, 20), ({}, 100)], rest=pytest.mark.slow),
+    ids=["few", "all"],
+)
+def test_a_changed_figure(kind: Kind, figures: dict[str, Any], least_used: int) -> None:
+    counted = check_that_nothing_ends(changed_figures(kind.sound, **figures), kind)
+    assert counted["used"] > least_used and counted["refused"] > 0
 
 
 def in_pieces(changes: Iterable[Change], kind: Kind) -> Counter[str]:

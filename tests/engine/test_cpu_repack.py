@@ -33,8 +33,8 @@ from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.cpu_repack import layout_names
 import ctypes as C
 library = load_library()
-print(library.can_repack, *layout_names(C.PyDLL(library.api._lib._name)))
-os.write(2, b"and this is heard")
+print(library.can_repack, *layout_names(C.PyDLL(library.path)))
+os.write(2, b"and this is shown")
 """
 
 
@@ -57,7 +57,7 @@ def test_llama_cpp_finds_no_amx_and_says_nothing_of_it() -> None:
     can_repack, *names = done.stdout.split()
     assert can_repack == "True"
     assert AMX not in names
-    assert done.stderr == "and this is heard"
+    assert done.stderr == "and this is shown"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_the_signal_stack_is_as_it_was_before() -> None:
 @pytest.mark.skipif(not X86_LINUX, reason="the search is only guarded there")
 def test_without_such_a_stack_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_repack, "STACK_BYTES", 1)  # the kernel has none so small
-    native = C.PyDLL(load_library().api._lib._name)
+    native = C.PyDLL(load_library().path)
     assert cpu_repack.find_layouts(native) == layout_names(native)
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from doubles.scripted_engine import BUILDER, ask, plan
@@ -17,6 +18,7 @@ from eaglelocal import locations
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.events import Tokens
 from eaglelocal.errors import EngineAwayError, EngineError, RequestError
+from eaglelocal.processes.child_process import start_module
 from eaglelocal.worker import child as child_module
 from eaglelocal.worker.supervisor import RestartPolicy
 from eaglelocal.worker.watchdog import SilenceLimits
@@ -69,7 +71,7 @@ def test_a_segfault_leaves_python_frames_in_its_report() -> None:
     assert "Fatal Python error: Segmentation fault" in crash_report and "in _segfault" in crash_report
 
 
-def test_without_a_log_a_crash_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_log_a_crash_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     """A chat shows the error itself: Python's handler of last resort must not write beside its screen."""
     for name in ("eaglelocal.worker.supervisor", "eaglelocal.client.in_flight_requests.suspects"):
         assert logging.getLogger(name).handlers
@@ -103,7 +105,7 @@ def test_each_process_that_is_killed_is_reported_once_also_one_that_was_just_sta
     assert [int(Path(line.rpartition("report: ")[2]).stem.rpartition("-")[2]) for line in lines] == killed
 
 
-def test_closing_an_engine_is_no_crash(caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_an_engine_is_not_a_crash(caplog: pytest.LogCaptureFixture) -> None:
     with EngineClient(plan(), builder=BUILDER) as client:
         client.start()
         client.stream(ask("forever"))
@@ -269,17 +271,17 @@ def test_a_process_that_the_system_does_not_start_is_no_crash(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Out of descriptors: it waits and tries again, however often, and says so once."""
-    spawn, refusals = child_module._spawn, iter(range(8))
+    refusals = iter(range(8))
 
-    def reluctant(builder: str) -> subprocess.Popen[bytes]:
+    def reluctant(*args: str, **options: Any) -> subprocess.Popen[bytes]:
         if next(refusals, None) is not None:
             raise OSError(errno.EMFILE, "Too many open files")
-        return spawn(builder)
+        return start_module(*args, **options)
 
     monkeypatch.setattr("eaglelocal.worker.supervisor.TEMPORARY_DELAY_S", 0.01)
     with EngineClient(plan(), builder=BUILDER, restart=RestartPolicy(max_crashes=2)) as client:
         client.start()
-        monkeypatch.setattr(child_module, "_spawn", reluctant)
+        monkeypatch.setattr(child_module, "start_module", reluctant)
         fails_with(client, "segfault", "culprit")
         assert client.stream(ask("count 1", "next")).result().text == "0 "
         assert client.restarts == 1
@@ -287,11 +289,11 @@ def test_a_process_that_the_system_does_not_start_is_no_crash(
 
 
 def test_a_first_process_that_the_system_never_starts_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refusing(builder: str) -> subprocess.Popen[bytes]:
+    def refusing(*args: str, **options: Any) -> subprocess.Popen[bytes]:
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr("eaglelocal.worker.supervisor.TEMPORARY_DELAY_S", 0.01)
-    monkeypatch.setattr(child_module, "_spawn", refusing)
+    monkeypatch.setattr(child_module, "start_module", refusing)
     with (
         EngineClient(plan(), builder=BUILDER) as client,
         pytest.raises(EngineError, match=r"cannot be started: .*Too many open files"),

@@ -146,10 +146,9 @@ class EagerSampler(ScriptedSampler):
     """Wrong on purpose: takes what was drafted nine times out of ten, whatever the target says."""
 
     def sample(self, row: int) -> Sampled:
-        context = self._context
-        assert isinstance(context, EagerContext)
-        drafted = context.drafted_behind(row)
-        if drafted is None or self._random.random() > 0.9:
+        assert isinstance(self.context, EagerContext)
+        drafted = self.context.drafted_behind(row)
+        if drafted is None or self.random.random() > 0.9:
             return super().sample(row)
         return Sampled(drafted)
 

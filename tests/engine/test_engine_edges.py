@@ -240,7 +240,7 @@ def test_a_repeat_window_of_zero_has_no_memory() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stop", [(), ("b",)])
-def test_tokens_are_given_to_those_who_ask_without_what_lies_behind_a_stop(kind: str, stop: tuple[str, ...]) -> None:
+def test_tokens_are_reported_on_request_without_those_after_a_stop(kind: str, stop: tuple[str, ...]) -> None:
     harness = EngineHarness(TABLE, right_drafter(kind), num_draft_tokens=8, num_slots=2)
     plain = ask("plain", (5, 6, 7), stop=stop)
     result = harness.run([plain, replace(plain, id="asking", tells_tokens=True)])

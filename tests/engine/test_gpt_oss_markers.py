@@ -88,7 +88,7 @@ def test_plain_text_stays_text(vocabulary: LlamaVocabulary, text: str) -> None:
     assert b"".join(map(vocabulary.piece, tokens)).decode() == text
 
 
-def test_what_people_write_is_no_turn(vocabulary: LlamaVocabulary) -> None:
+def test_user_text_cannot_open_a_turn(vocabulary: LlamaVocabulary) -> None:
     """Only the template writes markers: those of the system's message, the person's, and the answer's beginning."""
     asked = ChatRequest(id="a", messages=(Message("user", QUESTION),))
     tokens = InputProcessor(vocabulary, 2048).make_prompt(asked).tokens
@@ -98,7 +98,7 @@ def test_what_people_write_is_no_turn(vocabulary: LlamaVocabulary) -> None:
     assert QUESTION in b"".join(map(vocabulary.piece, tokens)).decode()
 
 
-def test_nor_is_what_stands_next_to_an_image(tmp_path: Path) -> None:
+def test_user_text_beside_an_image_cannot_open_a_turn(tmp_path: Path) -> None:
     """libmtmd reads such a prompt."""
     target, projector = write_pair(tmp_path, "seeing", replace(PAIRS["phi4"], marks=("<|start|>", "<|call|>")))
     engine = real_engine(target, projector=projector, n_ctx=1024)

@@ -153,23 +153,22 @@ def test_an_answer_that_ends_does_not_hold_the_exchange_up() -> None:
 
 
 def test_a_slot_that_sleeps_wakes_with_the_rows_kept_for_the_old_head() -> None:
-    harness = make_harness(Heads(), "wrong", AUTO_SPEC)
+    new = ScriptedHead(RIGHT)
+    opened = OpenHead(drafter=Eagle3(new, (0,)), close=lambda: None, path=Path("right"), version=1)
+    holder = HeadHolder(Heads().open(Path("wrong"), 0), lambda path, version: opened)
+    harness = EngineHarness(RIGHT, (Ngram(128), holder), spec=AUTO_SPEC)
     harness.engine.submit(ask("a", tuple(range(1, 20)), max_tokens=90))
-    holder = harness.engine._holder
-    assert holder is not None
     while harness.engine.snapshot().speculation.state != "asleep":
         harness.engine.step()
     for _ in range(3):
         harness.engine.step()
     heads = HeadExchanges(harness.engine)
     heads.begin(Path("right"), 1)
-    assert holder.next is not None
-    drafter = holder.next.drafter
-    assert isinstance(drafter, Eagle3) and isinstance(drafter._head, ScriptedHead)
-    assert drafter.swapped_bytes(0) and not drafter._head.encoded_rows and not drafter._head.is_attached
+    assert holder.next is opened
+    assert opened.drafter.swapped_bytes(0) and not new.encoded_rows and not new.is_attached
     while harness.engine.has_work:
         heads.step()
-    assert drafter._head.is_attached
+    assert new.is_attached
 
 
 def test_an_engine_that_closes_meanwhile_closes_both_heads() -> None:
@@ -231,14 +230,11 @@ def test_other_drafters_refuse_in_one_line(drafter: Ngram) -> None:
 
 
 def test_time_in_native_code_does_not_jump() -> None:
-    heads = Heads()
-    holder = heads.hold("right")
-
     class Timed(ScriptedHead):
         native_s = 3.0
 
-    before = holder.native_s
     opened = OpenHead(drafter=Eagle3(Timed(RIGHT), (0,)), close=lambda: None, path=Path("right"))
-    holder._open_head = lambda path, version: opened
+    holder = HeadHolder(Heads().open(Path("right"), 0), lambda path, version: opened)
+    before = holder.native_s
     holder.prepare(Path("right"), 1)()
     assert holder.native_s == before

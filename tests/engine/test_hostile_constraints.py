@@ -39,7 +39,7 @@ def model() -> Iterator[LlamaModel]:
 
 @pytest.fixture
 def constraints(model: LlamaModel) -> Iterator[LlamaConstraints]:
-    constraints = LlamaConstraints(model.constraints._handle, model.vocabulary)
+    constraints = LlamaConstraints(model.vocabulary)
     yield constraints
     constraints.close()
 
@@ -94,15 +94,14 @@ def test_what_was_refused_is_not_tried_again(constraints: LlamaConstraints, name
     with pytest.raises(TooComplexError) as first:
         constraints.check(HOSTILE[name])
     constraints.check(HONEST)
-    assert constraints._checker is not None
-    os.kill(constraints._checker.pid or 0, signal.SIGSTOP)  # whoever asked it now would wait
+    constraints.close()  # a check would fail now
     with pytest.raises(TooComplexError) as second:
         constraints.check(HOSTILE[name])
     assert str(second.value) == str(first.value)
     constraints.check(HONEST)
 
 
-def test_a_refusal_that_is_kept_holds_nothing_of_who_asked(constraints: LlamaConstraints) -> None:
+def test_a_kept_refusal_does_not_keep_its_caller_alive(constraints: LlamaConstraints) -> None:
     class Asked:
         """What a caller has at hand."""
 
@@ -117,47 +116,51 @@ def test_a_refusal_that_is_kept_holds_nothing_of_who_asked(constraints: LlamaCon
     assert [one() for one in alive] == [None, None, None]
 
 
-class BrokenCheck:
-    """Stands for a process in which something of ours fails."""
-
-    def call(self, *args: object) -> object:
+def test_an_internal_error_does_not_refuse_the_schema(
+    constraints: LlamaConstraints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> object:
         raise CallRaised("RuntimeError", "can't start new thread")
 
-    def close(self) -> None:
-        pass
-
-
-def test_a_fault_of_ours_is_not_the_schema_s(constraints: LlamaConstraints) -> None:
-    constraints._checker = BrokenCheck()  # type: ignore[assignment]
-    with pytest.raises(ResourceError, match="the schema cannot be checked now: can't start new thread"):
-        constraints.check(HONEST)
-    constraints._checker = None
+    with monkeypatch.context() as broken:
+        broken.setattr(constraints.checker, "call", fail)
+        with pytest.raises(ResourceError, match="the schema cannot be checked now: can't start new thread"):
+            constraints.check(HONEST)
     constraints.check(HONEST)
 
 
-def test_refusals_are_kept_for_a_while(constraints: LlamaConstraints) -> None:
-    for index in range(MAX_REFUSED + 10):
-        with pytest.raises(RequestError):
-            constraints.check(Constraint(Syntax.JSON_SCHEMA, f'{{"type": "wrong{index}"}}'))
-    assert len(constraints._refused) == MAX_REFUSED
+def test_only_so_many_refusals_are_kept(constraints: LlamaConstraints) -> None:
+    wrong = [Constraint(Syntax.JSON_SCHEMA, f'{{"type": "wrong{index}"}}') for index in range(MAX_REFUSED + 1)]
+    for each in wrong:
+        with pytest.raises(RequestError, match="cannot be used"):
+            constraints.check(each)
+    constraints.close()  # a check would fail now
+    for each in wrong[1:]:
+        with pytest.raises(RequestError, match="cannot be used"):
+            constraints.check(each)
+    with pytest.raises(ResourceError, match="was closed"):
+        constraints.check(wrong[0])
 
 
-def test_what_a_request_holds_stays_compiled(constraints: LlamaConstraints) -> None:
+def test_a_constraint_stays_compiled_while_a_request_holds_it(constraints: LlamaConstraints) -> None:
     held = constraints.hold(HONEST)
-    for index in range(2 * MAX_CACHED):
-        constraints.check(Constraint(Syntax.REGEX, f"a{{{index + 1}}}"))
-    assert HONEST not in constraints._recent
+    others = [Constraint(Syntax.REGEX, f"a{{{index + 1}}}") for index in range(MAX_CACHED)]
+    for each in others:
+        constraints.check(each)
     assert constraints.hold(HONEST) is held
-    constraints._recent.clear()
+    released = weakref.ref(held)
     del held
     gc.collect()
-    assert HONEST not in constraints._alive
+    assert released() is not None  # it was used recently
+    for each in others:
+        constraints.check(each)
+    gc.collect()
+    assert released() is None
 
 
 def test_a_check_goes_on_where_its_process_was_killed(constraints: LlamaConstraints) -> None:
     constraints.check(HONEST)
-    assert constraints._checker is not None
-    os.kill(constraints._checker.pid or 0, signal.SIGKILL)
+    os.kill(constraints.checker.pid or 0, signal.SIGKILL)
     constraints.check(Constraint(Syntax.REGEX, "another"))
     constraints.close()
     with pytest.raises(Exception, match="was closed"):

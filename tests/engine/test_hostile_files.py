@@ -43,8 +43,8 @@ def chat(name: str) -> ChatRequest:
 
 
 def renderer_pid(engine: Engine) -> int:
-    pid = engine.input_processor.template._process.pid  # type: ignore[attr-defined]
-    assert isinstance(pid, int)
+    pid = engine.input_processor.template.pid
+    assert pid is not None
     return pid
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -19,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.events import Started
-from eaglelocal.core.image import MAX_REQUEST_PIXELS
+from eaglelocal.core.image import MAX_REQUEST_PIXELS, ImageRows
+from eaglelocal.core.ports import TextPart
 from eaglelocal.core.request import AUTO_SPEC, OFF, ChatRequest, Image, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
@@ -121,8 +123,8 @@ def test_an_image_at_the_border_of_what_is_used_again_is_read_whole() -> None:
     bare = image_file("bare", 6)
 
     class Unmarked(ScriptedReader):
-        def _pieces(self, part: object) -> list[object]:  # type: ignore[override]
-            return [piece for piece in super()._pieces(part) if part != bare or not isinstance(piece, int)]  # type: ignore[arg-type]
+        def split(self, part: TextPart | object) -> list[int | ImageRows]:
+            return [piece for piece in super().split(part) if part != bare or not isinstance(piece, int)]
 
     harness = harness_of("eagle3", image_reader=Unmarked(VOCABULARY))
     harness.run([asked("a", message("x", (0, bare)))])
@@ -216,20 +218,32 @@ def test_refusals(request_: ChatRequest, reader: ScriptedReader | None, words: s
 LONG_WAIT_S = 60.0
 
 
+class Decoded:
+    """An image as it is kept in memory."""
+
+    def __init__(self, file: object) -> None:
+        self.file = file
+
+
 class HeldReader(ScriptedReader):
-    """Reads the images of a name when they may go on, and counts what it read."""
+    """Reads images called "held" when it may, and keeps a list of what it read, and of what is still in memory."""
 
     def __init__(self) -> None:
         super().__init__(VOCABULARY)
         self.may_go_on, self.is_reading = threading.Event(), threading.Event()
         self.names: list[str] = []
+        self.decoded = weakref.WeakSet[Decoded]()
 
     def read(self, file: bytes, name: str) -> object:
         if file.startswith(b"held"):
             self.names.append(name)
             self.is_reading.set()
             assert self.may_go_on.wait(LONG_WAIT_S)
-        return super().read(file, name)
+        self.decoded.add(decoded := Decoded(super().read(file, name)))
+        return decoded
+
+    def split(self, part: TextPart | object) -> list[int | ImageRows]:
+        return super().split(part.file if isinstance(part, Decoded) else part)
 
 
 @pytest.fixture
@@ -279,7 +293,7 @@ def test_no_image_is_read_for_a_request_that_was_cancelled(held: tuple[HeldReade
     reader.may_go_on.set()
     harness.engine.submit(asked("c", message("see", (1, CAT))))  # of the same owner: behind them
     assert run_until(harness, "c").finished is not None
-    assert reader.names == ["image 1 of 9"] and not harness.engine.input_processor._images
+    assert reader.names == ["image 1 of 9"] and not reader.decoded
 
 
 def test_prompts_with_images_are_kept_for_equal_requests_and_then_dropped(
@@ -291,7 +305,7 @@ def test_prompts_with_images_are_kept_for_equal_requests_and_then_dropped(
     result = harness.run(requests)
     assert len({tuple(result[request.id].tokens) for request in requests}) == 1
     assert reader.names == [f"image {number} of 3" for number in (1, 2, 3)]
-    assert not harness.engine.input_processor.prompts._prompts
+    assert not any(map(harness.engine.input_processor.prompts.holds, requests))
 
 
 def test_an_owner_s_requests_are_all_read_however_many_pixels_they_hold() -> None:
@@ -312,7 +326,7 @@ def test_an_owner_s_requests_are_all_read_however_many_pixels_they_hold() -> Non
 
 
 def test_what_looks_like_a_mark_is_text() -> None:
-    """Nobody can write a place of somebody else's image, or of one that there is not."""
+    """A text cannot stand for another request's image, or for an image that does not exist."""
     result = harness_of().run([asked("a", message("\ue0030\ue001 and \ue0037\ue001"))])["a"]
     assert result.finished is not None
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -255,16 +256,20 @@ NUM_ACCEPTED = 3  # rows that the target decodes between the two drafts
 def drafted_in_parallel(path: Path, target: Path) -> tuple[np.ndarray, np.ndarray]:
     """Logits [draft, depth, vocab] of two drafts, after TEXT and after NUM_ACCEPTED of CHAIN, and all states."""
     header = read_header(path)
-    with opened(path, target) as (context, head, head_model):
+    with (
+        opened(path, target) as (context, head, head_model),
+        mock.patch.object(head, "decode", wraps=head.decode) as decode,
+    ):
         drafter, logits, features = make_eagle(head, header, EagleInfo.from_header(header), num_choices=1), [], []
+
         for tokens, root in ((TEXT, CHAIN[0]), (CHAIN[:NUM_ACCEPTED], CHAIN[NUM_ACCEPTED])):
             n, first = len(tokens), sum(map(len, features))
             context.decode(Batch(tokens, list(range(first, first + n)), [[0]] * n, [True] * n))
             features.append(context.copy_taps(list(range(n))))
             drafter.commit([Committed(0, first, tokens, features[-1])])
-            num_waiting = len(drafter._slots[0].waiting_tokens)
             (said,) = drafter.draft([Node(0, ROOT, root, first + n)], NUM_DEPTHS)
-            rows = [logits_of(head_model, head, num_waiting + depth) for depth in range(NUM_DEPTHS)]
+            rows = [logits_of(head_model, head, row) for row in decode.call_args.args[0].outputs]
+            assert len(rows) == NUM_DEPTHS
             assert list(said.tokens) == [int(row.argmax()) for row in rows]
             logits.append(np.stack(rows))
         return np.stack(logits), np.concatenate(features)
@@ -273,7 +278,7 @@ def drafted_in_parallel(path: Path, target: Path) -> tuple[np.ndarray, np.ndarra
 def logits_of(model: LlamaModel, head: LlamaHeadContext, row: int = 0) -> np.ndarray:
     """Logits [vocab] of a row of the last draft; those of upper layers are of the drafted tokens only."""
     layers = model.upper.layers if model.upper else None
-    context, size = (head._upper.handle, layers.num_rows) if layers else (head.handle, SHAPE.n_vocab)
+    context, size = (head.upper.handle, layers.num_rows) if layers else (head.handle, SHAPE.n_vocab)
     address = model.library.get_logits_row(context, row)
     logits = np.frombuffer((C.c_float * size).from_address(address), np.float32).copy()
     if layers is None or not layers.draft_tokens:

@@ -36,7 +36,7 @@ from eaglelocal.backend.head_context import LlamaMedusaContext
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.backend.top_tokens import MIN_RANKED
-from eaglelocal.core.batch import Batch
+from eaglelocal.core.batch import Batch, Proposals
 from eaglelocal.gguf.architectures import NORMED_NEXTN
 from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.reader import read_header
@@ -91,10 +91,12 @@ def test_a_token_map_selects_tokens(is_whole: bool, outputs: str, target: Path, 
 
 def test_the_comparison_can_fail(target: Path, tmp_path: Path) -> None:
     head = random_medusa()
-    ours, states = run(imported_medusa(write_medusa(tmp_path / "p", head, TGI), target, tmp_path / "head.gguf"), target)
+    path = imported_medusa(write_medusa(tmp_path / "p", head, TGI), target, tmp_path / "head.gguf")
+    ours, _, states = run(path, target)
     assert head.biases is not None
     theirs = reference_logits(replace(head, biases=-head.biases), states[0], target)
-    assert np.abs(ours[0] - theirs).max() > 10 * TOLERANCE
+    for logits, others in zip(ours[0], theirs, strict=True):
+        assert np.abs(scale_to(logits, others) - others).max() > 10 * TOLERANCE
 
 
 def test_the_state_is_that_after_the_output_norm(target: Path, tmp_path: Path) -> None:
@@ -135,33 +137,29 @@ def test_states_of_all_rows_are_those_of_rows_with_logits(name: str, tmp_path: P
     np.testing.assert_allclose(found[0], found[1], atol=TOLERANCE)
 
 
-def test_confidences_are_those_of_the_heads_logits(target: Path, tmp_path: Path) -> None:
-    """The norm in the graph changes the scale of logits; it is undone."""
-    head = random_medusa(outputs=LENT)
-    path = imported_medusa(write_medusa(tmp_path / "p", head, TGI), target, tmp_path / "head.gguf")
-    with opened(path, target) as (context, medusa, _):
-        states = decode_texts(context)
-        proposals = medusa.propose(list(states), 4, 2)
+def check_same(head: MedusaWeights, dialect: str, target: Path, folder: Path) -> None:
+    """The norm in the graph changes the scale of logits, and native code undoes it for the confidences."""
+    path = imported_medusa(write_medusa(folder / "published", head, dialect), target, folder / "head.gguf")
+    info = MedusaInfo.from_header(read_header(path))
+    assert (info.num_parts, info.num_layers) == head.matrices.shape[:2]
+    ours, proposals, states = run(path, target)
     for i, state in enumerate(states):
-        for level, logits in enumerate(reference_logits(head, state, target)):
-            best = np.argsort(-logits, kind="stable")[:MIN_RANKED]
-            weights = np.exp(logits[best] - logits[best[0]])
+        for level, theirs in enumerate(reference_logits(head, state, target)):
+            drafted = np.isfinite(theirs)
+            assert np.array_equal(np.isfinite(ours[i, level]), drafted)
+            assert theirs[drafted].std() > 0.3
+            np.testing.assert_allclose(scale_to(ours[i, level], theirs)[drafted], theirs[drafted], atol=TOLERANCE)
+            best = np.argsort(-theirs, kind="stable")[:MIN_RANKED]
+            weights = np.exp(theirs[best] - theirs[best[0]])
             assert proposals.tokens[level * len(states) + i] == best[:2].tolist()
             shares = proposals.confidences[level * len(states) + i]
             np.testing.assert_allclose(shares, [weights[0] / weights.sum(), weights[1] / weights[1:].sum()], atol=1e-4)
 
 
-def check_same(head: MedusaWeights, dialect: str, target: Path, folder: Path) -> None:
-    path = imported_medusa(write_medusa(folder / "published", head, dialect), target, folder / "head.gguf")
-    info = MedusaInfo.from_header(read_header(path))
-    assert (info.num_parts, info.num_layers) == head.matrices.shape[:2]
-    ours, states = run(path, target)
-    for logits, state in zip(ours, states, strict=True):
-        theirs = reference_logits(head, state, target)
-        assert np.array_equal(np.isfinite(logits), np.isfinite(theirs))
-        drafted = np.isfinite(theirs)
-        assert theirs[drafted].std() > 0.3
-        np.testing.assert_allclose(logits[drafted], theirs[drafted], atol=TOLERANCE)
+def scale_to(logits: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the logits [vocab], scaled so that they are as large as the others."""
+    drafted = np.isfinite(others)
+    return logits * np.float64(np.linalg.norm(others[drafted]) / np.linalg.norm(logits[drafted]))
 
 
 def write_lent(folder: Path, target: Path) -> Path:
@@ -196,23 +194,19 @@ def decode_texts(context: LlamaContext) -> np.ndarray:
     return np.stack(states)
 
 
-def run(path: Path, target: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Logits [texts, parts, vocab], without the norm's scale, and the states [texts, n_embd] that gave them."""
+def run(path: Path, target: Path) -> tuple[np.ndarray, Proposals, np.ndarray]:
+    """Logits [texts, parts, vocab] of normed rows, the proposals, and the states [texts, n_embd] that gave them."""
     with opened(path, target) as (context, head, info):
         states = decode_texts(context)
         found = []
         for _ in range(2):  # the second time shows that the first left nothing behind
-            proposals = head.propose(list(states), info.num_parts, 1)
+            proposals = head.propose(list(states), info.num_parts, 2)
             found.append([logits_of(head, row) for row in range(len(states) * info.num_parts)])
             assert [tokens[0] for tokens in proposals.tokens] == [int(row.argmax()) for row in found[-1]]
         np.testing.assert_array_equal(*found)
-        logits = np.stack(found[0]).reshape(info.num_parts, len(states), -1).swapaxes(0, 1)
-        inner = np.frombuffer(head._struct.kept[-1], np.float32).reshape(-1, info.state_width)
-        inner = inner[: len(found[0])].reshape(info.num_parts, len(states), -1).swapaxes(0, 1)
-        scale = np.sqrt((inner.astype(np.float64) ** 2).sum(-1) / info.width + info.rms_eps)
-        return logits * scale[..., None], states
+        return np.stack(found[0]).reshape(info.num_parts, len(states), -1).swapaxes(0, 1), proposals, states
 
 
 def logits_of(head: LlamaMedusaContext, row: int) -> np.ndarray:
-    address = head._library.get_logits_row(head.handle, row)
+    address = load_library().get_logits_row(head.handle, row)
     return np.frombuffer((C.c_float * SHAPE.n_vocab).from_address(address), np.float32).copy()

@@ -245,7 +245,7 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return write_target(tmp_path / "target.gguf", TARGET), write_head(tmp_path / "head.gguf", head, TARGET)
 
 
-def rehearsed(plan: Plan, pair: tuple[Path, Path]) -> Iterator[Buffer]:
+def dry_run_buffers(plan: Plan, pair: tuple[Path, Path]) -> Iterator[Buffer]:
     jobs = plan_contexts(plan, *(read_shape(read_header(path)) for path in pair))
     parts = [part_of(pair[0], jobs[0], taps=(1, 2, 3)), part_of(pair[1], jobs[1])]
     return iter(plan_buffers(load_library(), parts, devices=()))
@@ -261,7 +261,7 @@ def test_target_and_head_together(pair: tuple[Path, Path], slots: int, unified: 
     jobs = plan_contexts(plan, *shapes)
     assert jobs[0].sizes.num_branches == num_branches
     predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
-    result = sum_by_purpose(rehearsed(plan, pair))
+    result = sum_by_purpose(dry_run_buffers(plan, pair))
     for name in ("weights_bytes", "kv_bytes", "draft_bytes", "draft_kv_bytes"):
         assert getattr(predicted, name) == pytest.approx(getattr(result, name), rel=0.01, abs=2 * LOG_STEP), name
     assert result.compute_bytes <= predicted.compute_bytes < MAX_RATIO * result.compute_bytes + len(jobs) * SLACK_BYTES
@@ -353,16 +353,7 @@ def test_target_and_a_head_that_fills_blocks(tmp_path: Path, head: BlockShape, s
     shape = TargetShape(n_embd=256, n_vocab=40_000)
     target = write_target(tmp_path / "target.gguf", shape)
     draft = write_block_head(tmp_path / "head.gguf", head, shape)
-    plan = replace(Case(4096, slots=slots).plan, target=target, draft_kind="dflash", draft=draft)
-    sources = read_models(plan)
-    jobs = plan_contexts(plan, *(source.shape for source in sources))
-    predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
-    result = sum_by_purpose(
-        plan_buffers(load_library(), make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
-    )
-    for name in ("weights_bytes", "draft_bytes", "kv_bytes", "draft_kv_bytes"):
-        assert getattr(predicted, name) == pytest.approx(getattr(result, name), rel=0.01, abs=4 * LOG_STEP), name
-    assert result.compute_bytes <= predicted.compute_bytes < MAX_RATIO * result.compute_bytes + len(jobs) * SLACK_BYTES
+    check_pair(replace(Case(4096, slots=slots).plan, target=target, draft_kind="dflash", draft=draft))
 
 
 @pytest.mark.parametrize("slots", some_of([4, 1, 16], rest=pytest.mark.slow))
@@ -374,17 +365,22 @@ def test_target_and_a_head_of_several_layers(tmp_path: Path, draft_vocab: int | 
     kind = HeadShape(width=256, num_depths=7, own_embeddings=True, own_output=True, draft_vocab=draft_vocab)
     below = write_head(tmp_path / "below.gguf", kind, shape)
     draft = add_upper_layers(below, target, tmp_path / "head.gguf", num_layers=4)
-    plan = replace(Case(4096, slots=slots).plan, target=target, draft_kind="eagle3", draft=draft)
+    jobs = check_pair(replace(Case(4096, slots=slots).plan, target=target, draft_kind="eagle3", draft=draft))
+    assert jobs[1].shape.n_layer == 4
+
+
+def check_pair(plan: Plan) -> tuple[PlannedContext, ...]:
+    """Compare the estimate of a target and its head with llama.cpp's buffers, and return their contexts."""
     sources = read_models(plan)
     jobs = plan_contexts(plan, *(source.shape for source in sources))
     predicted = sum_by_purpose(buffer for job in jobs for buffer in estimate_context(job, (), ()))
     result = sum_by_purpose(
         plan_buffers(load_library(), make_parts(plan, sources, [PLACEMENT, PLACEMENT], threads=1), devices=())
     )
-    assert jobs[1].shape.n_layer == 4
     for name in ("weights_bytes", "draft_bytes", "kv_bytes", "draft_kv_bytes"):
         assert getattr(predicted, name) == pytest.approx(getattr(result, name), rel=0.01, abs=4 * LOG_STEP), name
     assert result.compute_bytes <= predicted.compute_bytes < MAX_RATIO * result.compute_bytes + len(jobs) * SLACK_BYTES
+    return jobs
 
 
 def test_an_estimate_counts_the_process_too(pair: tuple[Path, Path]) -> None:
@@ -392,7 +388,7 @@ def test_an_estimate_counts_the_process_too(pair: tuple[Path, Path]) -> None:
     plan = replace(Case(2048).plan, draft_kind="eagle3", draft=pair[1])
     room = FreeMemory(RAM, 8 * 2**30)
     whole = sum_by_purpose(estimate(plan, shapes[0], shapes[1], [room]))
-    result = sum_by_purpose(rehearsed(plan, pair))
+    result = sum_by_purpose(dry_run_buffers(plan, pair))
     assert whole.total_bytes > result.total_bytes + 100 * MIB
 
 

@@ -9,6 +9,7 @@ import random
 import re
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_the_layer_reads_the_state_that_its_token_came_of(tmp_path: Path, archit
             Batch(rows, list(range(first, len(tokens))), [(0,)] * len(rows), [False] * (len(rows) - 1) + [True])
         )
         drafter.commit([Committed(0, first, rows, outputs.features(list(range(len(rows)))))])
-        said = target._read_best_token(len(rows) - 1)
+        said = target.propose([len(rows) - 1], 1, confident=False).tokens[0][0]
         (drafted,) = drafter.draft([Node(0, ROOT, said, len(tokens))], depth=3)
         assert list(drafted.tokens) == [said] * 3
         tokens.append(said)
@@ -488,11 +489,13 @@ def test_mixed_traffic_whose_conversations_wait_in_main_memory(tmp_path: Path, k
     target = write_gemma(path, gain=LIVELY) if kind == "gemma4" else write_mtp(path, kind, gain=0.03)
     draft = write_assistant(tmp_path / "assistant.gguf", target) if kind == "gemma4" else target
     engine = real_engine(target, "mtp", draft, num_slots=num_slots, n_ctx=512, cache_ram=64)
-    engine.scheduler.prefix_cache.swap.min_rows = 30
+    swap = engine.scheduler.prefix_cache.swap
+    swap.min_rows = 30
     traffic = MixedTraffic(target, engine, seed=1)
-    traffic.run(25)
+    with mock.patch.object(swap, "put", wraps=swap.put) as put:
+        traffic.run(25)
     assert traffic.engine.snapshot().speculation.accepted_tokens > 0
-    assert engine.scheduler.prefix_cache.swap._num_keys > 3
+    assert put.call_count > 3
     traffic.close()
 
 
@@ -600,7 +603,7 @@ class Reading:
         kept = n if kept is None else kept
         outputs = self.target.decode(Batch(tokens, list(range(first, first + n)), [(slot,)] * n, [True] * n))
         self.drafter.commit([Committed(slot, first, tokens[:kept], outputs.features(list(range(kept))))])
-        said = self.target._read_best_token(kept - 1)
+        said = self.target.propose([kept - 1], 1, confident=False).tokens[0][0]
         self.target.remove(slot, first + kept)
         return said
 

@@ -52,7 +52,7 @@ def client() -> Iterator[EngineClient]:
 
 
 def has_ended(pid: int) -> bool:
-    """Whoever inherits it may be slow to reap it."""
+    """A zombie has ended too: its parent may reap it late."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -105,8 +105,7 @@ def load_on(client: EngineClient, expected: dict[str, str]) -> Iterator[Tally]:
 
 
 def under_faults(signals: tuple[signal.Signals, ...], policy: RestartPolicy) -> Tally:
-    """One fault after the other, each while answers run; the engine must be back before the next, and how soon that is
-    tests/measures/engine_kills.py tells."""
+    """One fault after the other while answers run; the engine must be back before the next one."""
     with EngineClient(PLAN, restart=policy) as client:
         client.start()
         expected = {question: text_of(asked(client, question, question)) for question in QUESTIONS}

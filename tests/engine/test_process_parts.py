@@ -39,9 +39,9 @@ from eaglelocal.errors import EngineError, ModelFileError, RequestError
 from eaglelocal.probe.subprocess_calls import run
 from eaglelocal.processes.limited_process import LimitedProcess, ProcessLimits
 from eaglelocal.worker.channel import Channel
-from eaglelocal.worker.child import SpareProcess, _environment
+from eaglelocal.worker.child import SpareProcess, make_engine_environment
 from eaglelocal.worker.exit_reason import ExitReason
-from eaglelocal.worker.process import _Reporter
+from eaglelocal.worker.process import Reporter
 
 SAMPLED = Sampled(5, -0.5, top=(TokenLogprob(5, -0.5), TokenLogprob(6, -1.5)))
 FINISHED = Finished("r", "stop", "", 1, 2, Timings(ttft_s=0.5), SpeculationStats(accepted_per_position=(3, 1)))
@@ -71,10 +71,10 @@ def test_messages_pass_unchanged(message: object) -> None:
     assert through_a_pipe(message) == message
 
 
-def test_no_field_of_a_piece_is_left_after() -> None:
-    """They are packed by hand."""
+def test_no_field_of_a_piece_is_lost() -> None:
+    """The channel packs fields by hand."""
     piece = TextPiece(1, "ä", True, SAMPLED, "hm", (CallPart(0, '{"a"', "id", "f"), CallPart(0, ": 1}")))
-    assert all(value != TextPiece._field_defaults.get(name) for name, value in piece._asdict().items())
+    assert all(value != default for value, default in zip(piece, TextPiece(0, "", False), strict=True))
     result, finished = through_a_pipe([Tokens("r", (piece,)), FINISHED])  # type: ignore[misc]
     assert (result, finished) == (Tokens("r", (piece,)), FINISHED)
     assert (type(result), type(result.pieces), type(result.pieces[0])) == (Tokens, tuple, TextPiece)
@@ -270,16 +270,16 @@ def test_the_child_runs_this_copy_of_ours_even_from_its_own_folder(monkeypatch: 
     monkeypatch.setattr("sys.path", ["/stray", root, "/other copy"])
     for folder in (root, "/"):
         monkeypatch.chdir(folder)
-        assert _environment()["PYTHONPATH"].split(os.pathsep) == ["/stray", root, "/other copy"]
+        assert make_engine_environment()["PYTHONPATH"].split(os.pathsep) == ["/stray", root, "/other copy"]
 
 
 def test_the_child_asks_for_huge_pages_next_to_what_people_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
-    assert _environment()["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
-    assert _environment()["GOMP_SPINCOUNT"] == "7"
+    assert make_engine_environment()["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+    assert make_engine_environment()["GOMP_SPINCOUNT"] == "7"
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")
-    assert _environment()["GLIBC_TUNABLES"] == "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
+    assert make_engine_environment()["GLIBC_TUNABLES"] == "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
 
 
 def read_variables(pid: int) -> set[str]:
@@ -312,7 +312,7 @@ def test_no_process_of_ours_can_be_asked_for_secrets(monkeypatch: pytest.MonkeyP
 def sent_progress(steps: Sequence[tuple[float, str, str]], *, interval_s: float) -> list[tuple[float, str, str]]:
     """Return what is sent of progress that is reported at this interval."""
     now_s, written = 0.0, BytesIO()
-    progress = _Reporter(Channel(BytesIO(), written), clock=lambda: now_s)
+    progress = Reporter(Channel(BytesIO(), written), clock=lambda: now_s)
     for step in steps:
         progress.report(LoadProgress(*step))
         now_s += interval_s

@@ -34,7 +34,7 @@ def events(harness: EngineHarness, asked: ChatRequest) -> list[RequestEvent]:
 
 
 @pytest.mark.parametrize("draft", [True, False])
-def test_a_prompt_is_read_for_who_asks_next(draft: bool) -> None:
+def test_a_prompt_is_prefilled_for_the_next_question(draft: bool) -> None:
     drafter: Drafter = Eagle3(ScriptedHead(TABLE), (0,)) if draft else NoDrafter()
     harness, plain = EngineHarness(TABLE, drafter), EngineHarness(TABLE, NoDrafter())
     first = harness.run([ask("first", max_tokens=0)])["first"]
@@ -47,7 +47,7 @@ def test_a_prompt_is_read_for_who_asks_next(draft: bool) -> None:
     assert harness.engine.miscounted_slots() == []
 
 
-def test_nothing_is_said_next_to_an_answer_either() -> None:
+def test_a_prefill_beside_an_answer_emits_no_text() -> None:
     harness = EngineHarness(TABLE, NoDrafter(), num_slots=2)
     result = harness.run([ask("long"), ask("none", max_tokens=0)])
     assert (len(result["long"].tokens), result["none"].tokens) == (20, [])
@@ -74,7 +74,7 @@ class Slow(NoDrafter):
 
 
 @pytest.mark.parametrize(("limit_s", "is_ended"), [(None, False), (60.0, False), (0.001, True)])
-def test_who_has_waited_enough_gets_no_further_line(limit_s: float | None, is_ended: bool) -> None:
+def test_after_the_time_limit_an_answer_ends_with_its_line(limit_s: float | None, is_ended: bool) -> None:
     table = Table(96, seed=3, end_bias=-6.0)
     harness = EngineHarness(table, Slow(), vocabulary=CharacterVocabulary())
     params = SamplingParams(temperature=0.0, max_tokens=60, ignore_eos=True, logit_bias=((1, 3.0),))

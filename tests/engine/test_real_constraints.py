@@ -333,11 +333,11 @@ def test_calls_and_refusals_cross_the_pipe() -> None:
 def test_a_server_s_engine_reads_the_vocabulary_by_itself(tmp_path: Path, binds_answers: bool) -> None:
     engine = real_engine(write_target(tmp_path / "target.gguf", TINY), binds_answers=binds_answers)
     try:
-        constraints = engine.input_processor._answer_constraint._constraints
+        constraints = engine.input_processor.constraints
         assert isinstance(constraints, LlamaConstraints)
         if binds_answers:
-            wait_until(lambda: constraints._tokenizer is not None, "the vocabulary")
-        assert (constraints._tokenizer is not None) is binds_answers
+            wait_until(lambda: constraints.is_prepared, "the vocabulary")
+        assert constraints.is_prepared is binds_answers
     finally:
         engine.close()
 

@@ -18,14 +18,16 @@ from doubles.tiers import some_of
 from doubles.vision_models import KINDS, PAIRS, TURN_BEGINS, TURN_ENDS, write_vision_pair
 from llama_cpp import mtmd_cpp
 
+from eaglelocal.backend import image_encoder
 from eaglelocal.backend.image_decoder import ImageDecoder
-from eaglelocal.backend.image_encoder import LlamaImageReader, replace_broken_rows
+from eaglelocal.backend.image_encoder import BAD_IMAGE, replace_broken_rows
 from eaglelocal.backend.llama_library import load_library
+from eaglelocal.core.batch import Floats
 from eaglelocal.core.request import AUTO_SPEC, OFF, ChatRequest, Image, Message, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.doctor.installation import find_image_problem
 from eaglelocal.engine.engine import Engine
-from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, RequestError, ResourceError
+from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError
 from eaglelocal.scheduler.slot import Checkpoints
 
 pytestmark = pytest.mark.full
@@ -188,7 +190,7 @@ def test_a_full_context_counts_rows(folder: Path) -> None:
         (picture(RED[0], 1, 300), "one side is more than 100 times the other"),
     ],
 )
-def test_what_is_no_image_fails_its_request_alone(folder: Path, data: bytes, words: str) -> None:
+def test_an_invalid_image_fails_its_own_request_only(folder: Path, data: bytes, words: str) -> None:
     engine = engine_of(folder, "phi4")
     result = drive(engine, [asked("a", message(MARKER, data)), asked("b", message("text"))])
     assert result["a"].failed is not None and words in result["a"].failed.error.message
@@ -220,21 +222,16 @@ def test_what_merely_lies_next_to_a_model_does_not_keep_it_from_loading(folder: 
     engine.close()
 
 
-@pytest.mark.parametrize("problem", [RequestError("llama.cpp cannot prepare it"), None])
-def test_a_projector_that_is_not_taken_gives_its_memory_back(
-    folder: Path, problem: EagleLocalError | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("projector", ["phi4", "idefics3"])
+def test_a_projector_that_is_refused_gives_its_memory_back(
+    folder: Path, projector: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However that is found out."""
-
-    def tokenize(reader: LlamaImageReader, parts: object, add_special: bool = False) -> list[int]:
-        if problem:
-            raise problem
-        return [-1]
-
-    monkeypatch.setattr(LlamaImageReader, "_tokenize", tokenize)
+    """It cannot prepare an image, or is another model's."""
+    if projector == "phi4":
+        monkeypatch.setattr(mtmd_cpp, "mtmd_tokenize_from_parts", lambda *of: BAD_IMAGE)
     freed, free = list[object](), mtmd_cpp.mtmd_free
     monkeypatch.setattr(mtmd_cpp, "mtmd_free", lambda handle: (freed.append(handle), free(handle)))
-    engine = real_engine(folder / "phi4.gguf", projector=folder / "mmproj-phi4.gguf")
+    engine = real_engine(folder / "phi4.gguf", projector=folder / f"mmproj-{projector}.gguf")
     assert not engine.info.sees_images and len(freed) == 1
     engine.close()
 
@@ -242,7 +239,7 @@ def test_a_projector_that_is_not_taken_gives_its_memory_back(
 @pytest.mark.parametrize(
     ("module", "words"), [("PIL", "Pillow, which reads images"), ("llama_cpp.mtmd_cpp", "built without images")]
 )
-def test_a_build_without_eyes_runs_texts(
+def test_a_build_without_image_support_runs_texts(
     folder: Path, module: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -267,7 +264,7 @@ def test_pictures_are_unpacked_one_at_a_time_and_equal_ones_once(folder: Path, m
     engine.close()
 
 
-def test_rows_that_are_no_numbers_are_mended_or_refused() -> None:
+def test_rows_with_nan_are_replaced_or_refused() -> None:
     """What llama.cpp makes of Pixtral's row ends depends on what its memory held before."""
     rows = np.arange(12, dtype=np.float32).reshape(4, 3)
     wanted = rows.copy()
@@ -281,14 +278,18 @@ def test_rows_that_are_no_numbers_are_mended_or_refused() -> None:
     np.testing.assert_array_equal(rows, wanted)
 
 
-def test_a_row_end_is_known_of_pixtral(folder: Path) -> None:
-    """Two loads say the same, which llama.cpp called plainly does not always."""
+def test_pixtral_s_row_end_is_read_from_its_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two loads give the same text; called plainly, llama.cpp sometimes gives another one."""
+    row_ends = list[Floats | None]()
+
+    monkeypatch.setattr(
+        image_encoder, "replace_broken_rows", lambda *of: (row_ends.append(of[1]), replace_broken_rows(*of))
+    )
     write_vision_pair(folder, "pixtral")
     texts = []
     for _ in range(2):
         engine = engine_of(folder, "pixtral")
-        reader = engine.input_processor._image_reader
-        assert isinstance(reader, LlamaImageReader) and reader._params.row_end is not None
         texts.append(drive(engine, [asked("a", message(f"What is {MARKER} this?", NOISE))])["a"].tokens)
         engine.close()
     assert texts[0] == texts[1]
+    assert row_ends and all(row_end is not None for row_end in row_ends)

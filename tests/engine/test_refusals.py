@@ -111,21 +111,16 @@ def test_a_hybrid_draft_model(target: Path, tmp_path: Path) -> None:
 
 
 # ---- files in the wrong place
-def test_a_head_as_the_target(tmp_path: Path) -> None:
+@pytest.mark.parametrize("role", ["target", "draft_model"])
+def test_a_head_in_the_place_of_a_model(target: Path, role: str, tmp_path: Path) -> None:
     head = write_head(tmp_path / "head.gguf", HEAD, SMALL)
-    error = refusal(plan_of(head), ModelFileError)
+    error = refusal(plan_of(head) if role == "target" else plan_of(target, role, head), ModelFileError)
     assert "is a draft head (eagle3), not a model that can answer" in error.message
 
 
 def test_a_model_as_the_head(target: Path) -> None:
     error = refusal(plan_of(target, "eagle3", target), ModelFileError)
     assert "is a llama model, not an eagle3 head" in error.message
-
-
-def test_a_head_as_the_draft_model(target: Path, tmp_path: Path) -> None:
-    head = write_head(tmp_path / "head.gguf", HEAD, SMALL)
-    error = refusal(plan_of(target, "draft_model", head), ModelFileError)
-    assert "is a draft head (eagle3)" in error.message
 
 
 @pytest.mark.parametrize(
@@ -186,7 +181,7 @@ HOWS = ("cut in the header", "cut in the weights", "one byte short", "empty", "t
 
 @pytest.mark.parametrize("how", [*HOWS, "too many entries", "too many tensors", "another version"])
 @pytest.mark.parametrize("role", ["target", "eagle3", "draft_model"])
-def test_a_file_that_is_no_sound_model(target: Path, tmp_path: Path, how: str, role: str) -> None:
+def test_a_damaged_model_file_is_refused(target: Path, tmp_path: Path, how: str, role: str) -> None:
     file = broken(tmp_path / "file.gguf", target, how)
     plan = plan_of(file) if role == "target" else plan_of(target, role, file)
     assert "file.gguf" in refusal(plan, ModelFileError).message
@@ -302,7 +297,7 @@ def test_what_was_opened_is_freed_when_warming_up_fails(target: Path, monkeypatc
         really_close(model)
 
     def fail(warmup: Warmup, *costs: object, **asked: object) -> None:
-        closed.clear()  # the planned model of the rehearsal is long gone
+        closed.clear()  # the planned model of the dry run is long gone
         raise EngineError("no first decode")
 
     monkeypatch.setattr(LlamaModel, "close", close)
@@ -328,7 +323,7 @@ def test_any_other_version_of_the_library(version: str | None) -> None:
 
 
 def test_a_missing_symbol() -> None:
-    native = ctypes.CDLL(load_library().api._lib._name)
+    native = ctypes.CDLL(load_library().path)
     with pytest.raises(LibraryError) as caught:
         bind(native, "llama_symbol_of_another_build", [], None)
     assert "has no symbol llama_symbol_of_another_build" in caught.value.message

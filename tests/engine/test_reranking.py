@@ -12,6 +12,7 @@ from doubles.embedding_models import SEP, write_bert
 from doubles.random_models import write_target
 from doubles.real_engine import TINY
 
+from eaglelocal.backend.embedding_context import EmbeddingContext
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.backend.vocabulary import LlamaVocabulary
@@ -88,9 +89,9 @@ def test_it_does_what_it_is_for_and_nothing_else(reranker: str, tmp_path: Path) 
     embeds.close()
 
 
-def test_a_score_that_is_no_number_fails_the_request(reranker: str) -> None:
+def test_a_score_that_is_not_a_number_fails_the_request(reranker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EmbeddingContext, "embed", lambda self, texts: np.full((len(texts), 1), np.nan, np.float32))
     engine = engine_of(Path(reranker))
-    engine._embedder.embed = lambda texts: np.full((len(texts), 1), np.nan, np.float32)
     engine.submit(EmbedRequest(id="r", inputs=("word1",), ranking=Ranking(query=QUERY)))
     events: list[RequestEvent] = []
     while engine.has_work:
@@ -108,13 +109,13 @@ def test_tokenizers_that_frame_nothing_frame_no_pair(tmp_path: Path) -> None:
 class Fickle(LlamaVocabulary):
     """Reads a text otherwise where it frames it."""
 
-    def _tokens(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         return [1, 2, 3] if add_special else [4]
 
 
 def test_a_tokenizer_whose_frame_changes_the_text_is_refused(tmp_path: Path) -> None:
     model = LlamaModel(load_library(), write_target(tmp_path / "llama.gguf", TINY), Placement(repack=False))
     with pytest.raises(IncompatibleError, match="reads a text differently") as caught:
-        _ = Fickle(load_library(), model.vocabulary._handle, None).pair_frame
+        _ = Fickle(load_library(), model.vocabulary.handle, None).pair_frame
     assert "tokenizer.chat_template.rerank" in caught.value.hint
     model.close()

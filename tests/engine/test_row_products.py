@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes as C
 from collections.abc import Iterator
 
-import llama_cpp
 import numpy as np
 import pytest
 from doubles.random_models import TargetShape, write_target
@@ -72,7 +71,7 @@ def installed(request: pytest.FixtureRequest, kind: str) -> Iterator[None]:
 
 
 def native() -> C.PyDLL:
-    return C.PyDLL(llama_cpp.llama_cpp._lib._name)
+    return C.PyDLL(load_library().path)
 
 
 def read_in_steps(context: LlamaContext, num_rows: int) -> Floats:

@@ -322,7 +322,7 @@ def test_an_admitted_call_fits_its_schema_or_the_gap_is_reported(
             assert not accepts(model, made, call) or validator.is_valid(read(spec.split, call)), call
 
 
-def test_blanks_around_one_of_an_enumeration_are_no_part_of_it(model: LlamaModel) -> None:
+def test_spaces_around_an_enum_value_are_not_part_of_it(model: LlamaModel) -> None:
     parameters = {"type": "object", "properties": {"unit": {**TEXT, "enum": ["c", "f"]}}, "required": ["unit"]}
     for is_strict in (True, False):
         tool = Tool("f", "", json.dumps(parameters), is_strict=is_strict)

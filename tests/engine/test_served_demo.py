@@ -163,7 +163,7 @@ def test_a_chat_in_two_calls_of_llama_servers(demo: Server) -> None:
     assert "<|im_start|>" in props["chat_template"] and props["eos_token"] == "<|im_end|>"
 
 
-def test_prompts_read_in_advance_spare_who_asks_then(demo: Server) -> None:
+def test_prompts_prefilled_in_advance_speed_up_the_question(demo: Server) -> None:
     prompt = "In advance: " + QUESTION[0]["content"] * 5
     read = demo.http.post("/completion", json={"prompt": prompt, "n_predict": 0}).json()
     assert (read["content"], read["tokens_predicted"]) == ("", 0)

@@ -121,7 +121,7 @@ def test_a_switch_is_reported_to_every_answer_that_it_changes() -> None:
     assert states(harness, "again", {3: OFF}) == [("on", "begun"), ("on", "finished")]
 
 
-def test_who_waits_for_anothers_prefix_is_reported_when_it_starts() -> None:
+def test_a_request_that_waits_for_a_shared_prefix_is_reported_when_it_starts() -> None:
     harness = harness_of(2)
     prompt = tuple(range(1, 24)) * 4  # more than one step reads
     harness.engine.submit(asked("reads", prompt))

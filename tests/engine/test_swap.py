@@ -147,7 +147,7 @@ class WatchedContext(ScriptedContext):
         return super().swap_out(sequence, buffer)
 
 
-def test_who_leaves_is_gone_before_another_takes_the_room() -> None:
+def test_an_evicted_copy_is_freed_before_another_takes_its_room() -> None:
     harness = harness_of("none", most_bytes=8 * 70, context_kind=WatchedContext)  # for one of them
     harness.context.harness, harness.context.held = harness, []
     for number in range(4):
@@ -198,7 +198,7 @@ class SlowContext(ScriptedContext):
         return super().swap_out(sequence, buffer)
 
 
-def test_nothing_is_learned_of_the_seconds_that_a_copy_takes() -> None:
+def test_the_time_of_a_copy_is_not_host_time() -> None:
     harness = EngineHarness(
         TABLE, NoDrafter(), num_slots=2, swap=HostSwap(PLENTY, min_rows=20), context_kind=SlowContext, min_fork=None
     )
@@ -234,7 +234,7 @@ def test_another_slot_that_has_as_much_is_taken_rather() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_who_waited_in_vain_for_another_goes_on_from_main_memory(kind: str) -> None:
+def test_a_request_whose_prefix_never_came_continues_from_ram(kind: str) -> None:
     """Somebody reads the same text anew, and goes away before it is there."""
     harness = EngineHarness(TABLE, make_drafter(kind), num_slots=2, n_batch=8, swap=HostSwap(PLENTY, min_rows=20))
     run(harness, ask("a", TEXTS[0]))
@@ -514,9 +514,9 @@ def test_much_that_comes_and_goes_gets_the_plain_texts(
         swap=HostSwap(
             rng.choice([1500, PLENTY]), min_rows=rng.randint(3, 12), has_windows=context_kind is SlidingWindowContext
         ),
+        most_drafted=NUM_SNAPSHOTS if context_kind is RecurrentContext else None,
     )
     if context_kind is RecurrentContext:
-        harness.scheduler._most_drafted = NUM_SNAPSHOTS
         prefix_cache = harness.scheduler.prefix_cache
         prefix_cache.can_cut, prefix_cache.checkpoints = False, Checkpoints(rng.randint(1, 6), min_gain_rows=3)
     live(harness, rng, num_moves=600, most_asked=80)

@@ -70,11 +70,11 @@ def test_rows_of_several_slots_come_back_in_the_order_of_the_batch(
             assert context.propose([row], 1, confident=False).tokens[0][0] == best[position]
 
 
-def test_work_that_a_gpu_has_lost_is_no_answer(context: LlamaContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_gpu_work_is_an_error(context: LlamaContext, monkeypatch: pytest.MonkeyPatch) -> None:
     library = load_library()
     monkeypatch.setattr(library, "lost_work", "")
     context.decode(Batch([5], [0], [(0,)], [True]))
-    library._on_log(4, b"ggml_metal_synchronize: error: command buffer 0 failed with status 5\n", None)
+    library.log_callback(4, b"ggml_metal_synchronize: error: command buffer 0 failed with status 5\n", None)
     with pytest.raises(EngineError, match="command buffer 0 failed with status 5"):
         context.decode(Batch([6], [1], [(0,)], [True]))
 

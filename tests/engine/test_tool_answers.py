@@ -138,7 +138,7 @@ def test_one_call_where_no_more_are_wanted() -> None:
     assert len(result.tokens) < len("ef" + CALL + CALL)
 
 
-def test_a_call_cut_short_is_no_call_and_no_text() -> None:
+def test_a_truncated_call_is_neither_a_call_nor_text() -> None:
     result = run_request(says("ef" + CALL, params=replace(GREEDY, max_tokens=4)))
     assert (result.calls, result.text, ending(result)) == ([], "Yes.", "length")
 

@@ -137,8 +137,8 @@ def test_the_upper_layers_see_the_rows_before(head: LlamaHeadContext) -> None:
     expected = propose_in_one(head)
     head.remove(0, 0)
     write_pairs(head, 0, 30)
-    assert head._upper is not None
-    head._upper.cells.remove(0, 0)
+    assert head.upper is not None
+    head.upper.cells.remove(0, 0)
     said = propose_at(head, 30)
     assert said[0] != expected[0] or not np.allclose(said[1], expected[1], atol=1e-2)
 
@@ -164,11 +164,11 @@ def test_a_copied_slot_proposes_the_same(head: LlamaHeadContext) -> None:
 
 
 def test_pairs_that_left_the_window_are_forgotten_in_both(head: LlamaHeadContext) -> None:
-    assert head._upper is not None
+    assert head.upper is not None
     write_pairs(head, 0, 30)
     head.forget(0, 10)
     first_position = load_library().api.llama_memory_seq_pos_min
-    assert [first_position(cells.memory, 0) for cells in (head._cells, head._upper.cells)] == [10, 10]
+    assert [first_position(cells.memory, 0) for cells in (head.cells, head.upper.cells)] == [10, 10]
     assert head.last_position(0) == 29
 
 

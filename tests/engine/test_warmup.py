@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from doubles.engine_harness import AnswerResult, drive
 from doubles.random_models import write_agreeing_pairs
 from doubles.real_engine import TINY, ask, real_engine
 
-from eaglelocal.core.batch import Batch, PairBatch
+from eaglelocal.backend.context import LlamaContext
+from eaglelocal.backend.head_context import LlamaHeadContext
 from eaglelocal.core.request import AUTO_SPEC
-from eaglelocal.drafters.head_holder import HeadHolder
 from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.engine import warmup
 from eaglelocal.engine.engine import Engine
@@ -27,10 +27,24 @@ SIZES = (1, 2, 5, 17, 30)
 KINDS = {"eagle3": "F32-head.gguf", "draft_model": "F32.gguf", "ngram": None, "none": None}
 
 
-def context_of(drafter: Any) -> Any:
-    """The context that a drafter's model runs in."""
-    inner = drafter._head.drafter if isinstance(drafter, HeadHolder) else drafter
-    return getattr(inner, "_head", None) or inner._context
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, str, int]]:
+    """The decodes and encodes of all contexts: the context, the method's name, and the number of rows."""
+    found = list[tuple[Any, str, int]]()
+
+    def watch(kind: type[LlamaContext | LlamaHeadContext], name: str, num_rows: Callable[[Any], int]) -> None:
+        call = getattr(kind, name)
+
+        def watched(context: Any, rows: Any, *more: object, **how: object) -> object:
+            found.append((context, name, num_rows(rows)))
+            return call(context, rows, *more, **how)
+
+        monkeypatch.setattr(kind, name, watched)
+
+    watch(LlamaContext, "decode", lambda batch: len(batch.tokens))
+    watch(LlamaHeadContext, "decode", lambda batch: len(batch.tokens))
+    watch(LlamaHeadContext, "encode", len)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -60,42 +74,32 @@ def warm_up(engine: Engine, *, makes_kernels: bool) -> None:
     warmup.measure(engine.controller.costs, num_slots=engine.info.num_slots, makes_kernels=makes_kernels)
 
 
-def test_nothing_of_it_is_left(engines: tuple[Engine, Engine]) -> None:
+def test_warmup_leaves_no_cells(engines: tuple[Engine, Engine], calls: list[tuple[Any, str, int]]) -> None:
     warmed, fresh = engines
     warmup = Warmup(warmed.context, warmed.drafters, max_outputs=17 if warmed.drafters else 1)
     for size in SIZES:
         warmup.prepare(size)
     assert warmed.miscounted_slots() == []
-    assert warmed.context.last_position(0) == -1
-    for drafter in warmed.drafters:
-        if isinstance(drafter, Ngram):
-            assert count_indexed(drafter) == 0
-        else:
-            cache = context_of(drafter)
-            assert cache.last_position(0) == -1
+    lookups = [drafter for drafter in warmed.drafters if isinstance(drafter, Ngram)]
+    assert [count_indexed(drafter) for drafter in lookups] == [0] * len(lookups)
+    contexts = {context for context, _, _ in calls}
+    assert len(contexts) == 1 + len(warmed.drafters) - len(lookups)
+    assert all(context.last_position(0) == -1 for context in contexts)
     answers = result(warmed), result(fresh)
     assert {name: one.tokens for name, one in answers[0].items()} == {n: one.tokens for n, one in answers[1].items()}
 
 
-def test_a_head_and_a_draft_model_run_every_size_and_one_row_after_it(
-    files: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["eagle3", "draft_model"])
+def test_a_draft_s_model_runs_every_size_and_one_row_after_it(
+    files: Path, kind: str, calls: list[tuple[Any, str, int]]
 ) -> None:
-    ran: list[int] = []  # rows
-    for kind, draft in (("eagle3", "F32-head.gguf"), ("draft_model", "F32.gguf")):
-        engine = real_engine(files / "F32.gguf", kind, files / draft, spec=AUTO_SPEC)
-        model = context_of(engine.drafters[-1])
-        decode = model.decode
-
-        def watched(batch: Batch | PairBatch, *more: object, decode: Any = decode, **how: object) -> object:
-            ran.append(len(batch.tokens))
-            return decode(batch, *more, **how)
-
-        ran.clear()
-        monkeypatch.setattr(model, "decode", watched)
-        warm_up(engine, makes_kernels=True)
-        assert set(range(2, 18)) <= {*ran}
-        assert ran.count(1) >= 17
-        engine.close()
+    engine = real_engine(files / "F32.gguf", kind, files / str(KINDS[kind]), spec=AUTO_SPEC)
+    calls.clear()
+    warm_up(engine, makes_kernels=True)
+    sizes = [size for context, name, size in calls if context is not engine.context and name == "decode"]
+    assert set(range(2, 18)) <= {*sizes}
+    assert sizes.count(1) >= 17
+    engine.close()
 
 
 @pytest.mark.parametrize(("most_s", "runs"), [(1e9, True), (0.0, False)])
@@ -115,15 +119,17 @@ def test_a_whole_prompt_runs_once_unless_it_would_take_long(
     engine.close()
 
 
-def test_the_last_decode_before_sizes_are_timed_is_no_first_one(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head that was shown rows encodes along with the decode behind them: not with one that is timed."""
+def test_the_last_decode_before_sizes_are_timed_is_no_first_one(
+    files: Path, monkeypatch: pytest.MonkeyPatch, calls: list[tuple[Any, str, int]]
+) -> None:
+    """A head that has read a decode's states encodes along with the next decode: that must not be a timed one."""
     asked: list[bool] = []
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO_SPEC)
-    head = context_of(engine.drafters[-1])._struct
     time_rows = Warmup.time_rows
 
     def watched(warmup: Warmup, num_rows: int) -> float:
-        asked.append(bool(head.were_states_read))
+        names = [name for context, name, _ in calls if name == "encode" or context is engine.context]
+        asked.append(names[-1] == "encode")
         return time_rows(warmup, num_rows)
 
     monkeypatch.setattr(Warmup, "time_rows", watched)

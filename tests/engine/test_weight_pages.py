@@ -61,7 +61,7 @@ def test_whole_huge_pages_move_and_read_the_same(tmp_path: Path, num_bytes: int)
     assert not find_mappings(mapped.path)
 
 
-def test_who_reads_meanwhile_reads_the_same(tmp_path: Path) -> None:
+def test_reads_during_the_move_see_the_same_weights(tmp_path: Path) -> None:
     mapped = Mapped(tmp_path / "weights", 40 * HUGE_PAGE)
     differing: list[bytes] = []
     done = threading.Event()

@@ -1,4 +1,4 @@
-"""How far a model that was made of another one is from it: logits along the model's own greedy texts.
+"""How much a derived model differs from its source: logits along the source's own greedy texts.
 
     PYTHONPATH=tests python tests/measures/derived_models.py MODEL.gguf f16 1b:bf16 drop10 q2_k --texts 6
 

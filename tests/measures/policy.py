@@ -112,7 +112,7 @@ def shares(answer: Answer) -> list[Stretch]:
 
 def scenarios() -> list[Scenario]:
     found = [
-        Scenario(f"{curve_name}, {text}{', dear' if costs is DEAR else ''}", CURVES[curve_name], answers, costs)
+        Scenario(f"{curve_name}, {text}{', expensive' if costs is DEAR else ''}", CURVES[curve_name], answers, costs)
         for curve_name in CURVES
         for text, answers in ANSWERS.items()
         for costs in ((CHEAP, DEAR) if text in ("excellent", "good", "mediocre") else (DEAR,))

@@ -39,7 +39,7 @@ from eaglelocal.speculation.policy.step_report import Change, StepReport
 
 HERE = (1.0, 1.0, 1.01, 1.03, 1.09, 1.16, 1.4, 1.5, 1.54, 1.66, 1.75, 1.82, 2.02, 2.15, 2.23, 2.44, 2.44)
 CURVES = {"here": HERE, "bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "cliff": CLIFF, "gpu": GPU}
-COSTS = {"cheap": DraftCosts(), "dear": DraftCosts(step_s=0.0035, row_s=0.0003, drafted_overhead_s=0.002)}
+COSTS = {"cheap": DraftCosts(), "expensive": DraftCosts(step_s=0.0035, row_s=0.0003, drafted_overhead_s=0.002)}
 LENGTHS = (3, 5, 7, 8, 11, 15)
 
 

@@ -7,14 +7,14 @@ Simulated (doubles/simulation.py): an engine writes 600 tokens, then something i
 fixed length. Tokens are as hard in all three, so that chance weighs little; how much is in the lines `other noise`,
 where nothing was slow and only the noise of the decodes was another.
 
-    fixed   speed relative to the best fixed length
-    share   relative to the `auto` where nothing was slow; then of the first 64 tokens, and of those behind
-    +-      standard error of the share
-    during  tokens a second while something was slow, relative to the best fixed length where nothing is
-    worst   share of the worst run
+    fixed     speed relative to the best fixed length
+    share     relative to the `auto` where nothing was slow; then of the first 64 tokens, and of those behind
+    +-        standard error of the share
+    during    tokens a second while something was slow, relative to the best fixed length where nothing is
+    worst     share of the worst run
     possible  share of a policy that knows everything but when the slow time ends: it goes on with the fixed length that
-            is best meanwhile, tries what is slow for TRIED_SHARE of the time, and drafts best from the first try on
-            that is not slow. Of texts without chance, by the mean time until that try.
+              is best meanwhile, tries what is slow for TRIED_SHARE of the time, and drafts best from the first try on
+              that is not slow. Of texts without chance, by the mean time until that try.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def summarize(name: str, runs: Sequence[Shares], possible: float) -> Row:
 
 def scenarios() -> list[Scenario]:
     return [
-        Scenario(f"{curve}, {text}{', dear' if costs is DEAR else ''}", CURVES[curve], ANSWERS[text], costs)
+        Scenario(f"{curve}, {text}{', expensive' if costs is DEAR else ''}", CURVES[curve], ANSWERS[text], costs)
         for curve, text, costs in (
             ("bf16", "excellent", DEAR),
             ("bf16", "good", CHEAP),

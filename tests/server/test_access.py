@@ -272,7 +272,7 @@ def test_origins_are_those_that_browsers_send() -> None:
         *("http://*", "https://*", "https://*/", "*://*", "://x", "file:", "app://", "moz-extension://a*", "a b://x"),
     ],
 )
-def test_what_is_no_origin_is_refused(origin: str) -> None:
+def test_an_invalid_origin_is_refused(origin: str) -> None:
     with pytest.raises(UsageError, match="is not the origin of a page") as caught:
         parse_origins((PAGE, origin))
     assert "one by one" in caught.value.hint
@@ -430,7 +430,7 @@ def test_a_short_word_before_a_colon_is_a_name(tmp_path: Path) -> None:
     assert read_keys(path, {}).by_name == (("anna", KEY), (f"b-c_{'d' * 28}", OTHER))
 
 
-def test_a_byte_order_mark_is_no_part_of_a_key(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_a_key(tmp_path: Path) -> None:
     for number, line in enumerate((f"anna: {KEY}", KEY)):
         path = write(tmp_path / f"keys {number}", f"\ufeff{line}\r\n")
         assert read_keys(path, {}).by_name == (("anna" if number == 0 else "key 1", KEY),)
@@ -494,7 +494,7 @@ def test_short_keys_are_warned_of(tmp_path: Path) -> None:
     assert key_warnings(None, ApiKeys()) == []
 
 
-def test_key_files_that_are_none(tmp_path: Path) -> None:
+def test_invalid_key_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         read_keys(tmp_path, {})
     binary = tmp_path / "binary"
@@ -527,7 +527,7 @@ def test_only_keys_that_say_so_are_learned_from(tmp_path: Path) -> None:
     assert with_chat.learning_owners == {"anna", "key 2", "this machine"}
 
 
-def test_without_keys_who_starts_the_server_agrees() -> None:
+def test_without_keys_the_server_s_user_agrees_to_learning() -> None:
     keys, _ = add_chat_key(ApiKeys())
     assert keys.learning_owners == {"local"}
 

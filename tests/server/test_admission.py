@@ -89,7 +89,7 @@ def test_a_failure_inside_gives_the_place_back() -> None:
     assert admission.num_held == 0
 
 
-def test_two_who_take_all_they_get_lock_no_third_out() -> None:
+def test_two_greedy_owners_cannot_lock_out_a_third() -> None:
     """Nor a fourth: each takes places until it is refused."""
     admission = AdmissionQueue(num_slots=4, max_waiting=64, is_shared=True)
     held: dict[str, int] = {}

@@ -80,7 +80,7 @@ def test_a_chunk_has_one_kind_of_thing_and_one_call() -> None:
     ]
 
 
-def test_tokens_that_tell_nothing_are_no_news() -> None:
+def test_tokens_without_text_are_not_sent() -> None:
     assert not choice_of(said(""), said("")).take_delta()
 
 

@@ -95,7 +95,7 @@ class Caller:
 HERE, THERE = "192.168.1.7", "192.168.1.8"
 
 
-def test_who_has_been_idle_for_longest_goes_first() -> None:
+def test_the_longest_idle_connection_is_closed_first() -> None:
     places = ConnectionPlaces(3)
     first, second, third, newcomer = callers = [Caller() for _ in range(4)]
     for one in callers[:3]:
@@ -146,7 +146,7 @@ def test_one_caller_may_have_many_addresses(address: str, network: str) -> None:
     assert find_network(address) == network
 
 
-def test_who_is_answered_never_goes() -> None:
+def test_a_connection_with_a_running_answer_is_never_closed() -> None:
     places = ConnectionPlaces(2)
     answered, sending = Caller(), Caller(is_receiving=True)
     for one in (answered, sending):
@@ -159,7 +159,7 @@ def test_who_is_answered_never_goes() -> None:
     assert not places.enter(Caller(), HERE)
 
 
-def test_places_are_kept_from_who_would_be_answered() -> None:
+def test_some_places_are_kept_for_requests_that_are_always_answered() -> None:
     places = ConnectionPlaces(4, num_kept=2)
     callers = [Caller() for _ in range(4)]
     for one in callers:

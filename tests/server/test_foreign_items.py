@@ -104,7 +104,7 @@ def test_what_others_did_by_themselves_is_reported_as_a_text(actor: Server, kind
 
 
 @pytest.mark.parametrize("kind", ["compaction", "mcp_list_tools", "reasoning"])
-def test_what_says_nothing_is_passed_over(actor: Server, kind: str) -> None:
+def test_items_without_text_are_skipped(actor: Server, kind: str) -> None:
     item = {"type": kind, "id": "x", "encrypted_content": "gAAAA", "tools": [], "summary": []}
     before = {"type": "message", "role": "assistant", "content": "a"}
     assert [message["content"] for message in seen(actor, item, before, item)] == ["a"]

@@ -92,13 +92,13 @@ def test_a_damaged_pair_of_our_own_is_made_anew() -> None:
     server_certificate.check_pair(own_pair())
 
 
-def test_where_nothing_can_be_written_it_is_said(state: Path) -> None:
+def test_an_unwritable_folder_is_reported(state: Path) -> None:
     state.write_text("")
     with pytest.raises(ResourceError, match="cannot be written"):
         own_pair()
 
 
-def test_files_that_are_no_pair_are_refused(tmp_path: Path) -> None:
+def test_a_certificate_with_another_key_is_refused(tmp_path: Path) -> None:
     pair = own_pair()
     key, other = tmp_path / "key.pem", tmp_path / "other.pem"
     key.write_bytes(pair.key.read_bytes())

@@ -392,7 +392,7 @@ def test_the_model_that_was_asked_for_decides_and_is_loaded_once() -> None:
 
 
 # ---- what is reported
-def test_who_sees_says_so(actor: Server, seer: Server) -> None:
+def test_a_vision_model_says_that_it_reads_images(actor: Server, seer: Server) -> None:
     for server, name, sees in ((actor, "actor", False), (seer, "seer", True)):
         assert server.http.get("/props").json()["modalities"]["vision"] is sees
         (card,) = server.http.get("/v1/models").json()["data"]

@@ -43,7 +43,7 @@ def message_in(reply: Any) -> str:
 # ---- no numbers
 @routes
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
-def test_what_is_no_number_is_refused_by_its_place(actor: Server, path: str, word: str) -> None:
+def test_a_value_that_is_not_a_number_is_refused_by_its_place(actor: Server, path: str, word: str) -> None:
     for field, place in ((f'"x": {word}', "x"), (f'"x": {{"y": [0, {{"z": {word}}}]}}', "x.y.1.z")):
         status, reply = post(actor, path, ANSWERED[path] % field)
         assert (status, message_in(reply)) == (400, f"{place}: {word} is not a number in JSON")
@@ -57,7 +57,7 @@ def test_a_body_without_names_may_hold_it_too(actor: Server, body: str) -> None:
 
 @pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty"])
 @pytest.mark.parametrize("number", ["1e999", "-1e999"])
-def test_a_number_that_is_too_large_for_any_is_said_to_be(actor: Server, field: str, number: str) -> None:
+def test_an_overlarge_number_is_reported_as_such(actor: Server, field: str, number: str) -> None:
     for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/completion"):
         status, reply = post(actor, path, ANSWERED[path] % f'"{field}": {number}')
         assert (status, message_in(reply)) == (400, f"{field}: Input should be a finite number")

@@ -110,7 +110,7 @@ def test_a_folded_header_is_one_header(actor: Server) -> None:
     ],
     ids=["too large", "another host", "another page", "two keys", "no http"],
 )
-def test_who_sends_on_sees_the_answer(actor: Server, head: bytes, status: int) -> None:
+def test_a_client_that_keeps_sending_still_sees_the_answer(actor: Server, head: bytes, status: int) -> None:
     """As most clients do: the whole request first, then they read. A reset would take the answer from them."""
     with connected(actor.port) as sock:
         sock.sendall(head)
@@ -120,7 +120,7 @@ def test_who_sends_on_sees_the_answer(actor: Server, head: bytes, status: int) -
     assert is_well(actor)
 
 
-def test_who_has_no_key_and_sends_on_sees_that() -> None:
+def test_a_client_without_a_key_that_keeps_sending_sees_401() -> None:
     keys = ApiKeys((("ann", "k" * 20),))
     with served(directed(access=Access(keys=keys))) as server, connected(server.port) as sock:
         sock.sendall(request("/v1/completions", b"", "Content-Length: 40000000"))
@@ -152,7 +152,9 @@ def test_what_is_dropped_after_an_answer_is_bounded(actor: Server, monkeypatch: 
     assert is_well(actor)
 
 
-def test_who_never_ends_after_an_answer_is_hung_up_on(actor: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_sends_forever_after_an_answer_is_disconnected(
+    actor: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_protocol, "LINGER_S", 0.3)
     with connected(actor.port) as sock:
         sock.sendall(request("/v1/completions", b"", "Content-Length: 99999999"))
@@ -171,7 +173,7 @@ def test_idle_connections_make_room_for_those_who_ask() -> None:
         assert idle[0].recv(1) == b""  # the first ones had to go
 
 
-def test_who_sends_a_body_for_ever_makes_room_too() -> None:
+def test_an_endless_body_is_disconnected_when_places_run_out() -> None:
     with served(CROWDED) as server, contextlib.ExitStack() as held:
         for _ in range(30):
             sock = held.enter_context(connected(server.port))
@@ -215,7 +217,7 @@ def test_chunks_are_put_together(actor: Server) -> None:
 
 
 def test_chunks_without_end_are_too_much(actor: Server) -> None:
-    """Nobody has said how long it would be."""
+    """Its length is not stated."""
     head = request("/v1/chat/completions", b"", "Transfer-Encoding: chunked")
     with connected(actor.port) as sock:
         sock.sendall(head)
@@ -261,7 +263,7 @@ def test_requests_in_one_go_are_answered_in_order(actor: Server) -> None:
     assert places == sorted(places)
 
 
-def test_one_who_speaks_no_further_is_still_answered(actor: Server) -> None:
+def test_a_client_that_half_closes_is_still_answered(actor: Server) -> None:
     """Half closed: nothing more will come, but something may be read."""
     answer = exchange(actor.port, CHAT, half_closes=True)
     assert answer.status in (0, 200)
@@ -285,7 +287,7 @@ FOREVER = json.dumps({"messages": [{"role": "user", "content": "forever"}]}).enc
     ],
     ids=["plain", "h2c", "an end of line", "h2c and an end of line", "more requests", "websocket and another"],
 )
-def test_who_hangs_up_is_noticed_whatever_was_sent_after_the_request(
+def test_a_disconnect_is_noticed_whatever_followed_the_request(
     actor: Server, headers: tuple[str, ...], then: bytes
 ) -> None:
     with connected(actor.port) as sock:

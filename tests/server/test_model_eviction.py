@@ -112,7 +112,7 @@ def test_all_who_wait_for_a_model_get_it_when_it_comes() -> None:
     run_manager(test, choose_victims=evict_none)
 
 
-def test_who_comes_to_those_that_wait_while_they_give_up_is_not_forgotten() -> None:
+def test_a_request_that_joins_waiters_who_give_up_is_not_forgotten() -> None:
     async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         async with models.use("a"):
             gone = asyncio.create_task(use(models, "b"))
@@ -149,7 +149,7 @@ def test_other_requests_go_on_while_one_waits_for_a_place() -> None:
     )
 
 
-def test_who_gives_up_waiting_for_a_place_leaves_it_to_its_users() -> None:
+def test_a_cancelled_load_leaves_the_place_to_its_users() -> None:
     async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         async with models.use("a"):
             waiting = asyncio.create_task(use(models, "b"))
@@ -207,7 +207,7 @@ def test_why_a_model_came_or_went_is_in_the_log(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize("error", ["broken", "too large"])
-def test_who_left_for_what_cannot_be_loaded_comes_back(error: str) -> None:
+def test_a_model_unloaded_for_a_failed_load_is_loaded_again(error: str) -> None:
     async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         for name in ("a", "b"):
             await use(models, name)
@@ -245,7 +245,7 @@ def test_each_model_is_unloaded_when_it_is_idle() -> None:
     run_manager(test, choose_victims=evict_none, idle_s=0.02)
 
 
-def test_who_comes_while_an_idle_model_is_being_unloaded_gets_a_new_one() -> None:
+def test_a_request_during_an_idle_unload_gets_a_new_model() -> None:
     async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         await use(models, "a")
         await asyncio.sleep(0.03)

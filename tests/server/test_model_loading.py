@@ -1,6 +1,4 @@
-"""Models of one server: loaded on request, one at a time, unloaded when idle; loads that fail or have no waiting
-request.
-"""
+"""Models of one server: loaded on request one at a time, unloaded when idle; loads that fail or are not awaited."""
 
 from __future__ import annotations
 
@@ -73,7 +71,7 @@ def test_a_model_is_loaded_by_its_path_and_called_by_its_name() -> None:
     asyncio.run(test())
 
 
-def test_who_uses_a_model_keeps_it() -> None:
+def test_a_model_in_use_is_not_unloaded() -> None:
     async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         async with models.use("a"):
             other = asyncio.create_task(use(models, "b"))
@@ -120,7 +118,7 @@ def test_a_load_that_fails_is_503_and_leaves_the_others() -> None:
     run_manager(test)
 
 
-def test_who_gives_up_during_a_load_leaves_the_model_to_others() -> None:
+def test_a_cancelled_request_leaves_the_loading_model_to_others() -> None:
     async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         loader.gates["b"] = threading.Event()
         task = asyncio.create_task(use(models, "b"))
@@ -138,7 +136,7 @@ def test_who_gives_up_during_a_load_leaves_the_model_to_others() -> None:
     run_manager(test)
 
 
-def test_a_load_that_fails_without_waiting_requests_is_no_stray_error() -> None:
+def test_a_failed_load_without_waiting_requests_raises_no_stray_error() -> None:
     async def test(loader: ScriptedLoader, models: ModelManager) -> None:
         stray: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: stray.append(context))
@@ -302,7 +300,7 @@ def test_a_model_that_cannot_be_loaded_is_503_with_its_reason(pool: tuple[Server
     assert server.http.get("/health").json() == {"status": "ok", "model": "one", "detail": ""}
 
 
-def test_who_hangs_up_during_a_load_leaks_nothing(pool: tuple[Server, Path]) -> None:
+def test_a_disconnect_during_a_load_leaks_nothing(pool: tuple[Server, Path]) -> None:
     server, gate = pool
     gate.touch()
     before = server.num_tasks()

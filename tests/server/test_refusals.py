@@ -146,7 +146,7 @@ def test_the_parameter_of_a_completion_is_named(actor: Server, body: str, parame
     ],
     ids=range(11),
 )
-def test_what_is_no_json_object_is_said_so(actor: Server, body: bytes, said: str) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(actor: Server, body: bytes, said: str) -> None:
     status, error = post(actor, body)
     assert (status, error["param"]) == (400, None)
     assert said in error["message"]

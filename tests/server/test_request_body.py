@@ -260,7 +260,7 @@ def test_a_body_is_gone_while_its_answer_is_reported(label: str, path: str, body
             tracemalloc.stop()
 
 
-def test_nothing_is_read_of_who_has_no_key() -> None:
+def test_without_a_key_no_body_is_read() -> None:
     keys = ApiKeys((("anna", "a-key-that-anna-has"),))
     with served(directed(access=Access(keys=keys))) as server:
         head = request("/v1/messages", b"", f"Content-Length: {MAX_BODY_BYTES}")

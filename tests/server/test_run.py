@@ -65,7 +65,7 @@ def test_the_socket_is_bound_before_anything_else() -> None:
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "999.1.1.1", "192.0.2.1"])
-def test_addresses_that_are_none_of_ours_are_a_usage_error(host: str) -> None:
+def test_an_address_of_another_machine_is_a_usage_error(host: str) -> None:
     with pytest.raises(UsageError, match="cannot be listened on"):
         bind_socket(host, 0)
 

@@ -139,7 +139,7 @@ def test_a_text_that_is_too_long_is_refused(n_ctx: int, paths: dict[str, Path]) 
         check(capture.read(fits, 0), states, logits, 0)
 
 
-def test_a_target_that_is_no_target_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_target_is_refused(tmp_path: Path) -> None:
     (tmp_path / "none.gguf").write_bytes(b"GGUF")
     with pytest.raises(EagleLocalError), opened(tmp_path / "none.gguf", ()):
         pass

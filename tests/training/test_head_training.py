@@ -38,7 +38,7 @@ pytestmark = pytest.mark.full
 SHAPE = replace(TINY, layer_gain=0.1)
 QUESTIONS = [ask(str(number), [3, number, 7 * number % 290], max_tokens=24) for number in range(5, 45)]
 RECIPE = Recipe(warmup_steps=5, checkpoint_every_s=-1.0)  # after every step
-NUM_STEPS = 8  # of a short study
+NUM_STEPS = 8  # of a short training
 
 
 @dataclass(frozen=True)
@@ -231,14 +231,14 @@ def accepted_with(training_setup: TrainingSetup, learned: TrainedHead, training:
 
 
 @pytest.mark.parametrize("begins_with", ["nothing", "a head with its own output", "a head that lends its output"])
-def test_a_stopped_study_goes_on_as_if_it_had_not_been(
+def test_a_resumed_training_equals_one_without_a_stop(
     begins_with: str, training_setup: TrainingSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = head_of(begins_with, tmp_path)
     whole = train_head(training_setup.training(tmp_path / "whole", epochs=2, head=head))
     halves = training_setup.training(tmp_path / "halves", epochs=2, head=head)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        stop_before(patch, NUM_STEPS // 2 + 1)
+        counted(patch, stop_at=NUM_STEPS // 2 + 1)
         train_head(halves)
     resumed = counted(monkeypatch)
     again = train_head(halves)
@@ -264,7 +264,7 @@ def check_equal(one: TrainedHead, other: TrainedHead) -> None:
 
 
 def counted(patch: pytest.MonkeyPatch, stop_at: int | None = None) -> list[int]:
-    """Steps taken from now on, by the seeds of their lessons."""
+    """The steps from now on, by the seeds of their batches."""
     steps, loss = list[int](), Imitation.loss
 
     def counting(self: Imitation, batch: HeadBatch) -> torch.Tensor:
@@ -277,21 +277,10 @@ def counted(patch: pytest.MonkeyPatch, stop_at: int | None = None) -> list[int]:
     return steps
 
 
-def stop_before(patch: pytest.MonkeyPatch, step: int) -> None:
-    counted(patch, stop_at=step)
-
-
 # ---- what fits
-
-
-def of_lengths(num_prompt: int, num_answer_tokens: int) -> TrainingConversation:
-    return TrainingConversation(
-        f"{num_prompt} {num_answer_tokens}", tuple(range(num_prompt + num_answer_tokens)), num_prompt
-    )
-
-
-def test_of_longer_conversations_the_end_is_left_out(training_setup: TrainingSetup, tmp_path: Path) -> None:
-    train_set = tuple(of_lengths(*lengths) for lengths in ((10, 40), (10, 80), (60, 4), (61, 9), (70, 9)))
+def test_longer_conversations_lose_their_end(training_setup: TrainingSetup, tmp_path: Path) -> None:
+    lengths = ((10, 40), (10, 80), (60, 4), (61, 9), (70, 9))
+    train_set = tuple(TrainingConversation(f"{n} {m}", tuple(range(n + m)), n) for n, m in lengths)
     training = replace(training_setup.training(tmp_path / "state", epochs=1), train_set=train_set, held_out=train_set)
     fits = fit_to_context(training)
     assert [(one.num_prompt, one.num_answer_tokens) for one in fits.train_set] == [(10, 40), (10, 54), (60, 4)]

@@ -216,7 +216,7 @@ def test_a_failure_is_reported_and_not_repeated_at_once(learning: IdleLearning, 
 
 
 @pytest.mark.slow
-def test_answers_of_owners_who_do_not_agree_any_more_teach_nothing(folder: Path, plan: Plan) -> None:
+def test_answers_of_owners_who_withdrew_consent_are_not_learned(folder: Path, plan: Plan) -> None:
     learning = IdleLearning(replace(OPTIONS, owners=frozenset({"another"})), on_battery=lambda: False)
     model, client = open_model(learning, plan)
     wait_until(lambda: model.due_at_kept)  # the first session has ended
@@ -242,7 +242,7 @@ def test_nothing_is_learned_while_another_model_embeds(folder: Path, plan: Plan)
 def test_the_copy_in_fewer_bits_is_written_by_the_learning_process(
     folder: Path, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody waits for it: this process would fail at it."""
+    """No call waits for it: this process would fail at it."""
     copies = tmp_path / "cache" / "eaglelocal" / "heads"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(locations, "light_heads_dir", lambda: copies)  # again where it is for the other process

@@ -111,7 +111,7 @@ def test_a_part_is_forgotten_before_the_next_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_step_whose_loss_is_no_number_changes_nothing(bad: float, tmp_path: Path) -> None:
+def test_a_step_with_a_nan_loss_changes_nothing(bad: float, tmp_path: Path) -> None:
     run = run_of(lambda stage, step: [], tmp_path)
     optimizers = make_optimizers(run.objective.trained, run.recipe)
     assert math.isnan(take_step(run, optimizers, [torch.ones(2, 2), torch.full((2, 2), bad)], 0))
@@ -159,11 +159,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_plain_error(tmp_path: Path, mo
     monkeypatch.setattr(loop.torch, "save", full)
     with pytest.raises(ResourceError, match="cannot write"):
         save_checkpoint(path, Line(), [], done=2)
-    assert [each.name for each in tmp_path.iterdir()] == ["state"] and restore_done(path) == 1
-
-
-def restore_done(path: Path) -> int:
-    return restore_checkpoint(path, Line(), [])
+    assert [each.name for each in tmp_path.iterdir()] == ["state"] and restore_checkpoint(path, Line(), []) == 1
 
 
 # ---- types
@@ -225,7 +221,7 @@ def going_on(source: HeadSource, tmp_path_factory: pytest.TempPathFactory) -> He
 
 
 @pytest.mark.parametrize("which", ["source", "going_on"])
-def test_the_checkpoint_is_as_large_as_was_reckoned(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_the_checkpoint_is_as_large_as_estimated(which: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     source: HeadSource = request.getfixturevalue(which)
     need = estimate_need(source, Unrolling(), max_tokens=64, device="cpu")
     draft_head = make_draft_head(source, choose_vocabulary(source, None), max_context=64)
@@ -240,7 +236,7 @@ def test_the_checkpoint_is_as_large_as_was_reckoned(which: str, request: pytest.
 
 @pytest.mark.parametrize("loss", [*LOSSES, "policy"])
 @pytest.mark.parametrize(("tokens", "chains"), [(200, 8), (1200, 96)])
-def test_a_step_keeps_no_more_than_was_reckoned(source: HeadSource, tokens: int, chains: int, loss: str) -> None:
+def test_a_step_keeps_no_more_than_estimated(source: HeadSource, tokens: int, chains: int, loss: str) -> None:
     plan = Unrolling(chains=chains, **({} if loss == "policy" else {"loss": loss, "state_noise": 0.05}))
     draft_head = make_draft_head(source, choose_vocabulary(source, None), max_context=tokens).move_to("cpu")
     kept: dict[int, int] = {}
@@ -289,7 +285,9 @@ HELD = (Buffer("CUDA0", MemoryKind.WEIGHTS, 5 * GIB), Buffer(RAM, MemoryKind.WEI
         ("mps", 24 * GIB, 8 * GIB, "in RAM"),
     ],
 )
-def test_what_does_not_fit_is_said_with_the_sum(device: str, card: int | None, ram: int, missing: str | None) -> None:
+def test_too_little_memory_is_reported_with_the_sum(
+    device: str, card: int | None, ram: int, missing: str | None
+) -> None:
     rooms = (FreeMemory(RAM, ram), FreeMemory("CUDA0", card))
     if missing is None:
         check_memory(NEED, HELD, rooms, device)
@@ -318,7 +316,7 @@ def test_torch_leaves_a_card_some_memory() -> None:
     assert trainer.gpu_memory_share(GIB // 4, 24 * GIB, 6 * GIB) == pytest.approx(0.25)
 
 
-# ---- whole studies
+# ---- whole trainings
 def test_parts_of_a_step_are_bounded_and_together_the_step() -> None:
     together = conversations(6)
     for width in (1, 2**15, 2**16, 2**22):

@@ -118,7 +118,7 @@ def test_a_resumed_run_repeats_the_losses_exactly(shards: Shards, tmp_path: Path
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("place", ["reading", "update", "milestone"])
-def test_who_is_stopped_anywhere_loses_no_step_and_takes_none_twice(
+def test_training_stopped_anywhere_loses_and_repeats_no_step(
     number: int, place: str, shards: Shards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of(small_target(), shards, tmp_path / "state")

@@ -50,7 +50,7 @@ def test_what_is_typed_and_sent_while_the_model_loads_is_kept(tmp_path: Path) ->
     play(stage, scenario, waits=False)
 
 
-def test_what_waits_is_in_sight(tmp_path: Path) -> None:
+def test_waiting_questions_are_visible(tmp_path: Path) -> None:
     stage = ChatHarness(tmp_path, is_held=True)
 
     async def scenario(person: ChatObserver) -> None:
@@ -276,7 +276,7 @@ def test_a_saved_conversation_goes_on(tmp_path: Path) -> None:
     assert [message.content for message in stage.client.requests[0].messages] == ["who?", "**eagles**", "and?"]
 
 
-def test_the_oldest_turns_are_left_out_and_that_is_said(tmp_path: Path) -> None:
+def test_dropping_the_oldest_turns_is_reported(tmp_path: Path) -> None:
     saved(tmp_path, "long", *(Turn("word " * 60, "word " * 60) for _ in range(4)))
     stage = ChatHarness(tmp_path, n_ctx=300)
 
@@ -383,7 +383,7 @@ def test_what_is_in_view_stays_however_much_was_looked_at(tmp_path: Path) -> Non
     play(stage, scenario)
 
 
-def test_what_is_said_next_to_an_answer_stands_above_what_grows(tmp_path: Path) -> None:
+def test_notices_during_an_answer_are_shown_above_it(tmp_path: Path) -> None:
     stage = ChatHarness(tmp_path, scripts=(Script(("half", " an answer"), hangs=True), says("whole")))
 
     async def scenario(person: ChatObserver) -> None:
@@ -619,7 +619,7 @@ def test_tab_completes_the_path_of_a_picture(tmp_path: Path) -> None:
     play(stage, scenario)
 
 
-def test_clear_clears_also_what_is_no_conversation(tmp_path: Path) -> None:
+def test_clear_also_clears_notices(tmp_path: Path) -> None:
     async def scenario(person: ChatObserver) -> None:
         await person.ask("/set top_k 7")
         await person.sees("top_k           7")

@@ -165,7 +165,7 @@ def test_a_screen_without_a_keyboard_goes_on_and_ctrl_c_ends_it(url: str) -> Non
     assert "Traceback" not in top.shown
 
 
-def test_who_reads_keys_stops_at_the_end_of_them() -> None:
+def test_the_key_reader_stops_at_the_end_of_input() -> None:
     """Else `top < /dev/null` takes a core."""
     driver = object.__new__(TerminalDriver)
     driver.exit_event, driver.input_tty = threading.Event(), False

@@ -101,21 +101,15 @@ def test_a_few_letters_find_a_model_and_enter_takes_it(tmp_path: Path) -> None:
     assert [client.label for client in stage.clients] == ["scripted model", "llama3.2:3b"]
 
 
-def test_a_row_is_taken_with_the_arrows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["arrows", "mouse"])
+def test_a_row_can_be_chosen(tmp_path: Path, device: str) -> None:
     stage = stage_in(tmp_path)
 
     async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
-        await person.pilot.press("down", "down", "enter")
-        await person.sees("target   llama3.2:3b")
-
-    play(stage, with_dialog(scenario))
-
-
-def test_a_row_is_taken_with_the_mouse(tmp_path: Path) -> None:
-    stage = stage_in(tmp_path)
-
-    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
-        await person.pilot.click(OptionList, offset=(3, 1))
+        if device == "arrows":
+            await person.pilot.press("down", "down", "enter")
+        else:
+            await person.pilot.click(OptionList, offset=(3, 1))
         await person.sees("target   llama3.2:3b")
 
     play(stage, with_dialog(scenario))
@@ -292,7 +286,7 @@ def test_a_long_name_keeps_its_end() -> None:
     assert shorten_name("short", 20) == "short"
 
 
-def test_what_is_not_known_yet_is_no_promise() -> None:
+def test_an_unfinished_plan_promises_no_speed() -> None:
     assert describe_preview(None) == "..."
     assert describe_preview(ModelPreview(False, problem="it is damaged")) == "it is damaged"
 

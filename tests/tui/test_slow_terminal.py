@@ -46,7 +46,7 @@ class Redrawn:
 
 
 def test_a_terminal_that_reads_nothing_never_holds_up_the_loop() -> None:
-    """The loop is the server's in `serve`. Nobody runs this writer, so it takes nothing."""
+    """In `serve`, the loop is the server's. This writer is not run, so it takes nothing."""
     driver, app = object.__new__(TerminalDriver), Redrawn()
     driver._app, driver._writer_thread = app, WriterThread(io.StringIO())  # type: ignore[assignment]
     for number in range(2 * MAX_QUEUED_WRITES):

@@ -44,7 +44,7 @@ def test_programs_end_with_the_block_and_their_children_with_them() -> None:
     assert program.returncode == -signal.SIGKILL
 
 
-def test_who_does_not_end_is_ended() -> None:
+def test_a_program_that_does_not_end_is_killed() -> None:
     with Programs() as programs:
         program = programs.start(SLEEPS)
         with pytest.raises(subprocess.TimeoutExpired):

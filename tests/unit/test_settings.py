@@ -166,7 +166,7 @@ def test_unknown_names_get_the_nearest(
     assert f"did you mean {nearest}?" in error.value.hint
 
 
-def test_an_unknown_name_like_nothing_points_to_where_it_stands(config: Path) -> None:
+def test_an_unknown_name_is_reported_with_a_way_to_remove_it(config: Path) -> None:
     config.write_text("xyzzy = 1")
     with pytest.raises(UsageError, match="xyzzy") as error:
         Settings.load({}, {}, config)

@@ -95,7 +95,7 @@ def parse_llama_server(
 
 
 class TokenCount:
-    """The number of generated tokens: those of ended answers, which the server counts, plus those of running answers.
+    """The number of generated tokens: of ended answers, which the server counts, plus of running answers.
 
     Without /metrics: the tokens seen in /slots. Never falls unless the server's own counter does.
     """

@@ -100,7 +100,7 @@ class Samples:
         return None
 
     def read_totals(self, prefix: str, *, process: str, cached: float | None, generated: float | None) -> ServerTotals:
-        """Return the totals of a server; llama-server and vLLM have the same names for those of drafts."""
+        """Return the totals of a server; llama-server and vLLM name the totals of drafts alike."""
         draft = f"{prefix}spec_decode_num_"
         per_position = f"{draft}accepted_tokens_per_pos"
         return ServerTotals(

@@ -105,7 +105,7 @@ class ReadHead:
 
     @property
     def stated(self) -> HeadReading:
-        """The reading that the configuration states, or most likely means."""
+        """The interpretation that the configuration states, or else the most likely one."""
         return HeadReading(
             taps=self.readings.taps[0],
             norm_before_residual=self.readings.norm_before_residual[0],

@@ -67,9 +67,7 @@ def find_head_file(reference: str) -> Path:
 
 
 def read_eagle_head(path: Path) -> tuple[Header, EagleInfo]:
-    """Read a head's header. Raises IncompatibleError unless it is an EAGLE or P-EAGLE head,
-    ModelFileError on damage.
-    """
+    """Read the header of an EAGLE or P-EAGLE head. Raises IncompatibleError for others, ModelFileError on damage."""
     header = read_header(path)
     kind = detect_draft_kind(header)
     if kind != EAGLE or is_medusa(header):
@@ -81,9 +79,7 @@ def read_eagle_head(path: Path) -> tuple[Header, EagleInfo]:
 
 
 def find_target_repo(header: Header, info: EagleInfo) -> str:
-    """Return the repository of the original weights of a head's target, from its file or the catalog;
-    empty if unknown.
-    """
+    """Return the repository of a head's target's original weights, by its file or the catalog; else empty."""
     stated = header.metadata.get(VERIFIER_KEY)
     if isinstance(stated, str) and stated:
         return stated

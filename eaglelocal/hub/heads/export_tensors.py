@@ -1,4 +1,4 @@
-"""Convert the tensors of a head's GGUF to those of a published head: the inverse of convert.py.
+"""Convert the tensors of a head's GGUF to a published head's tensors: the inverse of convert.py.
 
 Names, the order of rows and columns, and the tables of tokens change; numbers do not. A matrix that is quantized in the
 file is decoded, the others keep their type.
@@ -55,9 +55,7 @@ class ExportHead:
 
     @property
     def tap_order(self) -> list[int]:
-        """The taps by their layers, lowest first: engines collect the states in this order, whatever the configuration
-        states.
-        """
+        """The taps by their layers, lowest first, as engines collect the states whatever the configuration says."""
         return sorted(range(len(self.info.target_layers)), key=self.info.target_layers.__getitem__)
 
     def dtype(self, name: str) -> str:

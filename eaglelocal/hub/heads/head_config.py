@@ -116,7 +116,7 @@ def _read_head_dim(keys: ConfigKeys, usual: int) -> int:
 
 
 def read_config(config: Mapping[str, object], *, prefix: str, layer_name: str, is_parallel: bool = False) -> HeadConfig:
-    """Read a configuration; `prefix` and `layer_name` are those of the tensors' names, which differ between dialects.
+    """Read a configuration; `prefix` and `layer_name` begin the tensors' names, which differ between dialects.
 
     is_parallel  the tensors are those of a P-EAGLE head
 
@@ -242,7 +242,7 @@ def _read_mask(keys: ConfigKeys, *, is_parallel: bool) -> int | None:
 
 
 def _read_num_depths(keys: ConfigKeys) -> int | None:
-    """Return the tokens of one pass: speculators writes them below its first way of proposing, NeMo at the top."""
+    """Return the tokens of one pass: below the first proposal method in speculators' form, at the top in NeMo's."""
     methods = _read_nested(keys.top, "speculators_config").get("proposal_methods")
     first = methods[0] if isinstance(methods, list) and methods else None
     if not isinstance(first, Mapping) or first.get("speculative_tokens") is None:

@@ -112,7 +112,7 @@ def name_writer() -> str:
 
 
 def is_abandoned(name: str, pattern: re.Pattern[str]) -> bool:
-    """Return whether a file's name ends with that of a process that has ended."""
+    """Return whether a file's name ends with the id of a process that has ended."""
     writer = pattern.search(name)
     return writer is not None and not is_alive(int(writer["pid"]), writer["birth"])
 

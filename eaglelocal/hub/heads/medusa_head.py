@@ -246,7 +246,7 @@ def make_tensors(head: MedusaHead, target: ModelInfo, kind: str) -> list[Streame
 
 
 def select_rows(output: StoredTensor, tokens: Ints | None) -> Rows:
-    """Return a reader of an lm_head's rows; only those of `tokens` if it has rows for the whole vocabulary."""
+    """Return a reader of an lm_head's rows; of `tokens` only if it has rows for the whole vocabulary."""
     if tokens is None or output.shape[0] == len(tokens):
         return output.rows
 

@@ -74,9 +74,7 @@ class Rope:
 
 
 def read_rope(config: Mapping[str, object]) -> Rope:
-    """Read the rotation. Raises IncompatibleError on a scaling that llama.cpp computes differently than
-    training did.
-    """
+    """Read the rotation. Raises IncompatibleError on a scaling that llama.cpp does not compute as training did."""
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(scaling, Mapping) or any(isinstance(value, Mapping) for value in scaling.values()):
         raise _make_unsupported_error(f"rope_scaling is {str(scaling)[:60]}")

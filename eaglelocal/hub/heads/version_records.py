@@ -67,11 +67,11 @@ class HeadVersion:
 class VersionList:
     """Lists the versions of a head.
 
-    target, base  names of both models, for people
-    target_key    fingerprint of the target's file
+    target, base            names of both models, for people
+    target_key              fingerprint of the target's file
     target_path, base_path  files at the time of the last writing
-    last_number  of any version so far, deleted ones included
-    pinned       the number that the user chose; None: the current one is used
+    last_number             of any version so far, deleted ones included
+    pinned                  the number that the user chose; None: the current one is used
     """
 
     target: str = ""

@@ -100,9 +100,7 @@ class HeadVersions:
             return ""
 
     def find_doubt(self) -> str:
-        """Return why it is unknown whether these versions can draft: a file cannot be read, or its path was not
-        recorded.
-        """
+        """Return why it is unknown whether versions can draft: a file is unreadable, or its path is not recorded."""
         try:
             self._find_loss(())
         except _UnclearError as error:
@@ -168,9 +166,7 @@ class HeadVersions:
         self._change(lambda known: _replace_version(known, replace(_find(known, number), figures=figures)))
 
     def make_current(self, number: int, why: str) -> None:
-        """Use a version, or the base head (0), from now on; the previous one becomes old. Raises
-        UsageError as judge.
-        """
+        """Use a version, or the base head (0), from now on; the one before becomes old. Raises as `judge`."""
         self._change(lambda known: _make_current(known, number, why, VersionState.OLD))
 
     def roll_back(self, why: str) -> int:
@@ -212,9 +208,7 @@ class HeadVersions:
             return self._write(change(self.read()[0]))
 
     def _write(self, versions: VersionList) -> VersionList:
-        """Write the records of the versions that are kept, then delete files without a record. Return the kept
-        versions.
-        """
+        """Write the records of the versions to keep, and return these; then delete the files without a record."""
         kept = prune(versions)
         write_atomically(self.folder / RECORDS, write_versions(kept))
         names = {version.file_name for version in kept.versions}

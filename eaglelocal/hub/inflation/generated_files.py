@@ -1,4 +1,4 @@
-"""Models made of other files: the plan of such a file, and the folder of generated models, in which they are written.
+"""Models made from other files: the plan of a generated file, and the folder in which generated files are written.
 
 A plan has the keys, the tensors, and the header that the file will have, which serves planning: so planning needs no
 file that may take gigabytes. In the folder files appear whole or not at all, and one process at a time writes. They are

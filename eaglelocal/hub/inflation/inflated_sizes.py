@@ -27,7 +27,7 @@ BLOCK_STEP, SUPERBLOCK_STEP = 64, 256  # widths are multiples of it, so that eve
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """The size of an inflated model: so many parameters, stored in this type."""
+    """The size of an inflated model: its number of parameters, and the type that stores them."""
 
     num_parameters: int
     type: str

@@ -129,7 +129,7 @@ class Growth:
 def widen_attention(
     prefix: str, growth: Growth, inputs: Sequence[ColumnRange], source: SourceFile | None
 ) -> Iterator[Patchwork]:
-    """Yield q, k, v and output of a layer; without a source, those of an appended layer that adds nothing."""
+    """Yield q, k, v and output of a layer; without a source, of an appended layer that adds nothing."""
     new, old = growth.new, growth.old
     kept_keys = old.kv_heads * old.head_dim if source else 0
     queries, keys = new.heads * new.head_dim, new.kv_heads * new.head_dim
@@ -150,7 +150,7 @@ def widen_attention(
 
 
 def widen_feed_forward(prefix: str, growth: Growth, source: SourceFile | None) -> Iterator[Patchwork]:
-    """Yield gate, up and down of a layer; without a source, those of an appended layer that adds nothing."""
+    """Yield gate, up and down of a layer; without a source, of an appended layer that adds nothing."""
     new, old = growth.new, growth.old
     kept = old.ffn if source else 0
     silent = [Patch(kept, 0, new.ffn - kept, old.width)]

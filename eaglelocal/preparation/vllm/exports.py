@@ -59,7 +59,7 @@ class VllmPlan:
 
 
 def plan_vllm(pair: ServedPair, fit: ServingFit) -> VllmPlan:
-    """Return the plan of a pair that fits: the draft lengths, and notes on what they rest on."""
+    """Return the plan of a pair that fits: the draft lengths, and notes on their evidence."""
     draft, schedule, notes = pair.draft, tuple[Range, ...](), pair.notes
     if draft is not None and draft.method == SUFFIX:
         schedule, notes = ((1, fit.max_num_seqs, SUFFIX_TOKENS),), (*notes, "suffix needs arctic-inference")

@@ -206,7 +206,7 @@ def _fits(draft: VllmDraft, target: VllmTarget, find_device: FindDevice) -> bool
 
 
 def _list_described(drafts: Sequence[DraftEntry], target: VllmTarget, given: GivenSources) -> Iterator[VllmDraft]:
-    """Yield the drafts with known weights: those with a reported acceptance, or all if there are none such."""
+    """Yield the drafts with known weights, only those with a reported acceptance if there are any."""
     usable = [draft for draft in drafts if draft.kind != NGRAM and (draft.is_in_target or draft.weights_repo)]
     reported = [draft for draft in usable if draft.acceptance_lengths]
     for draft in reported or usable:
@@ -246,7 +246,7 @@ def describe_entry(draft: DraftEntry, target: VllmTarget, given: GivenSources) -
 
 
 def _add_sizes(found: VllmDraft, draft: DraftEntry | None, target: VllmTarget) -> VllmDraft:
-    """Return the draft with its bytes: as published, or as so many layers of the target."""
+    """Return the draft with its bytes: as published, or as large as that many layers of the target."""
     shape = target.shape
     layers = {PEAGLE: P_EAGLE_LAYERS, **dict.fromkeys(BLOCKS, BLOCK_LAYERS[0])}.get(found.method, 1)
     published = _find_published_bytes(draft) if draft else 0

@@ -1,4 +1,4 @@
-"""Define a target and its draft as vLLM loads them, what they cost, and what fits a card. Pure.
+"""Define a target and its draft as vLLM loads them: their costs, and what fits a card. Pure.
 
 vLLM loads the original weights, in 16 bits or in the native type of the model, not a GGUF. So sizes here are those of a
 plan's shapes, widened. vLLM gives all sequences one pool of pages: the pool must hold one sequence of the whole
@@ -87,11 +87,11 @@ class VllmTarget:
 class VllmDraft:
     """A draft for vLLM.
 
-    pin         None: it has no weights, or those of the target
-    most        tokens that a draft may have
-    num_bytes   of its weights
-    acceptance  None: it depends on the text
-    head_file   a head of this machine, which must be exported into the folder of `pin`
+    pin           None: it has no weights, or those of the target
+    most          tokens that a draft may have
+    num_bytes     of its weights
+    acceptance    None: it depends on the text
+    head_file     a head of this machine, which must be exported into the folder of `pin`
     shares_vocab  False: its vocabulary has another size than the target's, or an unknown one
     """
 
@@ -285,7 +285,7 @@ class ServingFit:
 
     @property
     def utilization(self) -> float:
-        """The share of each card's memory that vLLM may use: what is needed in hundredths, at most what is free."""
+        """The share of each card's memory that vLLM may use: the needed hundredths, at most the free memory."""
         total = self.device.total_bytes or self.needed_bytes
         most = math.floor(round(100 * count_room(self.device) / total, 6))
         return min(math.ceil(100 * self.needed_bytes / total), most) / 100

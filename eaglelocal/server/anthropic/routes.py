@@ -306,9 +306,7 @@ def read_piece(block: AnthropicBlock, place: str) -> str | bytes:
 
 
 def read_result_piece(block: AnthropicBlock, place: str) -> str | bytes:
-    """Return a piece of a tool result. Unreadable ones become texts: they stay in the conversation, so a refusal would
-    end the session.
-    """
+    """Return a piece of a tool result; an unreadable piece as text, as refusing it would end the session."""
     match block.type:
         case "image" if block.source is None or block.source.type != "base64":
             return UNSEEN_IMAGE

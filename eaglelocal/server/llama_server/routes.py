@@ -1,5 +1,4 @@
-"""llama-server's POST /completion, /infill, /tokenize, /detokenize and /apply-template, its GET /props and /slots, and
-/lora-adapters.
+"""The routes of llama-server: /completion, /infill, /tokenize, /detokenize, /apply-template, /props, /slots, LoRA.
 
 GET /props and /slots show the loaded model and how many slots are busy, but no prompt, path or key.
 """
@@ -116,7 +115,7 @@ class AdaptersBody(RootModel[Annotated[list[AdapterScale], Field(max_length=MAX_
 
 
 class LlamaServerAdapter(ReplyModel):
-    """A LoRA adapter: `scale` is that of requests without `lora`. Of its path only the file's name is shown."""
+    """A LoRA adapter; `scale` is used for requests without `lora`. Of its path only the file's name is shown."""
 
     id: int
     path: str

@@ -206,7 +206,7 @@ def model_details(name: str, info: EngineInfo | None) -> Details:
 
 
 def model_capabilities(models: ModelManager, name: str) -> list[str]:
-    """Return a model's capabilities in Ollama's terms, with what its chat template can; empty if unknown."""
+    """Return a model's capabilities in Ollama's terms, its chat template's included; empty if unknown."""
     features = models.template_features(name)
     words = (("completion", True), ("tools", features.takes_tools), ("thinking", features.thinks))
     return list_capabilities(models, name, text=[word for word, has in words if has], vision="vision")

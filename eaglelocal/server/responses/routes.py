@@ -85,9 +85,7 @@ async def responses(body: ResponsesBody, server: ServerState, owner: str) -> Res
 
 
 def check_left_out(body: ResponsesBody) -> None:
-    """Warn about tools that are left out because this server would have to run them. Raises Problem if one must be
-    called.
-    """
+    """Warn of tools that this server would have to run. Raises Problem if one of them must be called."""
     types = [kind if TOOL_TYPE.fullmatch(kind) else "..." for kind in body.unsupported_types[:MAX_NAMED]]
     if not types:
         return

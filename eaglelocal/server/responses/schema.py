@@ -130,7 +130,7 @@ CallableTool = FunctionTool | CustomTool
 
 
 class Namespace(Body):
-    """Functions that belong together, such as those of an MCP server; calls name it beside the function."""
+    """Functions that belong together, such as an MCP server's; calls name the namespace and the function."""
 
     type: Literal["namespace"]
     name: ToolName

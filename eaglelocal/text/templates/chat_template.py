@@ -52,12 +52,17 @@ class ChatTemplate:
         self._process = make_render_process() if process is None else process
 
     @property
+    def pid(self) -> int | None:
+        """The id of the process that renders it, or None while none runs."""
+        return self._process.pid
+
+    @property
     def text(self) -> str:
         """The template itself."""
         return self._source.template
 
     def start(self, *, after_s: float = 0.0) -> None:
-        """Start the process after so many seconds, or when it is first needed."""
+        """Start the process in `after_s` seconds, or when it is first needed."""
         self._process.start(after_s=after_s)
 
     def check(self) -> None:

@@ -53,7 +53,7 @@ def stringify_arguments(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def wrap_arguments(turns: Sequence[Turn]) -> list[Turn]:
-    """Wrap arguments that are no object in one, for templates that read their members."""
+    """Wrap arguments that are not an object in one, for templates that read their members."""
     return _change_arguments(turns, _wrap)
 
 
@@ -168,7 +168,7 @@ def alternate_turns(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def separate_texts(turns: Sequence[Turn]) -> list[Turn]:
-    """Give a text beside calls a turn of its own before them, for templates that show only one of them.
+    """Move text that accompanies tool calls into a turn before them, for templates that show only one of both.
 
     `thinking` stays with the calls: gpt-oss's template shows it only there, and refuses it beside a text.
     """
@@ -361,7 +361,7 @@ def _sketch_call(call: Turn, number: str) -> Turn:
 
 
 def make_call_probe(text: str, arguments: object) -> list[Turn]:
-    """Return a conversation with one call and a text beside it; its id is one that any template accepts."""
+    """Return a conversation with one call and a text beside it; any template accepts the call's id."""
     call = {"id": "callprobe", "type": "function", "function": {"name": "probe", "arguments": arguments}}
     return [
         {"role": "user", "content": "x"},

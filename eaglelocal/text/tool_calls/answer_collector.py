@@ -126,7 +126,7 @@ class AnswerCollector:
             self.calls.append(CallPart(self._num_calls - 1, join_surrogates(arguments)))
 
     def note_unread(self, label: str, problem: str) -> None:
-        """Record why a text that begins like a call of this form is none. `problem` must not contain its content."""
+        """Record why a text that looks like a call of this form is not one. `problem` must not contain its content."""
         note = f"{label}: {problem}"
         if problem and note not in self.unread and not self.is_over:
             self.unread.append(note)

@@ -99,9 +99,7 @@ class _TagRules(RuleBuilder):
         return f"{name} {value} GAP?"
 
     def _plain(self, schema: Schema) -> str:
-        """Return an expression for JSON; also for booleans as Python writes them, because some templates show them that
-        way.
-        """
+        """Return an expression for JSON, and for booleans as Python writes them: some templates show them so."""
         is_boolean = self._types(schema) == frozenset({"boolean"}) and self._is_free(schema, "boolean")
         return BOOLEAN if is_boolean else self._literal(schema)
 
@@ -117,18 +115,14 @@ class _TagRules(RuleBuilder):
         return [value if isinstance(value, str) else json.dumps(value) for value in values]
 
     def _bar_null(self, form: CallForm, schema: Schema) -> str:
-        """Return a regular expression for null, where it would be read as null although only other
-        strings are wanted.
-        """
+        """Return a regular expression for null where a text is meant, and null would not be read as one."""
         types = self._types(schema)
         is_open = types is None or types == frozenset({"string"}) or "null" in types or IS_TEXT in form.value
         return "" if is_open else r"\s*(?i:null|none)\s*"
 
 
 def _list_barred(form: CallForm, names: Iterable[str]) -> list[str]:
-    """Return regular expressions for texts between tags that make the reading ambiguous: another argument, an end,
-    quotes.
-    """
+    """Return regular expressions for texts between tags that are ambiguous: another argument, an end, quotes."""
     head, tail = form.value.partition(VALUE)[0].split(KEY)
     quote, keys = "[\"'“”‘’]?", "|".join(map(escape_regex, names))
     opening = f"{escape_regex(head.strip()).replace(chr(34), quote)}{quote}({keys}){quote}{tail.strip(chr(34))[:1]}"

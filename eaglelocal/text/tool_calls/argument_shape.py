@@ -31,7 +31,7 @@ class Shape:
 
     @classmethod
     def of_tool(cls, tool: Tool | None) -> Shape:
-        """Return the shape of a tool's arguments; one that admits anything, for an unknown tool."""
+        """Return the shape of a tool's arguments; for an unknown tool, a shape that admits anything."""
         root = read_argument_schema(tool) if tool else {}
         return cls({"type": "object", **resolve_schema(root, root)}, root)
 
@@ -74,9 +74,7 @@ class Shape:
         return Shape(to_schema(part), self._root)
 
     def admits(self, kind: str) -> bool:
-        """Return whether values of a type may stand here. Null always may: models write it for arguments that they
-        leave out.
-        """
+        """Return whether a value of a type may stand here. Null always may: models write it for absent arguments."""
         kinds = {kind, "number"} if kind == "integer" else {kind}
         return not self.types or kind == "null" or not kinds.isdisjoint(self.types)
 

@@ -382,7 +382,7 @@ class JsonCalls:
         return calls
 
     def _find_shape(self, key: str, found: Mapping[str, str]) -> Shape:
-        """Return the shape of a member of a call: the arguments are those of the tool that it names."""
+        """Return the shape of a member of a call: its arguments have the shape of the tool that it names."""
         name = read_string(found.get("name", found.get("tool_name", ""))) if self._keys is BY_KEYS else key
         tool = self._tools.get(find_tool_name(name, self._tools))
         if tool is None and not name and len(self._tools) == 1:

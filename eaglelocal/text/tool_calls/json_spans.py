@@ -41,7 +41,7 @@ class JsonReader:
         return "".join(reversed(self._open))
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """Return (text of the value, text after its end); the latter is None while the value goes on."""
+        """Return (text of the value, text after its end); the second is None until the value has ended."""
         output: list[str] = []
         at = 0
         while at < len(text):

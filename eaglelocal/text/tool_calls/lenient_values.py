@@ -235,7 +235,7 @@ class LenientText:
         return end, False
 
     def _find_end(self, at: int, close: str, size: int, depth: int) -> int | None:
-        """Return the index after an object or array that ends at `at`; None if it goes on."""
+        """Return the index after an object or array that ends at `at`; None if it does not end there."""
         is_here = self.text.startswith(close, at)
         if not is_here and at < len(self.text) and self.text[at] not in CLOSERS:
             return None

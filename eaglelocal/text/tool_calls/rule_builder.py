@@ -133,7 +133,7 @@ class RuleBuilder(ABC):
         return [one for one in fields if one[2] or self._types(one[1]) != frozenset()], others
 
     def _other_key(self, terminal: str, fields: Sequence[Field]) -> str:
-        """Return a terminal for names like those of `terminal`, except those of the fields."""
+        """Return a terminal for the names that `terminal` admits, except the fields' names."""
         if not fields:
             return terminal
         name = f"{self._name}_{len(self._rules)}_key".upper()

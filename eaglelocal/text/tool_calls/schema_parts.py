@@ -193,7 +193,7 @@ class _SchemaDocument:
                 waiting += iter_parts(_drop_keys(one, _DEFINING))
 
     def _target(self, one: Schema) -> object:
-        """Return the target of this schema's reference; None if it has none, or one that names nothing."""
+        """Return the target of this schema's reference; None if it has no reference, or a dangling one."""
         reference = one.get(REF)
         if not isinstance(reference, str):
             return None

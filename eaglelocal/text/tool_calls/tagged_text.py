@@ -174,9 +174,7 @@ class TaggedText:
     def _read_arguments(
         self, text: str, at: int, name: str, closing: re.Pattern[str]
     ) -> tuple[dict[str, object], int, str]:
-        """Return the complete arguments, the index where they end or an incomplete one begins, and why they do not
-        count.
-        """
+        """Return the complete arguments, where they end or an incomplete one begins, and why they do not count."""
         shape = Shape.of_tool(self._tools.get(name))
         arguments, problem = dict[str, object](), ""
         while (before := self._before.match(text, at)) is not None:
@@ -197,8 +195,7 @@ class TaggedText:
         return wrapped if isinstance(wrapped, dict) else arguments, at, problem
 
     def _may_end_earlier(self, value: str, shape: Shape) -> bool:
-        """Return whether a value contains another argument, with a closing tag of its own, or its own closing tag
-        twice.
+        """Return whether a value contains another argument, closing tag included, or its own closing tag twice.
 
         The other argument belongs to this tool, or to a call that the value quotes.
         """

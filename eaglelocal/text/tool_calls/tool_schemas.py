@@ -31,14 +31,12 @@ _TYPE_NAMES = {bool: "boolean", int: "integer", float: "number", str: "string", 
 
 
 def read_argument_schema(tool: Tool) -> Schema:
-    """Return the schema of a tool's arguments, with what it refers to in `$defs`; a bad reference admits anything."""
+    """Return the schema of a tool's arguments, its references' targets in `$defs`; a bad reference admits anything."""
     return _lift(tool)[0]
 
 
 def read_bindable_schema(tool: Tool) -> Schema:
-    """Do as `read_argument_schema` for a grammar. Raises RequestError for a strict tool whose references
-    name nothing.
-    """
+    """Do as `read_argument_schema` for a grammar. Raises RequestError for a strict tool with dangling references."""
     schema, unknown = _lift(tool)
     if unknown and tool.is_strict:
         what = f"the parameters of {tool.name}, a strict tool, refer to {unknown[0][:MAX_QUOTED_CHARS]!r}"
@@ -145,7 +143,7 @@ def _meet(one: Admitted, other: Admitted) -> Admitted:
 
 
 def list_limits(schema: object, root: Schema, types: Collection[str]) -> frozenset[str]:
-    """Return the keywords that limit values of these types further, those of alternatives and references included."""
+    """Return the keywords that limit values of these types further, also in alternatives and references."""
     limits = list_keywords(types) - {"type", "anyOf", "oneOf", "allOf", REF}
     found = set[str]()
     for one in _iter_linked(schema, root, ("anyOf", "oneOf", "allOf")):
@@ -154,9 +152,7 @@ def list_limits(schema: object, root: Schema, types: Collection[str]) -> frozens
 
 
 def is_exclusive(schema: Schema, root: Schema) -> bool:
-    """Return whether a value may fit two alternatives of `oneOf`, judged by their types; if not, it means the same as
-    `anyOf`.
-    """
+    """Return whether `oneOf` has alternatives whose types overlap; otherwise it means the same as `anyOf`."""
     found = [find_types(one, root) for one in read_list(schema, "oneOf")]
     names = [name for types in found for name in {"number" if one == "integer" else one for one in types or ()}]
     return len(found) > 1 and (None in found or len(names) > len({*names}))
@@ -180,9 +176,7 @@ def resolve_schema(schema: object, root: Schema) -> Schema:
 
 
 def list_parts(schema: object, root: Schema) -> list[Schema]:
-    """Return the schemas that a value must fit all at once: the reference's target, the `allOf` schemas,
-    and the rest.
-    """
+    """Return the schemas that a value must all fit: the reference's target, the `allOf` schemas, the rest."""
     linked = _iter_linked(schema, root, ("allOf",))
     found = [{key: value for key, value in one.items() if key not in ("allOf", REF)} for one in linked]
     return [part for part in reversed(found) if KEYWORDS & part.keys()]

@@ -127,9 +127,7 @@ IDLE_READING_S = 5.0  # between two readings of a joined server that is not answ
 
 
 class EnginePoller:
-    """A thread that polls the engine: its state always; its totals when a model is new, while an answer runs, and once
-    after it.
-    """
+    """A thread that polls the engine: always its state; its totals for a new model and until after an answer."""
 
     def __init__(
         self, find_model: Callable[[], ActiveModel | None], answer: CurrentAnswer, feed: Feed, emit: Emit

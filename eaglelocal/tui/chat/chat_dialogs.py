@@ -110,7 +110,7 @@ class ListSearch(Input):
 
 
 class ConversationSearch(ListSearch):
-    """The field whose keys are those of the list of conversations too."""
+    """The search field, in which keys of the list of conversations work too."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "screen.open", "", show=False),

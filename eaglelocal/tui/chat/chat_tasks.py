@@ -47,7 +47,7 @@ OpenSession = Callable[[MessageOutput, ModelChoice], Session]
 
 @dataclass(frozen=True, slots=True)
 class LastQuestion:
-    """The last question and its place, as they were when an edit of it began."""
+    """The last question and its index, saved when its editing began."""
 
     text: str
     conversation: Conversation

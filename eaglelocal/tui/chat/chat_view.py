@@ -241,7 +241,7 @@ MIN_SHOWN_COLUMNS = 140  # from this width on the panel is shown unless the user
 
 
 class SpeculationPanel(LinesWidget):
-    """A panel with the state of drafting and what it gains, formatted for its own width and height."""
+    """A panel with the state and the gain of drafting, formatted for its own width and height."""
 
     DEFAULT_CSS = "SpeculationPanel { height: 100%; width: 100%; }"
 

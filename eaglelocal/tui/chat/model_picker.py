@@ -1,5 +1,4 @@
-"""The model picker: a list of all models on this disk with a preview of how each would run here, and a form for draft,
-context and cache.
+"""The model picker: the models on this disk, how each would run here, and a form for draft, context and cache.
 
 One dialog for F5 and `/model`. A `ModelSource` lists the models on a thread, because reading headers takes a while.
 """

@@ -239,9 +239,7 @@ class PromptInput(FoldingTextArea):
 
     # ---- above and below the text
     def update_suggestion(self) -> None:
-        """Suggest the rest of the only command that fits; below the text, show all fitting commands, or waiting
-        questions.
-        """
+        """Suggest the rest of the only command that fits; below the text, show all that fit, or waiting questions."""
         if self._search is not None:
             return
         matches = matching_commands(self.text)

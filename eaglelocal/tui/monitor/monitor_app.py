@@ -233,7 +233,7 @@ class Monitor(EagleApp[Outcome]):
         table.show(frame.reading)
 
     def _fit_log(self, screen: Screen[object], log: LinesWidget) -> None:
-        """Give the log a row for each line, as far as its style lets it; the requests take what it leaves."""
+        """Give the log a row for each line, as far as its style permits; the requests take the remaining rows."""
         if screen.has_class("-log"):
             log.styles.clear_rule("height")
             return

@@ -153,7 +153,7 @@ class Feed:
         return None if self._running or is_busy else self._last_answer
 
     def _choose_drafting(self, reading: ServerReading) -> DraftingState:
-        """Return the drafting state; at rest, that of the last answer, not the "on" of an idle engine."""
+        """Return the drafting state; at rest, the last answer's state instead of the "on" of an idle engine."""
         drafting, last = reading.drafting, self._find_last_answer()
         if last is None or drafting.state != "on":
             return drafting

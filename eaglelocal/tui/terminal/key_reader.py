@@ -29,9 +29,7 @@ UNASKED = (events.Resize, InBandWindowResize)  # reports of modes that a program
 
 
 class CellParser(XTermParser):
-    """Textual's parser for a mouse that reports cells: Textual's own switches to pixels at the first report of pixel
-    sizes.
-    """
+    """Textual's parser for a mouse that reports cells: at a report of pixel sizes, Textual's switches to pixels."""
 
     @property
     def mouse_pixels(self) -> bool:
@@ -147,7 +145,7 @@ class KeyReader:
 
 
 def _is_leaving(data: bytes) -> bool:
-    """Return whether one read has nothing but keys that leave or interrupt."""
+    """Return whether one read contains only keys that leave or interrupt."""
     found: list[Message] = []
     if len(data) <= MAX_SEQUENCE:
         with suppress(Exception):  # any other failure of the parser

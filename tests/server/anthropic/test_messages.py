@@ -258,7 +258,7 @@ def test_tokens_are_counted_as_they_are_prompted(typist: Server) -> None:
     typist.wait_until_idle()
 
 
-def test_counting_is_no_answer(actor: Server) -> None:
+def test_counting_tokens_is_not_an_answer(actor: Server) -> None:
     actor.wait_until_idle()
     before = (actor.serving.num_answered, len(actor.serving.recent), actor.serving.metrics.text())
     assert actor.anthropic().messages.count_tokens(model="", messages=run_script("show")).input_tokens == 4
@@ -281,7 +281,7 @@ def test_counting_refuses_what_asking_would(actor: Server) -> None:
         assert body["type"] == "error"
 
 
-def test_a_prompt_that_is_too_long_is_said_in_its_words(typist: Server) -> None:
+def test_a_prompt_that_is_too_long_gets_anthropic_s_error(typist: Server) -> None:
     with pytest.raises(anthropic.BadRequestError) as caught:
         typist.anthropic().messages.create(model="typist", max_tokens=5, messages=run_script("x" * 5000))
     body: Any = caught.value.body

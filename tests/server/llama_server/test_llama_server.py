@@ -293,7 +293,7 @@ def test_an_editor_has_its_snippets_read_in_advance(actor: Server) -> None:
         ({"input_prefix": "a", "input_suffix": "b", "input_extra": [{"filename": "x"}]}, "input_extra.0.text"),
     ],
 )
-def test_gaps_that_are_none(actor: Server, body: dict[str, Any], parameter: str) -> None:
+def test_invalid_infill_requests_are_refused(actor: Server, body: dict[str, Any], parameter: str) -> None:
     answer = actor.http.post("/infill", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, parameter)
 
@@ -326,7 +326,7 @@ def test_text_of_tokens(actor: Server) -> None:
     assert actor.http.post("/detokenize", json={"tokens": []}).json() == {"content": ""}
 
 
-def test_tokens_that_are_none_are_refused(typist: Server) -> None:
+def test_invalid_tokens_are_refused(typist: Server) -> None:
     answer = typist.http.post("/detokenize", json={"tokens": [3, 5000]})
     assert (answer.status_code, "token 5000" in answer.json()["error"]["message"]) == (400, True)
 

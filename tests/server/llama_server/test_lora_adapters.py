@@ -73,7 +73,7 @@ def test_they_are_shown_wherever_a_model_is(adapted: Server) -> None:
         ([7], "0"),
     ],
 )
-def test_what_is_no_list_of_scales_is_refused(adapted: Server, body: object, said: str) -> None:
+def test_an_invalid_list_of_scales_is_refused(adapted: Server, body: object, said: str) -> None:
     before = scales(adapted)
     reply = adapted.http.post("/lora-adapters", json=body)
     assert reply.status_code == 400

@@ -127,13 +127,13 @@ def test_drafting_is_switched(actor: Server, spec: str | int) -> None:
     try:
         reply = actor.http.post("/v1/speculation", json={"spec": spec})
         assert (reply.status_code, reply.json()) == (200, {"spec": str(spec)})
-        wait_until(lambda: actor.snapshot()["engine"]["spec"] == str(spec), "the engine has heard it")
+        wait_until(lambda: actor.snapshot()["engine"]["spec"] == str(spec), "the engine has received it")
     finally:
         actor.http.post("/v1/speculation", json={"spec": "auto"})
 
 
 @pytest.mark.parametrize("body", [{}, {"spec": "on"}, {"spec": 17}, {"spec": -1}, {"spec": None}, []])
-def test_what_is_no_spec_is_refused(actor: Server, body: object) -> None:
+def test_an_invalid_spec_is_refused(actor: Server, body: object) -> None:
     assert actor.http.post("/v1/speculation", json=body).status_code == 400
 
 
@@ -158,7 +158,7 @@ def test_a_process_that_comes_after_a_crash_drafts_as_was_switched() -> None:
         before = server.snapshot()["engine"]["pid"]
         assert server.ask("crash").status_code >= 500
         wait_until(lambda: server.snapshot()["engine"]["pid"] not in (before, 0), "another process runs")
-        wait_until(lambda: server.snapshot()["engine"]["spec"] == "off", "it has heard it")
+        wait_until(lambda: server.snapshot()["engine"]["spec"] == "off", "it has received it")
 
 
 def test_an_answer_that_runs_stops_drafting_and_begins_again(typist: Server) -> None:
@@ -201,11 +201,13 @@ def test_a_model_that_is_loaded_later_drafts_as_was_switched() -> None:
     with served(directed("one", "two")) as server:
         server.http.post("/v1/speculation", json={"spec": "off"})
         assert server.ask("say x", model="two").status_code == 200
-        wait_until(lambda: server.snapshot()["engine"]["spec"] == "off", "it has heard it")
+        wait_until(lambda: server.snapshot()["engine"]["spec"] == "off", "it has received it")
 
 
 @pytest.mark.parametrize(("spec", "is_cut"), [(8, True), (7, False), ("auto", False), (None, False)])
-def test_a_length_that_is_not_drafted_is_said_in_a_header(actor: Server, spec: int | str | None, is_cut: bool) -> None:
+def test_an_unsupported_draft_length_is_reported_in_a_header(
+    actor: Server, spec: int | str | None, is_cut: bool
+) -> None:
     reply = actor.ask("say x", **({} if spec is None else {"spec": spec}))
     said = "spec: at most 7 tokens can be drafted here, not 8"
     assert (reply.status_code, reply.headers.get("x-eaglelocal-warning")) == (200, said if is_cut else None)

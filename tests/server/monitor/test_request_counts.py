@@ -33,7 +33,7 @@ def counts(server: Server) -> tuple[int, int, int]:
     return snapshot["answered"], snapshot["refused"], snapshot["failed"]
 
 
-def test_what_is_wrong_with_a_request_is_no_fault_of_the_server(actor: Server) -> None:
+def test_a_bad_request_does_not_count_as_a_server_fault(actor: Server) -> None:
     answered, refused, failed = counts(actor)
     assert actor.ask("say x").status_code == 200
     assert actor.ask("refuse messages context_length_exceeded").status_code == 400  # by the engine
@@ -80,7 +80,7 @@ def test_where_the_fault_is_decides(status: int, problem: int | None, counted: t
     assert (state.num_refused, state.num_failed) == counted
 
 
-def test_who_gives_up_was_neither_refused_nor_failed(actor: Server) -> None:
+def test_a_client_that_gives_up_counts_neither_as_refused_nor_as_failed(actor: Server) -> None:
     before = counts(actor)
     with actor.http.stream(
         "POST", "/v1/chat/completions", json={"messages": [{"role": "user", "content": "forever"}], "stream": True}

@@ -107,7 +107,7 @@ def test_several_choices_differ_and_repeat_with_their_seed(typist: Server) -> No
     assert ask() == texts
 
 
-def test_a_seed_of_minus_one_is_none(typist: Server) -> None:
+def test_a_seed_of_minus_one_means_random(typist: Server) -> None:
     ask = typist.openai().chat.completions.create
     answers = [ask(model="typist", messages=HELLO, n=2, seed=-1, max_tokens=24, temperature=1) for _ in range(2)]
     assert len({choice.message.content for answer in answers for choice in answer.choices}) == 4
@@ -431,7 +431,7 @@ def test_every_effort_that_the_client_knows_reaches_the_template(actor: Server, 
 
 
 @pytest.mark.parametrize("effort", ["default", "auto", "", None])
-def test_no_effort_is_said_in_several_ways(actor: Server, effort: object) -> None:
+def test_the_default_reasoning_effort_has_several_names(actor: Server, effort: object) -> None:
     assert seen(actor, extra_body={"reasoning_effort": effort})["template_values"] == []
 
 

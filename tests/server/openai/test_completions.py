@@ -20,7 +20,7 @@ def test_a_text_goes_on(typist: Server) -> None:
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (len("Once upon"), 16)
 
 
-def test_what_stands_after_reaches_the_engine(actor: Server) -> None:
+def test_the_suffix_reaches_the_engine(actor: Server) -> None:
     request = json.loads(actor.openai().completions.create(model="", prompt="show", suffix="return x").choices[0].text)
     assert (request["text"], request["suffix"]) == ("show", "return x")
     nothing = actor.openai().completions.create(model="", prompt="show", suffix="").choices[0].text

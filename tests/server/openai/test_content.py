@@ -50,7 +50,7 @@ def test_any_split_by_images_joins_to_the_same_text_and_places(pieces: list[str 
 
 
 @given(PIECES)
-def test_where_an_image_stood_it_is_said_so(pieces: list[str | bytes]) -> None:
+def test_an_omitted_image_leaves_a_note(pieces: list[str | bytes]) -> None:
     content = join_pieces(pieces)
     reply = describe_message_images(Message("tool", content.text, images=content.images))
     assert reply.content == "".join(piece if isinstance(piece, str) else UNSEEN_IMAGE for piece in pieces)
@@ -101,7 +101,7 @@ def test_an_image_has_a_size(more: int, is_read: bool) -> None:
 
 
 @pytest.mark.parametrize("text", ["a*==", "abcde", "a=bc", "\ud800", "\u00e9"])
-def test_what_is_no_base64(text: str) -> None:
+def test_invalid_base64_is_refused(text: str) -> None:
     with pytest.raises(Problem, match="not valid base64"):
         decode_base64(text, "a")
 

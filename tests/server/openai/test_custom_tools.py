@@ -74,7 +74,7 @@ def test_refusals(actor: Server, more: dict[str, Any], parameter: str) -> None:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, parameter)
 
 
-def test_a_grammar_that_is_only_shown_is_said_once(actor: Server) -> None:
+def test_a_grammar_that_does_not_bind_is_reported_once(actor: Server) -> None:
     lark = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: X"}}
     tools = [{"type": "custom", "custom": {"name": f"t{number}", "format": lark}} for number in range(20)]
     answer = actor.http.post("/v1/chat/completions", json=asked("x") | {"tools": tools})

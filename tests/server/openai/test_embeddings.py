@@ -81,7 +81,9 @@ def test_a_real_embedding_model(encoder: Server) -> None:
         ("/v1/embeddings", {}, False),
     ],
 )
-def test_who_cuts_a_text_that_is_too_long(encoder: Server, path: str, body: dict[str, object], is_cut: bool) -> None:
+def test_texts_that_are_too_long_are_cut_on_request(
+    encoder: Server, path: str, body: dict[str, object], is_cut: bool
+) -> None:
     field = "prompt" if path == "/api/embeddings" else "input"
     reply = encoder.http.post(path, json={"model": "bert", field: "word1 " * 70, **body})
     if not is_cut:

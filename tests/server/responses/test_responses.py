@@ -255,7 +255,7 @@ def test_tools_that_are_run_elsewhere_are_left_out(actor: Server) -> None:
     assert [tool.type for tool in answer.tools] == ["function"]
 
 
-def test_what_is_left_out_is_said(actor: Server) -> None:
+def test_omitted_tools_are_reported(actor: Server) -> None:
     """In a header, and so in the log; where nothing else could be called, the request is refused."""
     strange = {"type": "strange\nname"}
     body = {"input": "say x", "tools": [*SKIPPED, strange, *TOOLS]}

@@ -132,7 +132,7 @@ def test_an_owner_cannot_find_the_response_of_another() -> None:
         assert shown(own)[0] == ("assistant", "", "secret")
 
 
-def test_who_hangs_up_may_name_what_came_until_then(actor: Server) -> None:
+def test_a_partial_response_can_be_continued_after_a_disconnect(actor: Server) -> None:
     stream = actor.openai().responses.create(model="", input="think Hm.\nsay so far\nforever", stream=True)
     ids, text = [], ""
     for event in stream:
@@ -199,7 +199,7 @@ def test_what_is_used_stays() -> None:
     assert [recent.find(id) for id in ("a", "b", "c")] == ["a", None, "c"]
 
 
-def test_a_chain_with_a_gap_is_none() -> None:
+def test_a_chain_with_a_missing_response_is_refused() -> None:
     memory = StoredResponses(responses=RecentItems(max_entries=2))
     reply = [{"id": "msg", "content": "\ud800"}]  # JSON can spell it
     memory.store("1", None, [{"content": "a"}], reply)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -136,10 +137,11 @@ def test_a_grammar_is_read_as_any_version_of_the_library_gives_it(grammar: str) 
 
 
 def test_what_was_compiled_is_kept_for_a_while(model: LlamaModel) -> None:
-    constraints = LlamaConstraints(model.constraints._handle, model.vocabulary)
+    constraints = LlamaConstraints(model.vocabulary)
+    compiled = []
     for index in range(2 * MAX_CACHED):
-        constraints.check(Constraint(Syntax.REGEX, f"a{{{index + 1}}}"))
-    assert len(constraints._recent) == len(constraints._alive) == MAX_CACHED
+        compiled.append(weakref.ref(constraints.hold(Constraint(Syntax.REGEX, f"a{{{index + 1}}}"))))
+    assert [one() is not None for one in compiled] == [False] * MAX_CACHED + [True] * MAX_CACHED
     kept = Constraint(Syntax.REGEX, f"a{{{2 * MAX_CACHED}}}")
     one, two = constraints.matcher(kept), constraints.matcher(kept)
     one.consume_tokens(model.vocabulary.tokenize("aa", add_special=False, parse_special=False))
@@ -148,21 +150,20 @@ def test_what_was_compiled_is_kept_for_a_while(model: LlamaModel) -> None:
 
 
 def test_what_constraints_need_can_be_made_ready_before(model: LlamaModel) -> None:
-    constraints = LlamaConstraints(model.constraints._handle, model.vocabulary)
+    constraints = LlamaConstraints(model.vocabulary)
+    assert not constraints.is_prepared
     constraints.prepare()
-    prepared = constraints._tokenizer
-    assert constraints._checker is not None and constraints._checker.pid is None  # until somebody needs it
+    assert constraints.is_prepared and constraints.checker.pid is None  # until it is needed
     constraints.check(Constraint(Syntax.REGEX, "a+"))
-    assert prepared is not None and constraints._tokenizer is prepared
+    assert constraints.checker.pid is not None
+    constraints.close()
 
 
 def test_the_checks_process_starts_by_itself_a_little_later(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eaglelocal.backend.constraint_compiler.LATER_S", 0.01)
-    constraints = LlamaConstraints(model.constraints._handle, model.vocabulary)
+    constraints = LlamaConstraints(model.vocabulary)
     constraints.prepare()
-    checker = constraints._checker
-    assert checker is not None
-    wait_until(lambda: checker.pid is not None, "the start")
+    wait_until(lambda: constraints.checker.pid is not None, "the start")
     constraints.close()
 
 
@@ -532,7 +533,7 @@ def test_in_a_strict_format_it_is_refused_by_its_name(model: LlamaModel, name: s
 
 @pytest.mark.parametrize("is_strict", [True, False])
 @pytest.mark.parametrize("dialect", ["https://json-schema.org/draft-07/schema", "urn:mine", "https://a.example/b", ""])
-def test_what_says_nothing_is_never_in_the_way(model: LlamaModel, judge: Judge, dialect: str, is_strict: bool) -> None:
+def test_keywords_without_effect_do_not_disturb(model: LlamaModel, judge: Judge, dialect: str, is_strict: bool) -> None:
     record = {"type": "object", "propertyNames": TEXT, "additionalProperties": TEXT, "$schema": dialect}
     many = {"type": "array", "items": record, "uniqueItems": False}
     wanted = replace(format_with(many, **{"$schema": dialect}), is_strict=is_strict)

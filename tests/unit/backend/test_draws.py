@@ -94,7 +94,7 @@ def test_min_p_leaves_all_that_reach_it_and_hardly_more(data: st.DataObject, min
 
 @pytest.mark.parametrize("only", [Filter(40), Filter(1), Filter(0, 0.9), Filter(0, 1.0, 0.1)])
 @pytest.mark.parametrize("n", [3, 20_000])
-def test_of_numbers_that_are_none_those_are_left_that_are(only: Filter, n: int) -> None:
+def test_nan_logits_are_left_out_of_a_draw(only: Filter, n: int) -> None:
     assert len(candidates(np.full(n, math.nan, np.float32), only)) == 0
     mixed = np.full(n, math.nan, np.float32)
     mixed[1] = 2.0
@@ -225,7 +225,7 @@ def distribution(logits: Floats, params: SamplingParams) -> npt.NDArray[np.float
     return weights / weights.sum()
 
 
-def test_of_equals_the_first_is_taken_as_where_nothing_is_touched() -> None:
+def test_equal_logits_take_the_first_token() -> None:
     rows = OneRow(300)
     rows.row[[50, 20, 40, 30]] = 5.0
     chain = few_of(SamplingParams(temperature=0.0, presence_penalty=1.0), rows)

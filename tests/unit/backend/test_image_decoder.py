@@ -130,7 +130,7 @@ def test_thin_lines_become_grey_where_it_is_made_smaller(mode: str) -> None:
         (file_of(NOISE, "JPEG")[:-400], "cannot be read"),
     ],
 )
-def test_what_is_no_picture_is_refused(data: bytes, words: str) -> None:
+def test_a_file_that_is_not_an_image_is_refused(data: bytes, words: str) -> None:
     with pytest.raises(RequestError, match=words) as raised:
         decode_pixels(data)
     assert raised.value.code == "invalid_image"

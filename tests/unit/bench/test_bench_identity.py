@@ -70,14 +70,14 @@ def test_the_two_best_tokens_close_together_are_a_near_tie() -> None:
     assert (request.params.max_tokens, request.params.logprobs) == (3, NUM_TOP_TOKENS)
 
 
-def test_the_two_best_tokens_far_apart_are_different() -> None:
-    difference, _ = examined([TimedAnswer([1, 5], gaps={1: (6, 0.3)})], Flip(1, 5, 6), [1])
-    assert (difference.verdict, difference.gap) == (DifferenceVerdict.DIFFERENT, pytest.approx(0.3))
-
-
-def test_a_third_token_is_different_however_close_the_best_are() -> None:
-    difference, _ = examined([TimedAnswer([1, 5], gaps={1: (9, 0.01)})], Flip(1, 5, 6), [1])
-    assert difference.verdict is DifferenceVerdict.DIFFERENT
+@pytest.mark.parametrize(
+    ("second", "gap", "other"),
+    [(6, 0.3, 6), (9, 0.01, 6), (6, 0.01, None)],
+    ids=["far apart", "a third token", "an answer that ended"],
+)
+def test_other_tokens_are_different(second: int, gap: float, other: int | None) -> None:
+    difference, _ = examined([TimedAnswer([1, 5], gaps={1: (second, gap)})], Flip(1, 5, other), [1])
+    assert (difference.verdict, difference.gap) == (DifferenceVerdict.DIFFERENT, pytest.approx(gap))
 
 
 @pytest.mark.parametrize(
@@ -96,25 +96,20 @@ def test_several_tokens_close_together_are_rivals(flip: Flip, verdict: Differenc
     assert judge_flip(piece, flip, 0.2) == (verdict, pytest.approx(gap))
 
 
-def test_an_answer_that_ended_early_is_different() -> None:
-    difference, _ = examined([TimedAnswer([1, 5], gaps={1: (6, 0.01)})], Flip(1, 5, None), [1])
-    assert difference.verdict is DifferenceVerdict.DIFFERENT
-
-
 def test_token_ids_are_asked_from_the_common_prefix() -> None:
     difference, (request,) = examined([TimedAnswer([5], gaps={0: (6, 0.01)})], Flip(2, 5, 6), [1, 2], prompt=IDS)
     assert difference.verdict is DifferenceVerdict.NEAR_TIE
     assert (request.tokens, request.params.max_tokens) == ((7, 8, 1, 2), 1)
 
 
-def test_what_goes_elsewhere_plainly_is_asked_as_the_other_side_did() -> None:
+def test_a_plain_answer_that_differs_is_asked_with_the_other_side_s_spec() -> None:
     planned_answer = [TimedAnswer([1, 3, 5]), TimedAnswer([1, 2, 5], gaps={2: (6, 0.01)})]
     difference, requests = examined(planned_answer, Flip(2, 5, 6), [1, 2])
     assert difference.verdict is DifferenceVerdict.NEAR_TIE
     assert [request.spec for request in requests] == [OFF, AUTO_SPEC]
 
 
-def test_what_goes_elsewhere_both_times_is_not_examined() -> None:
+def test_an_answer_that_differs_both_times_is_not_examined() -> None:
     difference, _ = examined([TimedAnswer([1, 3, 5]), TimedAnswer([1])], Flip(2, 5, 6), [1, 2])
     assert (difference.verdict, difference.gap) == (DifferenceVerdict.UNKNOWN, None)
 

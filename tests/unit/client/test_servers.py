@@ -198,7 +198,7 @@ def test_ollama_reports_models_and_memory_and_nothing_else() -> None:
     assert (broken.state, broken.kind) == (DISCONNECTED, "Ollama")
 
 
-def test_a_stranger_is_no_server_that_we_know() -> None:
+def test_an_unknown_server_is_not_recognized() -> None:
     reading = read_once(Pages({"/v1/models": Page("<html>hello</html>")}))
     assert reading.state == DISCONNECTED
     assert "neither" in reading.detail
@@ -249,12 +249,12 @@ def test_what_can_be_done_is_asked_over_http() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "ht tp", "http://", "http://x:99999", "ftp://x", "http://a@b"])
-def test_what_is_no_address_is_said_at_once(url: str) -> None:
+def test_an_invalid_address_is_refused_at_once(url: str) -> None:
     with pytest.raises(UsageError):
         KeepAliveConnection(url)
 
 
-def test_replies_that_are_no_json_are_empty() -> None:
+def test_replies_that_are_not_json_count_as_empty() -> None:
     pages = Pages({"/a": Page("[1"), "/b": Page("[" * 100_000), "/c": Page(json.dumps([1]))})
     with serving(pages):
         connection = KeepAliveConnection(pages.url)

@@ -65,7 +65,7 @@ def test_kinds_are_recognized_by_their_first_bytes(kind: str, media: str) -> Non
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",  # else 32 MiB are written out
 )
-def test_what_is_no_picture_is_refused_by_name(data: bytes, expected: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_image_is_refused_by_name(data: bytes, expected: str, tmp_path: Path) -> None:
     (tmp_path / "x.png").write_bytes(data)
     with pytest.raises(UsageError, match=expected):
         read_picture(tmp_path / "x.png")
@@ -126,13 +126,13 @@ def test_what_is_whole_is_taken(kind: str, tmp_path: Path) -> None:
     assert read_picture(write_image(tmp_path / "x", kind, (90, 60))).label == "[image: x, 90x60]"
 
 
-def test_who_gives_an_address_is_reported_that_nothing_is_fetched() -> None:
+def test_an_image_url_is_refused_because_nothing_is_fetched() -> None:
     with pytest.raises(UsageError, match="cannot read") as raised:
         read_picture(*parse_paths("https://example.org/cat.png"))
     assert raised.value.hint == "download the picture, and give its path"
 
 
-def test_a_path_with_blanks_that_is_none_is_named_as_it_was_typed() -> None:
+def test_a_missing_path_with_spaces_is_named_as_typed() -> None:
     assert parse_paths("my photo.png") == (Path("my photo.png"),)
 
 
@@ -151,7 +151,7 @@ def test_a_question_has_at_most_so_many() -> None:
         join_pictures((CAT,), [CAT] * MAX_PICTURES)
 
 
-def test_a_model_without_eyes_is_reported_the_names() -> None:
+def test_a_text_model_gets_the_names_of_images() -> None:
     assert make_message("what?", (CAT,)) == Message("user", "what?", images=(Image(CAT.data),))
     assert make_message("what?", (CAT,), sees=False) == Message("user", "[image: cat.png, 4x3]\nwhat?")
     gone = check_picture("gone.png", image_bytes())
@@ -198,7 +198,7 @@ def test_a_picture_that_has_gone_keeps_no_conversation_from_being_read(data: byt
 @pytest.mark.parametrize(
     "pictures", ["x", [1], [{"name": "x"}], [{"name": "x", "sha256": "../../etc/passwd"}], [{}] * (MAX_PICTURES + 1)]
 )
-def test_pictures_that_are_none_are_an_error_with_the_place(pictures: object, tmp_path: Path) -> None:
+def test_invalid_images_are_an_error_with_the_place(pictures: object, tmp_path: Path) -> None:
     turn = {"question": "a", "answer": "b", "pictures": pictures}
     (tmp_path / "t.json").write_text(json.dumps({"version": 1, "turns": [turn]}))
     with pytest.raises(UsageError, match="turn 1 has invalid pictures"):

@@ -138,14 +138,11 @@ def test_a_mistyped_name_gets_the_nearest(tmp_path: Path) -> None:
     assert caught.value.hint == "/load holiday"
 
 
-def test_nothing_is_forgotten_while_it_fits() -> None:
+@pytest.mark.parametrize("max_tokens", [None, 10**6])
+def test_nothing_is_forgotten_while_it_fits(max_tokens: int | None) -> None:
+    """A limit beyond the context does not cost the conversation."""
     conversation = Conversation(turns=[Turn("q" * 100, "a" * 100)] * 3)
-    assert turns_to_forget(conversation, "q", estimate=TokenEstimate(0.1), n_ctx=2048, max_tokens=None) == 0
-
-
-def test_a_limit_beyond_the_context_does_not_cost_the_conversation() -> None:
-    conversation = Conversation(turns=[Turn("q" * 100, "a" * 100)] * 3)
-    assert turns_to_forget(conversation, "q", estimate=TokenEstimate(0.1), n_ctx=2048, max_tokens=10**6) == 0
+    assert turns_to_forget(conversation, "q", estimate=TokenEstimate(0.1), n_ctx=2048, max_tokens=max_tokens) == 0
 
 
 @given(TURNS, TEXT, st.integers(1, 400), st.none() | st.integers(1, 500))

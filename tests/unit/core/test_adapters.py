@@ -40,7 +40,7 @@ def test_a_file_with_its_scale(text: str, path: str, scale: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " ", "a.gguf:nan", "a.gguf:inf", "a.gguf:-1e400", "a.gguf:1001", "a.gguf:much"])
-def test_scales_that_are_none(text: str) -> None:
+def test_invalid_scales_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--lora must be FILE or FILE:SCALE"):
         _ = RunOptions(lora=(text,)).adapters
 
@@ -90,6 +90,6 @@ def test_an_id_and_a_scale_are_parsed() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "0 x", "x 0", "-1 1", "² 1", "0 1 2", "9" * 5000 + " 1", "0.5 0"])
-def test_what_is_no_id_with_a_scale(text: str) -> None:
+def test_an_invalid_id_or_scale_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="the id of an adapter and its scale"):
         parse_scale(text)

@@ -163,7 +163,7 @@ def test_the_files_of_killed_writers_go_and_those_of_living_ones_stay(tmp_path: 
     assert list(tmp_path.glob(".*.part")) == []
 
 
-def test_many_who_write_the_same_file_do_not_take_each_others(tmp_path: Path) -> None:
+def test_concurrent_writers_do_not_share_a_temporary_file(tmp_path: Path) -> None:
     path, failed = tmp_path / "x", []
 
     def write(number: int) -> None:

@@ -22,6 +22,6 @@ def test_modes_and_shares(text: str, found: tuple[str, tuple[float, ...]]) -> No
 
 
 @pytest.mark.parametrize("text", ["", "3", "tensors", "1,x", "-1,2", "nan,1", "inf,1", "0,0", "1,", ",".join("1" * 17)])
-def test_what_is_no_split(text: str) -> None:
+def test_an_invalid_split_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="or the share of each GPU, as 3,1"):
         parse_split(text)

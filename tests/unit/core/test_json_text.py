@@ -23,7 +23,7 @@ def test_what_is_nested_too_deep_is_refused(depth: int, before: str, after: str)
 
 
 @pytest.mark.parametrize("text", ["NaN", "[-Infinity]", "{", "", "1" * 5000, "'a'", '{"a": 1,}'])
-def test_what_is_no_json_to_others_is_none_here(text: str) -> None:
+def test_only_standard_json_is_read(text: str) -> None:
     with pytest.raises(ValueError):
         read_json(text)
 

@@ -58,7 +58,7 @@ def test_what_is_no_file_is_refused_at_once(
     assert caplog.text.count(f"{path} is skipped: ") in (1, 2)  # once for each reason
 
 
-def test_a_missing_file_is_no_word_worth(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_file_causes_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "dangling.json").symlink_to("nowhere")
     for name in ("none.json", "dangling.json"):
         with pytest.raises(FileNotFoundError):

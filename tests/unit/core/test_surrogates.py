@@ -36,7 +36,7 @@ CHARS = st.one_of(st.characters(), st.sampled_from("\ud83e\udd85\ud800\udfff"))
 
 
 @given(st.lists(st.text(CHARS, max_size=4)))
-def test_parts_come_to_what_the_whole_is(parts: list[str]) -> None:
+def test_joined_parts_equal_the_whole(parts: list[str]) -> None:
     joiner = SurrogateJoiner()
     joined = "".join(map(joiner.feed, parts)) + joiner.finish()
     assert joined == join_surrogates("".join(parts))

@@ -40,7 +40,7 @@ def test_a_cycle_costs_one_decode_a_token_and_accepted_cells_stay() -> None:
     assert context.decodes == [4, 1, 1, 2]  # only the last drafted token was not in the cache
 
 
-def test_nothing_is_computed_for_who_sleeps_while_others_draft() -> None:
+def test_paused_slots_cost_nothing_while_others_draft() -> None:
     drafter, context = new_drafter()
     asleep = [4, 5, *range(1, 10)] * 4
     drafter.buffer([committed(1, asleep, 0)])

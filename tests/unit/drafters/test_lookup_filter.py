@@ -1,4 +1,4 @@
-"""The cheap look in front of a lookup's search: where it says that there is nothing, the search finds nothing."""
+"""The cheap check before a lookup's search: if it finds no match, the search finds none."""
 
 from __future__ import annotations
 

@@ -151,31 +151,20 @@ def test_a_match_ends_at_a_break() -> None:
 
 
 # ---- what is drafted
-def test_what_followed_last_time_is_drafted() -> None:
+@pytest.mark.parametrize(
+    ("text", "drafted"),
+    [
+        ([1, 2, 3, 4, 5, 9, 1, 2], [3, 4, 5, 9]),
+        ([1, 2, 3, 8, 1, 2, 4, 8, 1, 2, 5, 9, 1, 2], [5, 9]),
+        ([7, 1, 2, 3, 8, 1, 2, 4, 9, 7, 1, 2], [3]),
+        ([5, 6, 7, 5, 6, 7], [5, 6, 7, 5, 6, 7, 5]),
+    ],
+    ids=["one match", "the most recent of equal matches", "the longest match", "a period, beyond the text's end"],
+)
+def test_the_text_after_an_earlier_match_is_drafted(text: list[int], drafted: list[int]) -> None:
     drafter = Ngram(100)
-    text = [1, 2, 3, 4, 5, 9, 1, 2]
     drafter.commit([committed(0, text[:-1])])
-    assert drafted_tokens(drafter, 0, text, 4) == [3, 4, 5, 9]
-
-
-def test_of_equal_matches_the_most_recent_is_followed() -> None:
-    drafter = Ngram(100)
-    text = [1, 2, 3, 8, 1, 2, 4, 8, 1, 2, 5, 9, 1, 2]
-    drafter.commit([committed(0, text[:-1])])
-    assert drafted_tokens(drafter, 0, text, 2) == [5, 9]
-
-
-def test_a_longer_match_is_followed_rather_than_a_recent_one() -> None:
-    drafter = Ngram(100)
-    text = [7, 1, 2, 3, 8, 1, 2, 4, 9, 7, 1, 2]
-    drafter.commit([committed(0, text[:-1])])
-    assert drafted_tokens(drafter, 0, text, 1) == [3]
-
-
-def test_a_period_is_drafted_beyond_the_end_of_the_text() -> None:
-    drafter = Ngram(100)
-    drafter.commit([committed(0, [5, 6, 7, 5, 6])])
-    assert drafted_tokens(drafter, 0, [5, 6, 7, 5, 6, 7], 7) == [5, 6, 7, 5, 6, 7, 5]
+    assert drafted_tokens(drafter, 0, text, len(drafted)) == drafted
 
 
 def test_one_token_is_no_match() -> None:

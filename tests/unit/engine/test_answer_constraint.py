@@ -112,7 +112,7 @@ def test_a_strict_tool_is_bound_or_refused() -> None:
         assert "(?=a)" in bound(AnswerConstraint(Reader()), spec_of(PLAIN, strict, choice=choice))
 
 
-def test_who_is_to_blame_is_named() -> None:
+def test_the_offending_parameter_is_named() -> None:
     schema = Constraint(Syntax.JSON_SCHEMA, '{"wrong": 1}')
     for spec in (spec_of(constraint=schema, choice=ANY_TOOL), spec_of(PLAIN, constraint=schema, choice=ANY_TOOL)):
         with pytest.raises(RequestError) as caught:
@@ -155,7 +155,7 @@ def test_a_format_that_a_required_call_outweighs_is_not_looked_at() -> None:
     assert '"integer"' in bound(AnswerConstraint(Reader("(?=a)")), spec_of(PLAIN, constraint=LOOKS))
 
 
-def test_nothing_is_bound_where_nothing_is_asked() -> None:
+def test_without_a_constraint_the_answer_is_free() -> None:
     reader = Reader("")
     assert AnswerConstraint(reader).fit_split(spec_of(PLAIN, choice=ANY_TOOL)) is None
     assert AnswerConstraint(reader).fit_text(None) is None and not reader.checked

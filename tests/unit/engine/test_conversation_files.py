@@ -279,9 +279,7 @@ def test_a_slow_disk_does_not_fill_memory(tmp_path: Path, monkeypatch: pytest.Mo
     files.close()
 
 
-def test_what_is_no_file_of_ours_is_passed_by(
-    files: ConversationFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_foreign_files_are_ignored(files: ConversationFiles, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A pipe would be waited for, for ever, and with it every prompt; a device has no end."""
     files.write_later(held(TOKENS), CELLS)
     files.wait()

@@ -29,7 +29,7 @@ class HandThread(Executor):
         fn(*args)  # type: ignore[operator]
 
 
-class Desk:
+class ExecutorHarness:
     """An executor over threads that work by hand. An id such as `ann 3x20` is of a request of ann's with
     3 images of 20.
     """
@@ -72,110 +72,110 @@ class Desk:
 
 
 def test_owners_take_turns_after_each_image() -> None:
-    desk = Desk()
+    harness = ExecutorHarness()
     for name in ("ann 3", "ann 2 again", "bob 1", "eve 2"):
-        desk.submit(name)
-    assert desk.work() == ["ann", "bob", "eve", "ann", "BOB", "eve", "ann", "EVE", "ANN", "ann", "ann", "ANN"]
-    assert all(future.result() == name for name, future in desk.futures.items())
+        harness.submit(name)
+    assert harness.work() == ["ann", "bob", "eve", "ann", "BOB", "eve", "ann", "EVE", "ANN", "ann", "ann", "ANN"]
+    assert all(future.result() == name for name, future in harness.futures.items())
 
 
 def test_an_owner_has_one_image_in_work_and_others_find_a_free_thread() -> None:
-    desk = Desk(num_threads=2)
+    harness = ExecutorHarness(num_threads=2)
     for number in range(16):
-        desk.submit(f"eve 16 {number}")
-    assert desk.in_work == ["eve"]
-    desk.submit("bob 1")
-    assert desk.in_work == ["eve", "bob"]
+        harness.submit(f"eve 16 {number}")
+    assert harness.in_work == ["eve"]
+    harness.submit("bob 1")
+    assert harness.in_work == ["eve", "bob"]
     for _ in range(3):  # the size, the image, the rest of the request
-        desk.threads[1].work()
-    assert desk.futures["bob 1"].result() == "bob 1" and "eve" not in desk.steps
+        harness.threads[1].work()
+    assert harness.futures["bob 1"].result() == "bob 1" and "eve" not in harness.steps
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
 def test_what_was_cancelled_is_not_gone_on_with(is_begun: bool) -> None:
-    desk = Desk()
-    desk.submit("ann 5")
-    desk.submit("ann 1 later")
-    desk.work(2 if is_begun else 0)
-    assert desk.futures["ann 5"].cancel()
-    desk.executor.release("ann 5")
-    assert desk.work() == ["ann", "ANN"]
-    assert desk.futures["ann 1 later"].result() == "ann 1 later"
+    harness = ExecutorHarness()
+    harness.submit("ann 5")
+    harness.submit("ann 1 later")
+    harness.work(2 if is_begun else 0)
+    assert harness.futures["ann 5"].cancel()
+    harness.executor.release("ann 5")
+    assert harness.work() == ["ann", "ANN"]
+    assert harness.futures["ann 1 later"].result() == "ann 1 later"
 
 
 def test_what_leaves_while_it_waits_is_not_held_by_the_executor() -> None:
-    desk = Desk()
+    harness = ExecutorHarness()
     for name in ("ann 1", "ann 2", "bob 1"):
-        desk.submit(name)
+        harness.submit(name)
     for name in ("ann 2", "bob 1"):
-        desk.futures[name].cancel()
-        desk.executor.release(name)
-    assert [one.request.id for line in desk.executor._lines.values() for one in line] == ["ann 1"]
+        harness.futures[name].cancel()
+        harness.executor.release(name)
+    assert [one.request.id for line in harness.executor._lines.values() for one in line] == ["ann 1"]
 
 
 def test_an_owner_s_next_images_wait_until_the_ones_before_them_have_a_slot() -> None:
-    desk = Desk(max_pixels=100)
+    harness = ExecutorHarness(max_pixels=100)
     for name in ("ann 3x20", "ann 1x40", "ann 1x60", "bob 1x90"):
-        desk.submit(name)
-    assert desk.work() == ["ann", "bob", "ann", "BOB", "ann", "ANN", "ann", "ANN"]  # 60 and 40 fit, 60 more do not
-    desk.submit("bob 1x20")
-    assert desk.work() == []
-    desk.executor.release("bob 1x90")
-    assert desk.work() == ["bob", "BOB"]
-    desk.executor.release("ann 1x40")
-    assert desk.work() == []
-    desk.executor.release("ann 3x20")
-    assert desk.work() == ["ann", "ANN"]
-    desk.submit("eve 1x500")  # more than may be held, but alone
-    assert desk.work() == ["eve", "EVE"]
+        harness.submit(name)
+    assert harness.work() == ["ann", "bob", "ann", "BOB", "ann", "ANN", "ann", "ANN"]  # 60 and 40 fit, 60 more do not
+    harness.submit("bob 1x20")
+    assert harness.work() == []
+    harness.executor.release("bob 1x90")
+    assert harness.work() == ["bob", "BOB"]
+    harness.executor.release("ann 1x40")
+    assert harness.work() == []
+    harness.executor.release("ann 3x20")
+    assert harness.work() == ["ann", "ANN"]
+    harness.submit("eve 1x500")  # more than may be held, but alone
+    assert harness.work() == ["eve", "EVE"]
 
 
 def test_a_request_that_fails_fails_alone() -> None:
-    desk = Desk()
+    harness = ExecutorHarness()
 
     def fail(request: ChatRequest) -> None:
         raise ValueError("no")
 
-    failed = desk.executor.submit(fail, ChatRequest(id="ann 1", owner="ann"))
-    desk.submit("ann 1 more")
-    assert desk.work() == ["ann", "ann", "ANN"]
+    failed = harness.executor.submit(fail, ChatRequest(id="ann 1", owner="ann"))
+    harness.submit("ann 1 more")
+    assert harness.work() == ["ann", "ann", "ANN"]
     with pytest.raises(ValueError, match="no"):
         failed.result()
 
 
 def test_the_end_cancels_what_waits() -> None:
-    desk = Desk()
+    harness = ExecutorHarness()
     for name in ("ann 2", "bob 2"):
-        desk.submit(name)
-    desk.executor.shutdown(cancel_futures=True)
-    assert desk.work() == [] and all(future.cancelled() for future in desk.futures.values())
+        harness.submit(name)
+    harness.executor.shutdown(cancel_futures=True)
+    assert harness.work() == [] and all(future.cancelled() for future in harness.futures.values())
 
 
 @given(st.data())
 def test_whatever_comes_and_goes_no_request_waits_forever(data: st.DataObject) -> None:
     """All that stay are read, in each owner's order; in between no owner has two images in work."""
-    desk = Desk(data.draw(st.integers(1, 3)), max_pixels=data.draw(st.integers(1, 60)))
+    harness = ExecutorHarness(data.draw(st.integers(1, 3)), max_pixels=data.draw(st.integers(1, 60)))
     left: set[str] = set()
     for number in range(data.draw(st.integers(1, 12))):
         owner = data.draw(st.sampled_from("abc"))
         name = f"{owner} {data.draw(st.integers(0, 3))}x{data.draw(st.integers(1, 40))} {number}"
-        desk.submit(name)
+        harness.submit(name)
         for _ in range(data.draw(st.integers(0, 3))):
-            busy = [thread for thread in desk.threads if thread.calls]
+            busy = [thread for thread in harness.threads if thread.calls]
             if busy:
                 data.draw(st.sampled_from(busy)).work()
-            assert len(set(desk.in_work)) == len(desk.in_work)
+            assert len(set(harness.in_work)) == len(harness.in_work)
         if data.draw(st.booleans()):
-            gone = data.draw(st.sampled_from(sorted(desk.futures)))
-            desk.futures[gone].cancel()
-            desk.executor.release(gone)
+            gone = data.draw(st.sampled_from(sorted(harness.futures)))
+            harness.futures[gone].cancel()
+            harness.executor.release(gone)
             left.add(gone)
     for _ in range(100):  # each that was read gets a slot
-        desk.work()
-        for name, future in desk.futures.items():
+        harness.work()
+        for name, future in harness.futures.items():
             if future.done():
-                desk.executor.release(name)
-    assert all(future.done() for future in desk.futures.values())
-    assert all(future.cancelled() or future.result() == name for name, future in desk.futures.items())
-    assert all(name in left for name, future in desk.futures.items() if future.cancelled())
-    assert not desk.executor._lines and not desk.executor._held and not desk.executor._in_work
+                harness.executor.release(name)
+    assert all(future.done() for future in harness.futures.values())
+    assert all(future.cancelled() or future.result() == name for name, future in harness.futures.items())
+    assert all(name in left for name, future in harness.futures.items() if future.cancelled())
+    assert not harness.executor._lines and not harness.executor._held and not harness.executor._in_work

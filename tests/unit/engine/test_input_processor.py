@@ -96,7 +96,7 @@ def test_a_raw_prompt_may_spell_control_tokens(text: str, expected: str) -> None
     assert prompt_of(ChatRequest(id="a", text=text)) == expected
 
 
-def test_what_stands_after_is_filled_up_to() -> None:
+def test_a_suffix_makes_an_infill_prompt() -> None:
     filled = "[<s>][<|fim_prefix|>]def f([<|fim_suffix|>]<s>)[<|fim_middle|>]"
     assert prompt_of(ChatRequest(id="a", text="def f(", suffix="<s>)")) == filled
     assert prompt_of(ChatRequest(id="a", tokens=tuple(map(ord, "def f(")), suffix="<s>)")) == filled

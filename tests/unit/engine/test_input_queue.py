@@ -284,7 +284,7 @@ def test_sixteen_answers_to_one_prompt_read_it_once() -> None:
     assert make.result == ["0", "too long 0"]
 
 
-def test_a_refusal_that_is_kept_holds_nothing_of_those_who_were_refused() -> None:
+def test_a_kept_refusal_does_not_keep_its_request_alive() -> None:
     class Text(str):
         """Can be referred to weakly."""
 

@@ -67,7 +67,7 @@ def test_the_memory_of_a_parent_is_not_ours() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "VmPeak: 3 kB\n", "VmHWM:\n", "VmHWM: many kB\n"])
-def test_another_status_is_no_figure(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_status_has_no_figure(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "status").write_text(content)
     monkeypatch.setattr(timing_module, "STATUS", str(tmp_path / "status"))
     assert timing_module.read_high_water_mark() is None

@@ -166,7 +166,7 @@ logging.getLogger("huggingface_hub").warning("of a download")
 """
 
 
-def test_what_the_client_logs_later_is_heard(tmp_path: Path) -> None:
+def test_later_warnings_of_the_client_are_shown(tmp_path: Path) -> None:
     environ = {"HF_HOME": str(tmp_path), "PATH": ""}
     command = [sys.executable, "-c", LATER]
     done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120, check=False)

@@ -262,7 +262,7 @@ def test_a_bad_token_is_named(hub: LoopbackHub, tmp_path: Path, waits: Waits, mo
     assert "does not accept your token" in error.message and "HF_TOKEN" in error.hint
 
 
-def test_a_login_page_is_no_hub(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
+def test_a_captive_portal_is_not_taken_for_the_hub(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
     hub.faults.is_no_hub = True
     assert "does not answer as a hub" in refusal(tmp_path, waits).message
 
@@ -411,7 +411,7 @@ def test_progress_is_of_all_files_together(hub: LoopbackHub, tmp_path: Path, wai
     assert reports[-1].fraction == 1.0
 
 
-def test_on_a_disk_without_links_nothing_is_wanted_twice(
+def test_on_a_disk_without_links_files_are_downloaded_once(
     hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bytes lie under the name in the snapshot there, and no blob is left."""
@@ -462,7 +462,7 @@ def test_the_rate_is_of_the_last_seconds() -> None:
     assert reports[-1].left_s == pytest.approx((1000 - reports[-1].done_bytes) / reports[-1].rate)
 
 
-def test_two_who_want_the_same_file_fetch_it_once(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
+def test_concurrent_downloads_fetch_a_file_once(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
     hub.faults.slow_s = 0.02
     orders = [order_of(waits.retries) for _ in range(3)]
     waiting: list[str] = []

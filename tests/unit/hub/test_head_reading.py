@@ -76,7 +76,7 @@ def test_layer_ids_count_inputs_or_outputs(ids: tuple[int, ...], nested: bool, r
     assert list(list_tap_readings(ids, usual=(2, 18, 33), nested=nested)) == readings
 
 
-def test_readings_beyond_the_last_layer_are_none(target: Path, tmp_path: Path) -> None:
+def test_readings_beyond_the_last_layer_are_left_out(target: Path, tmp_path: Path) -> None:
     """As outputs, the last id would be the state behind the last layer, which llama.cpp does not give for llama."""
     head = understood(write_checkpoint(tmp_path, replace(HEAD, taps=(0, 2, 5)), "SafeAILab"), target)
     assert head.readings.taps == ((0, 2, 5),)

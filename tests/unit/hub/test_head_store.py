@@ -149,7 +149,7 @@ def test_where_a_head_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("name", ["a/b--c", "a/b..c", "a--b/c", "a/b-", "a/b.git", f"a/{'x' * 120}"])
-def test_names_that_no_hub_has_are_said_to_be_none(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_repository_names_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="is not the name of a repository"):
         find_published_folder(name)

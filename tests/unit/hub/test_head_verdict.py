@@ -28,7 +28,7 @@ def test_answers_are_summed_up() -> None:
     assert summed.length == 1 + 9 / 6
 
 
-def test_nothing_drafted_is_no_knowledge() -> None:
+def test_without_drafts_there_is_no_verdict() -> None:
     nothing = sum_acceptance([], [])
     assert (nothing.first, nothing.length, nothing.knows_target) == (0.0, 1.0, False)
 

@@ -106,7 +106,7 @@ def test_models_are_listed_once_and_by_reference(cache: CacheFolder) -> None:
     assert found[f"{REPO}:Q4_K_M"].commit == OLD  # main does not have it (any more)
 
 
-def test_what_is_not_whole_is_no_model(tmp_path: Path) -> None:
+def test_an_incomplete_snapshot_is_not_a_model(tmp_path: Path) -> None:
     cache = CacheFolder(tmp_path)
     cache.file("big-Q8_0-00001-of-00002.gguf", b"1")
     pointer = cache.file("gone-Q8_0.gguf", b"2")

@@ -59,7 +59,7 @@ def test_a_folder_is_recognised_and_named(dialect: str, target: Path, tmp_path: 
     assert head.verifier == ("" if dialect == VLLM else "target")
 
 
-def test_an_eagle_head_is_none(tmp_path: Path) -> None:
+def test_an_eagle_head_is_not_a_medusa_head(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "head", random_checkpoint(Kind()), "SpecForge")
     assert not is_medusa_head(read_published(folder))
 

@@ -105,7 +105,7 @@ def test_a_prompt_with_stand_ins_for_images_is_not_kept(tmp_path: Path) -> None:
     assert kept_after(tmp_path, engine, ChatRequest(id="1", text="hi", owner="ann")) == []
 
 
-def test_where_nothing_can_be_written_answers_go_on_and_it_is_said_once(
+def test_an_unwritable_folder_does_not_stop_answers_and_is_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")

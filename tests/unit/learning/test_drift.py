@@ -93,7 +93,7 @@ def test_counts_stay_sound(answers: list[tuple[int, int]]) -> None:
         for counts in ({}, {"drafts": -1, "accepted": 0}, {"drafts": 1e99, "accepted": 1}, {"drafts": "x"}, None)
     ],
 )
-def test_damaged_files_are_none(tmp_path: Path, content: bytes) -> None:
+def test_damaged_files_count_as_missing(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(ValueError):
         TargetHistory.from_json(content)
     path = tmp_path / "a.json"

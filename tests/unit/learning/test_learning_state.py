@@ -68,7 +68,7 @@ def test_only_checkpoints_are_deleted_with_a_round(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"hello", b"{}", b'{"state": "done"}', b"[1]", b'{"state": 1, "version": []}'])
-def test_what_is_no_report_is_recognized(line: bytes) -> None:
+def test_an_invalid_report_is_recognized(line: bytes) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         read_report(line)
 

@@ -60,11 +60,8 @@ def test_memory_is_checked_on_each_gpu(plan: Plan) -> None:
         check_memory(plan, models, parts, library, (HOST, GPUS[0], FULL))
 
 
-def test_a_pair_that_can_be_divided(plan: Plan) -> None:
-    check_tensor_split(plan, list_shapes(plan), (HOST, *GPUS))
-
-
 def test_one_gpu_is_refused(plan: Plan) -> None:
+    check_tensor_split(plan, list_shapes(plan), (HOST, *GPUS))
     with pytest.raises(UsageError, match="needs two GPUs or more, but this run uses 1 GPU"):
         check_tensor_split(replace(plan, device="CUDA1"), list_shapes(plan), (HOST, *GPUS))
     check_tensor_split(replace(plan, split="layer"), list_shapes(plan), (HOST, *GPUS[:1]))

@@ -176,7 +176,7 @@ def test_the_first_card_has_room_for_what_it_computes_of_the_others_layers(n_ctx
     assert on(partly, "CUDA0", MemoryKind.BUFFERS) - on(whole, "CUDA0", MemoryKind.BUFFERS) >= least
 
 
-def test_with_two_cards_inputs_are_there_four_times_more() -> None:
+def test_two_cards_need_four_more_input_buffers() -> None:
     two, one = (estimate(PLAN, EIGHT_B, None, rooms) for rooms in (TWO, ONE))
     (job,) = plan_contexts(PLAN, EIGHT_B)
     copies = 4 * inputs_bytes(job.shape, job.sizes)

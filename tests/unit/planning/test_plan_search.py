@@ -77,8 +77,7 @@ def test_more_memory_is_never_worse(ram_gib: float, gpu_gib: float, goal: str, m
     ("ram_gib", "gpus"), [(16, (14.0,)), pytest.param(12, (7.0,), marks=pytest.mark.slow), (40, (8.0, 6.0)), (24, ())]
 )
 def test_best_first_finds_what_weighing_everything_finds(ram_gib: float, gpus: tuple[float, ...]) -> None:
-    """Every setup with every number of layers, or of their experts; with any on the host no more context than is
-    comfortable."""
+    """All setups with all numbers of layers, or of their experts; with any on the host, only a comfortable context."""
     targets = ("qwen3-8b", "gemma-4-31b", "qwen3.6-27b", "qwen3-30b-a3b")
     options = [each for each in some_options() if each.target in targets and each.quant == "Q4_K_M"]
     asked, machine = RunOptions(goal="balanced"), machine_of(ram_gib, gpus)
@@ -180,7 +179,7 @@ def test_a_draft_with_states_of_its_own_is_no_way() -> None:
     assert entry.id not in [candidate.id for candidate in option("qwen3.6-27b", "Q4_K_M").drafts]
 
 
-def test_layers_on_the_host_are_said_and_slow() -> None:
+def test_layers_in_ram_are_shown_and_slow() -> None:
     large = search_plan(
         (option("qwen3-32b", "Q4_K_M"),), machine_named("cuda-16gb"), RunOptions(goal="balanced", ctx=8192)
     )
@@ -279,7 +278,7 @@ def measured_plan(factor: float, noise: float) -> list[str]:
         (1.0, 0.41, "equal decodes differed by a factor of 1.5 when they were measured here"),
     ],
 )
-def test_costs_of_a_busy_machine_are_said_to_be_that(factor: float, noise: float, said: str) -> None:
+def test_costs_measured_on_a_busy_machine_are_marked(factor: float, noise: float, said: str) -> None:
     reasons = [reason for reason in measured_plan(factor, noise) if "measured here" in reason]
     command = "`eaglelocal tune --target qwen3-8b:Q4_K_M` measures again"
     assert reasons == ([f"{said}: if other programs ran then, {command}"] if said else [])

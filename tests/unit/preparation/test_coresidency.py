@@ -135,7 +135,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(("card", "stays"), [(13.75, False), (14.25, True)])
-def test_a_model_does_not_lose_its_sight_for_another(
+def test_a_model_keeps_its_projector_beside_another(
     files: dict[str, str], seeing: str, on: On, card: float, stays: bool
 ) -> None:
     on(machine_with(card))
@@ -165,7 +165,7 @@ def test_an_embedding_model_that_comes_first_has_its_room_too(files: dict[str, s
     assert (others[files["qwen3-8b"]].ctx or 0) >= CTX_KEPT
 
 
-def test_what_the_first_one_loses_for_another_is_said(files: dict[str, str], on: On) -> None:
+def test_losses_of_the_first_model_are_reported(files: dict[str, str], on: On) -> None:
     on(machine_with(13.75))
     alone, first, _ = settled(files["qwen3-8b"], files["qwen3-0.6b"])
     assert (alone.kv_type, first.kv_type) == ("f16", "q8_0")

@@ -103,12 +103,9 @@ def close(writer: gguf.GGUFWriter, path: Path) -> Path:
     return path
 
 
-def silent(fraction: float, what: str) -> None:
-    pass
-
-
 def plan(**said: object) -> Plan:
-    return resolve(dataclasses.replace(RunOptions(), **said), on_progress=silent)  # type: ignore[arg-type]
+    options = dataclasses.replace(RunOptions(), **said)  # type: ignore[arg-type]
+    return resolve(options, on_progress=lambda fraction, what: None)
 
 
 @pytest.fixture
@@ -259,7 +256,7 @@ def test_a_folder_names_a_file_in_it(target: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"GGU", b"PK\x03\x04 a zip", b"GGUF\x03\x00\x00\x00"])
-def test_what_is_no_gguf(tmp_path: Path, data: bytes) -> None:
+def test_a_file_that_is_not_gguf(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(data)
     with pytest.raises(ModelFileError, match=r"x\.gguf"):
@@ -304,16 +301,16 @@ def test_draft_length(shipped: Path, spec: str | int, meant: Spec) -> None:
     assert plan(target="demo@native", spec=spec).spec == meant
 
 
-@pytest.mark.parametrize("spec", [-1, 17, "on", "4.5"])
-def test_wrong_draft_length(shipped: Path, spec: str | int) -> None:
-    with pytest.raises(UsageError, match="--spec must be"):
-        plan(target="demo@native", spec=spec)
-
-
-@pytest.mark.parametrize("parallel", [0, 17])
-def test_wrong_slots(shipped: Path, parallel: int) -> None:
-    with pytest.raises(UsageError, match="--parallel must lie between 1 and 16"):
-        plan(target="demo@native", parallel=parallel)
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        *(({"spec": spec}, "--spec must be") for spec in (-1, 17, "on", "4.5")),
+        *(({"parallel": parallel}, "--parallel must lie between 1 and 16") for parallel in (0, 17)),
+    ],
+)
+def test_wrong_draft_lengths_and_slots(shipped: Path, said: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        plan(target="demo@native", **said)
 
 
 # ---- drafts

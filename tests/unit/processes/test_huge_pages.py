@@ -37,7 +37,9 @@ def test_what_people_said_themselves_stays(theirs: str | None, tunables_text: st
         (None, "glibc.malloc.hugetlb=1", (2, 36), False),
     ],
 )
-def test_who_gets_huge_pages(setting: str | None, tunables_text: str, glibc: tuple[int, ...], expected: bool) -> None:
+def test_huge_pages_by_system_and_setting(
+    setting: str | None, tunables_text: str, glibc: tuple[int, ...], expected: bool
+) -> None:
     assert has_huge_pages(setting, {TUNABLES: tunables_text}, glibc) is expected
 
 

@@ -83,7 +83,7 @@ def test_a_text_larger_than_all_memory_evicts_nothing() -> None:
     assert (first in held, second in held) == (True, False)
 
 
-def test_it_stays_where_more_of_it_is_left_after_than_goes_on() -> None:
+def test_a_conversation_is_not_replaced_if_more_would_be_lost_than_reused() -> None:
     held = swap()
     key = put(held, LONG)
     for num_common, stays in ((49, True), (50, False)):

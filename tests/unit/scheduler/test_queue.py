@@ -29,7 +29,7 @@ def test_one_owner_is_served_in_order() -> None:
     assert [serve(queue, 100 - i) for i in range(5)] == list("01234")
 
 
-def test_who_asks_ten_times_as_much_is_served_every_other_time() -> None:
+def test_an_owner_with_many_requests_is_served_every_other_time() -> None:
     queue = FairQueue()
     for i in range(10):
         queue.add(request(f"a{i}", "a"))
@@ -52,7 +52,7 @@ def test_long_requests_count_for_more() -> None:
     assert served == ["a0", "b0", "b1", "b2", "a1"]
 
 
-def test_to_have_been_away_is_no_credit() -> None:
+def test_absence_earns_no_credit() -> None:
     queue = FairQueue()
     queue.add(request("b", "b"))
     serve(queue, 10)

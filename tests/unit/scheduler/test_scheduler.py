@@ -212,16 +212,12 @@ def test_a_prompt_leaves_drafts_most_of_a_small_batch_and_gets_its_share() -> No
     assert plan.max_draft == 3 and plan.prefill[0].count == 4
 
 
-def continued(world: World, slot: int) -> tuple[int, ...]:
-    return tuple(world.caches[slot])
-
-
 def test_a_conversation_that_goes_on_is_reused_without_a_margin() -> None:
     world = World(1, n_batch=32, reuse_margin=1)
     world.scheduler.add(request("a", 1, 2, 3, max_tokens=3))
     while world.scheduler.has_work:
         world.step(0)
-    cached = continued(world, 0)
+    cached = tuple(world.caches[0])
     world.scheduler.add(request("b", *cached, 9, 9))
     (admission,) = world.scheduler.admit()
     assert (admission.is_cut, admission.sequence.num_reused) == (False, len(cached))
@@ -482,7 +478,7 @@ def held_with_answer(scheduler: Scheduler, name: str, prompt: list[int], answer:
     return admission
 
 
-def test_of_windows_one_more_is_kept_after_the_last_question() -> None:
+def test_sliding_windows_keep_a_checkpoint_after_the_last_question() -> None:
     scheduler = swapping(n_ctx=200, has_windows=True)
     question, answer = list(range(1, 31)), list(range(50, 60))
     held_with_answer(scheduler, "a", question, answer)

@@ -365,6 +365,6 @@ def test_what_has_no_end_is_given_up_soon(text: str) -> None:
         "f(a='x' # 'y')",
     ],
 )
-def test_what_is_no_call_in_python(text: str) -> None:
+def test_text_that_is_not_a_python_call_stays_text(text: str) -> None:
     with pytest.raises(UnreadableCall):
         read_python_calls(text, {})

@@ -244,7 +244,7 @@ def test_texts_are_reported_as_they_come() -> None:
     assert "".join(parser.push(letter).text for letter in " to=user<|message|>Hello") == "Hello"
 
 
-def test_what_is_said_is_framed_as_the_template_has_it() -> None:
+def test_answers_are_framed_as_in_the_template() -> None:
     """Command R7B says <|START_RESPONSE|> where its successor says <|START_TEXT|>."""
     for word in ("TEXT", "RESPONSE"):
         split = detect_family(f"tools<|START_THINKING|><|START_ACTION|><|START_{word}|><|END_{word}|>").make_split()

@@ -43,7 +43,7 @@ def test_a_program_that_cannot_be_run_is_no_failure(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(clipboard, "PROGRAMS", PROGRAMS)
     (tmp_path / "xclip").write_text("no program")
     (tmp_path / "xclip").chmod(0o755)
-    clipboard.copy_text("text", {**X, "PATH": str(tmp_path)})
+    assert clipboard.copy_text("text", {**X, "PATH": str(tmp_path)}) == ""
 
 
 def write_program(folder: Path, name: str, script: str) -> None:

@@ -85,7 +85,7 @@ def test_when_nothing_moves_the_last_speed_stays_and_is_said_to_be_old() -> None
     assert frame.tok_s_window == "when busy"
 
 
-def test_who_comes_later_sees_the_last_answer_and_no_zero() -> None:
+def test_a_late_viewer_sees_the_last_answer_s_figures() -> None:
     feed = Feed()
     for second in range(3):
         feed.add_reading(busy(200), float(second))  # 37 answers, and nothing moves
@@ -105,7 +105,7 @@ def test_a_stream_that_stands_still_gets_slower() -> None:
     assert (feed.make_frame(3.4).tok_s or 0.0) < 18.0
 
 
-def test_who_does_not_tell_tokens_has_no_speed() -> None:
+def test_a_server_without_token_counts_has_no_speed() -> None:
     feed = Feed()
     feed.add_reading(replace(EMPTY, totals=ServerTotals()), 1.0)
     frame = feed.make_frame(2.0)

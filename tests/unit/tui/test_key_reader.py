@@ -67,13 +67,13 @@ def test_a_lone_byte_is_shown_when_nothing_follows() -> None:
         b"\x1b[<0;99999999999999999999999;1M",
     ],
 )
-def test_a_sequence_that_is_none_takes_nothing_with_it(sent: bytes) -> None:
+def test_an_invalid_sequence_swallows_no_keys(sent: bytes) -> None:
     messages = read(sent + b"then")
     assert typed(messages).endswith("then")
     assert not any(isinstance(event, (events.Resize, InBandWindowResize)) for event in messages)
 
 
-def test_half_a_pair_is_no_character() -> None:
+def test_half_a_surrogate_pair_is_not_a_character() -> None:
     assert typed(read(b"\x1b[55357;1u", b"\x1b[57344;1;55357:97u")) == f"{REPLACEMENT}{REPLACEMENT}a"
 
 

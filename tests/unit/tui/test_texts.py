@@ -224,7 +224,7 @@ def test_the_bars_of_the_machine_take_the_space_that_their_texts_leave() -> None
         assert any(bar.endswith("18.0/24.0 GiB") for bar in bars)
 
 
-def test_no_speed_is_no_large_bar() -> None:
+def test_an_unknown_speed_draws_no_bar() -> None:
     lines = list(map(plain_text, format_speed(frame_of(EMPTY), 40, 10, UNICODE)))
     assert [line.rstrip() for line in lines[:4]] == ["", "", "-", "tok/s, waiting for tokens"]
     assert not any("▀" in line for line in lines)
@@ -255,7 +255,7 @@ def test_a_server_elsewhere_does_not_show_this_machine() -> None:
     assert "load of the server's machine: unknown" in format_snapshot(scene_of(busy(), None), 100, UNICODE)
 
 
-def test_what_could_be_switched_on_is_said() -> None:
+def test_a_server_without_metrics_gets_the_flag_suggested() -> None:
     assert "--metrics" in format_snapshot(scene_of(LLAMA), 80, UNICODE)
 
 
@@ -477,7 +477,7 @@ def test_drawing_takes_its_share_and_no_more(cost_s: float) -> None:
     assert cost_s / gap_s <= CPU_SHARE * 1.01 or gap_s == LONGEST_S
 
 
-def test_a_load_or_typing_holds_up_nothing_and_dear_frames_are_forgotten_at_once() -> None:
+def test_loading_and_typing_do_not_delay_frames_and_slow_frames_are_forgotten() -> None:
     pace = FrameRate()
     for made_s in (0.001, 0.4, 0.2, 0.001, 0.001):
         pace.add_cpu_time(0.4)  # somebody types and scrolls

@@ -190,7 +190,7 @@ def marked(source: str, drafted: str) -> str:
         ("a `b` *c* d", "d", "d"),
     ],
 )
-def test_marks_are_carried_over_markup(source: str, drafted: str, expected: str) -> None:
+def test_marks_stay_at_their_place_beside_markup(source: str, drafted: str, expected: str) -> None:
     assert marked(source, drafted).replace(" ", "") == expected
 
 

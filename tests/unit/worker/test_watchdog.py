@@ -23,11 +23,14 @@ def silence(*seconds: float, is_computing: bool = False) -> Silence:
     return found
 
 
-def test_a_still_process_gets_less_time_than_one_that_computes() -> None:
-    assert silence(9.9).verdict(is_loading=False) == ""
-    assert "10 s, and it does not compute" in silence(9.0, 1.0).verdict(is_loading=False)
-    assert silence(99.0, is_computing=True).verdict(is_loading=False) == ""
-    assert "100 s, though it computes" in silence(100.0, is_computing=True).verdict(is_loading=False)
+@pytest.mark.parametrize(("is_loading", "still_s", "computing_s"), [(False, 10, 100), (True, 30, 300)])
+def test_a_still_process_gets_less_time_than_one_that_computes(
+    is_loading: bool, still_s: int, computing_s: int
+) -> None:
+    for limit_s, is_computing, said in ((still_s, False, ", and it does not"), (computing_s, True, ", though it")):
+        assert silence(limit_s - 0.1, is_computing=is_computing).verdict(is_loading=is_loading) == ""
+        found = silence(limit_s - 1, 1.0, is_computing=is_computing).verdict(is_loading=is_loading)
+        assert f"{limit_s} s{said} compute" in found
 
 
 def test_computing_once_starts_the_shorter_count_anew_and_not_the_longer() -> None:
@@ -44,13 +47,6 @@ def test_a_word_and_idleness_end_it(end: str) -> None:
     found.end(is_loading=False) if end == "broken" else found.reset()
     found.add(9.0, is_computing=False)
     assert found.verdict(is_loading=False) == ""
-
-
-def test_loading_has_limits_of_its_own() -> None:
-    assert silence(29.0).verdict(is_loading=True) == ""
-    assert "does not compute" in silence(30.0).verdict(is_loading=True)
-    assert silence(299.0, is_computing=True).verdict(is_loading=True) == ""
-    assert "though it computes" in silence(300.0, is_computing=True).verdict(is_loading=True)
 
 
 def test_long_steps_that_ended_well_lengthen_both_limits() -> None:

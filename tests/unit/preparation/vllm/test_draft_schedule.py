@@ -67,7 +67,7 @@ def test_the_length_has_the_best_goodput_of_all_and_never_grows() -> None:
             assert found.goodput(count, length) == max(found.goodput(count, k) for k in range(lengths[0] + 1))
 
 
-def test_many_sequences_draft_nothing_where_rows_are_dear() -> None:
+def test_many_sequences_draft_nothing_if_rows_are_expensive() -> None:
     slow = replace(GPU, flops=GPU.flops / 10)
     assert make_schedule(costs(device=slow), 64)[-1][2] == 0
     assert make_schedule(costs(device=slow), 1)[0][2] > 0
