@@ -95,8 +95,8 @@ class DeviceSampler(ScriptedSampler):
     """A greedy sampler."""
 
     def sample(self, row: int) -> Sampled:
-        assert isinstance(self._context, DeviceContext)
-        return Sampled(self._context.best_token(row))
+        assert isinstance(self.context, DeviceContext)
+        return Sampled(self.context.best_token(row))
 
 
 class DeviceContext(ScriptedContext):

@@ -66,7 +66,7 @@ class TellingSampler(ScriptedSampler):
         drawn = super().sample(row)
         if self._params.logprobs is None:
             return drawn
-        logprobs: Floats = np.log(softmax(self._context.logits_of(row)))
+        logprobs: Floats = np.log(softmax(self.context.logits_of(row)))
         best = np.argsort(-logprobs, kind="stable")[: self._params.logprobs]
         top = tuple(TokenLogprob(int(token), float(logprobs[token])) for token in best)
         return dataclasses.replace(drawn, logprob=float(logprobs[drawn.token]), top=top)
