@@ -46,6 +46,7 @@ class TerminalDriver(LinuxDriver):
     """The driver of screens on a terminal."""
 
     _is_suspended = False
+    _is_resuming = False  # about to, after SIGCONT
     _is_behind = False  # output was lost, and some waits
     _restoring: list[str] | None = None  # what is being written to restore the terminal
     _restored_by = ""
@@ -77,9 +78,19 @@ class TerminalDriver(LinuxDriver):
     def start_application_mode(self) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTSTP, self._sigtstp_application)
-        loop.add_signal_handler(signal.SIGCONT, self._sigcont_application)
+        loop.add_signal_handler(signal.SIGCONT, self._resume_soon)
         self._is_behind = False
         super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def _resume_soon(self) -> None:
+        """Handle SIGCONT; several that wait are one."""
+        if not self._is_resuming:
+            self._is_resuming = True
+            asyncio.get_running_loop().call_soon(self._resume_now)
+
+    def _resume_now(self) -> None:
+        self._is_resuming = False
+        self._sigcont_application()
 
     @property
     def is_behind(self) -> bool:
