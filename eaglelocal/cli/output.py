@@ -312,7 +312,7 @@ def confirm(question: str, output: Output, *, yes: bool, default: bool) -> None:
     raise Cancelled("the answer was no")
 
 
-# ---- texts: labelled lines, durations, ages and paths for people; sizes are in core/amounts.py. Pure
+# ---- texts: labelled lines and paths for people; sizes and durations are in core/amounts.py. Pure
 def format_columns(rows: Sequence[Sequence[str]], *, right: Container[str] = ()) -> list[str]:
     """Return rows as lines with aligned columns; those whose heading in the first row is in `right` at their right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

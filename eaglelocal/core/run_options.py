@@ -25,7 +25,7 @@ class RunOptions:
     target         a reference; None: the best model on disk, else the embedded one
     mmproj         auto, none, or the path of a projector for images
     draft          the model that drafts: auto, mtp, none, an entry of the catalog, the path of a .gguf; ngram: no model
-    lookups        the drafters without a model, beside it or alone: ngram, lookahead (see draft.py)
+    lookups        the drafters without a model, beside it or alone, of LOOKUPS: ngram, lookahead
     draft_type     of a head's weights: auto, q4_0, q8_0, or file
     lora           LoRA adapters of the target: FILE or FILE:SCALE
     spec           auto, off, pid, or a number of draft tokens
