@@ -15,7 +15,7 @@ from eaglelocal.gguf import head_info
 from eaglelocal.gguf.architectures import BLOCK, ArchitectureKeys
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.layer_caches import read_windows
-from eaglelocal.gguf.model_info import ModelInfo, read_architecture
+from eaglelocal.gguf.model_info import ModelInfo
 
 ANCHOR_KEY = "dflash.sample_from_anchor"  # missing: true
 MASK_KEY = "tokenizer.ggml.mask_token_id"
@@ -65,7 +65,7 @@ class BlockInfo(head_info.DraftHeadInfo):
 
         Raises ModelFileError if the file is not such a head or lacks a key that llama.cpp needs.
         """
-        keys = ArchitectureKeys(header, read_architecture(header))
+        keys = ArchitectureKeys(header, header.architecture)
         if keys.prefix != BLOCK:
             raise keys.error(f"is a {keys.prefix} model, not a {BLOCK} head")
         width, n_head, _ = head_info.read_widths(keys)

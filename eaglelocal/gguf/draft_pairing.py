@@ -18,7 +18,7 @@ from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_info import check_head, layer_inputs_problem
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
-from eaglelocal.gguf.model_info import ModelInfo, read_architecture
+from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.mtp import HINT, MtpInfo, check_mtp, is_mtp_alone
 
@@ -32,7 +32,7 @@ NOISE_WORDS = frozenset({"meta", "gguf", "ud", "imatrix", "unsloth"})
 
 def read_model(header: Header) -> ModelInfo:
     """Return the ModelInfo of a target or a draft model. Raises ModelFileError where the file is a head."""
-    if (architecture := read_architecture(header)) in HEAD_ARCHITECTURES:
+    if (architecture := header.architecture) in HEAD_ARCHITECTURES:
         message = f"{header.path.name} is a draft head ({architecture}), not a model that can answer"
         raise ModelFileError(message, hint=_name_as_draft(header))
     if is_mtp_alone(header):
@@ -74,7 +74,7 @@ def read_draft(header: Header, *, target_header: Header, target: ModelInfo, kind
 
 def detect_draft_kind(header: Header) -> str:
     """Return how a file drafts unless a kind is given: eagle3, dflash, mtp or draft_model."""
-    if (architecture := read_architecture(header)) in HEAD_ARCHITECTURES:
+    if (architecture := header.architecture) in HEAD_ARCHITECTURES:
         return architecture
     return "mtp" if is_mtp_alone(header) else "draft_model"
 

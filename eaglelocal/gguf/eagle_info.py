@@ -13,7 +13,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.gguf import head_info
 from eaglelocal.gguf.architectures import EAGLE, ArchitectureKeys
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_info import ModelInfo, read_architecture
+from eaglelocal.gguf.model_info import ModelInfo
 
 FC_NORM_KEY = "eaglelocal.fc_norm"
 FC_NORM_EPS_KEY = "eaglelocal.fc_norm_eps"
@@ -63,7 +63,7 @@ class EagleInfo(head_info.DraftHeadInfo):
 
         Raises ModelFileError if the file is not an EAGLE-3 head or lacks a key that llama.cpp needs.
         """
-        keys = ArchitectureKeys(header, read_architecture(header))
+        keys = ArchitectureKeys(header, header.architecture)
         if keys.prefix != EAGLE:
             raise keys.error(f"is a {keys.prefix} model, not an {EAGLE} head")
         eps = _read_epsilon(keys)

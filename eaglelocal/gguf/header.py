@@ -69,6 +69,14 @@ class Header:
         return self.shards[0].path
 
     @property
+    def architecture(self) -> str:
+        """The model's architecture, as llama.cpp names it. Raises ModelFileError if the file states none."""
+        value = self.metadata.get("general.architecture")
+        if not isinstance(value, str) or not value:
+            raise malformed_error(self.path.name, "lacks the key general.architecture")
+        return value
+
+    @property
     def data_offset(self) -> int:
         return self.shards[0].data_offset
 

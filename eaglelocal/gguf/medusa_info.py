@@ -15,7 +15,7 @@ from eaglelocal.gguf import head_info
 from eaglelocal.gguf.architectures import EAGLE, NO_NORMED_STATE, ArchitectureKeys
 from eaglelocal.gguf.eagle_info import NUM_TAPS, TARGET_NAME_KEY, EagleInfo
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_info import ModelInfo, read_architecture
+from eaglelocal.gguf.model_info import ModelInfo
 
 NUM_PARTS_KEY = "eaglelocal.medusa_heads"
 NUM_LAYERS_KEY = "eaglelocal.medusa_layers"
@@ -49,7 +49,7 @@ class MedusaInfo(head_info.DraftHeadInfo):
     @classmethod
     def from_header(cls, header: Header) -> MedusaInfo:
         """Read a head's header. Raises ModelFileError if the file lacks a required key."""
-        keys = ArchitectureKeys(header, read_architecture(header))
+        keys = ArchitectureKeys(header, header.architecture)
         shared = head_info.read_shared_fields(keys)
         eps = keys.real("eagle3.attention.layer_norm_rms_epsilon")
         if eps is None or not 0 < eps < 1:
@@ -132,7 +132,7 @@ def _required_tensors(head: MedusaInfo) -> dict[str, tuple[int, ...]]:
 
 def is_medusa(header: Header) -> bool:
     """Return whether a file holds a Medusa head; it states the architecture of EAGLE heads."""
-    return read_architecture(header) == EAGLE and NUM_PARTS_KEY in header.metadata
+    return header.architecture == EAGLE and NUM_PARTS_KEY in header.metadata
 
 
 def read_graph_head(header: Header) -> EagleInfo | MedusaInfo:

@@ -14,7 +14,6 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import is_valid_value
 from eaglelocal.gguf import architectures
 from eaglelocal.gguf.architectures import MAX_LAYERS, ArchitectureKeys
-from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.hazards import check_hazards
 from eaglelocal.gguf.header import Header, list_named_parts
 
@@ -71,7 +70,7 @@ class ModelInfo:
 
         Raises ModelFileError on keys that are missing, make no sense, or would end llama.cpp's process.
         """
-        architecture = read_architecture(header)
+        architecture = header.architecture
         keys = ArchitectureKeys(header, architecture)
         n_layer = _layers(keys)
         n_embd = keys.count("embedding_length")
@@ -103,13 +102,6 @@ class ModelInfo:
         for name in ("bos", "eos"):
             keys.count_by_name(f"tokenizer.ggml.{name}_token_id")
         return info
-
-
-def read_architecture(header: Header) -> str:
-    architecture = header.metadata.get("general.architecture")
-    if not isinstance(architecture, str) or not architecture:
-        raise malformed_error(header.path.name, "lacks the key general.architecture")
-    return architecture
 
 
 def vocabulary_size(keys: ArchitectureKeys) -> int:

@@ -16,7 +16,7 @@ from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
-from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, read_architecture
+from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.upper_layers import (
     TOKEN_EMBEDDING,
@@ -170,7 +170,7 @@ class ModelShape:
 
 def read_shape(header: Header) -> ModelShape:
     """Return the shape of a target, a draft model or a head. Raises ModelFileError on missing or senseless keys."""
-    architecture = read_architecture(header)
+    architecture = header.architecture
     if architecture == architectures.EAGLE:
         return _head_shape(header, read_graph_head(header))
     if architecture == architectures.BLOCK:
@@ -186,7 +186,7 @@ def _head_shape(header: Header, info: EagleInfo | MedusaInfo | BlockInfo) -> Mod
     upper = find_upper_layers(header)
     tied = header.tensors["output.weight"].nbytes if upper else 0
     return ModelShape(
-        architecture=read_architecture(header),
+        architecture=header.architecture,
         n_layer=info.n_layer,
         n_embd=info.width,
         n_vocab=info.n_vocab,
@@ -203,7 +203,7 @@ def _head_shape(header: Header, info: EagleInfo | MedusaInfo | BlockInfo) -> Mod
         active_bytes=weights.total_bytes - weights.embedding_bytes,
         tied_output_bytes=tied,
         upper_vocab=upper.num_rows if upper else 0,
-        max_context=ArchitectureKeys(header, read_architecture(header)).optional_count("context_length") or 0,
+        max_context=ArchitectureKeys(header, header.architecture).optional_count("context_length") or 0,
         layer_bytes=weights.layer_bytes,
         num_taps=len(info.target_layers),
         block_size=block_size,
@@ -311,7 +311,7 @@ def read_mtp_shape(header: Header) -> ModelShape:
 
 def _assistant_shape(header: Header, info: MtpInfo) -> ModelShape:
     """Return the shape of a stack that reads its target's cache and embeddings; its own embeddings are its output."""
-    keys = ArchitectureKeys(header, read_architecture(header))
+    keys = ArchitectureKeys(header, header.architecture)
     n_layer = keys.count("block_count")
     weights = sum_weights(header, n_layer=n_layer)
     return ModelShape(

@@ -19,7 +19,7 @@ from eaglelocal.gguf.architectures import ArchitectureKeys
 from eaglelocal.gguf.hazards import check_alignment
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.layer_caches import read_windows
-from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, read_architecture, vocabulary_size
+from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers, vocabulary_size
 
 FIRST_TENSOR = "blk.0.attn_norm.weight"  # missing: the file holds MTP layers only
 NEXTN_TENSORS = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")
@@ -77,7 +77,7 @@ class MtpInfo:
         Raises IncompatibleError if there is no such layer, or there are several although llama.cpp runs only one;
         ModelFileError on senseless keys.
         """
-        keys = ArchitectureKeys(header, read_architecture(header))
+        keys = ArchitectureKeys(header, header.architecture)
         if keys.prefix in architectures.ASSISTANTS:
             return _assistant(keys)
         ahead = num_mtp_layers(keys)

@@ -16,7 +16,6 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.architectures import ArchitectureKeys
 from eaglelocal.gguf.header import Header
-from eaglelocal.gguf.model_info import read_architecture
 
 ARCHITECTURE = "clip"
 LLAVA_NORM = "mm.3.bias"
@@ -118,7 +117,7 @@ class Projector:
 
 def check_is_projector(header: Header) -> None:
     """Check that the file is a projector for images. Raises ModelFileError if it is not, or only for audio."""
-    architecture = read_architecture(header)
+    architecture = header.architecture
     if architecture != ARCHITECTURE:
         message = f"{header.path.name} is not a projector for images: its architecture is {architecture}"
         raise ModelFileError(message, hint="give an mmproj-*.gguf")
@@ -128,7 +127,7 @@ def check_is_projector(header: Header) -> None:
 
 def is_audio_only(header: Header) -> bool:
     """Return whether the file is a projector for audio only."""
-    return read_architecture(header) == ARCHITECTURE and header.metadata.get("clip.has_vision_encoder") is not True
+    return header.architecture == ARCHITECTURE and header.metadata.get("clip.has_vision_encoder") is not True
 
 
 def check_projector(projector: Projector, target: Header, *, name: str) -> None:
@@ -144,7 +143,7 @@ def input_width(target: Header) -> int | None:
 
     It exceeds the embedding's where images are fed to several layers (deepstack).
     """
-    keys = ArchitectureKeys(target, read_architecture(target))
+    keys = ArchitectureKeys(target, target.architecture)
     n_embd = keys.optional_count("embedding_length")
     if n_embd is None or target.array_count(f"{keys.prefix}.deepstack_mapping"):
         return None

@@ -28,7 +28,7 @@ from eaglelocal.gguf.draft_pairing import check_rolls_back, head_problem, read_d
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import is_medusa
-from eaglelocal.gguf.model_info import ModelInfo, read_architecture
+from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.mtp import MtpInfo, has_mtp
 from eaglelocal.gguf.projector import ARCHITECTURE as PROJECTOR
 from eaglelocal.gguf.reader import read_header
@@ -147,7 +147,7 @@ def read_draft_file(path: Path, target: FoundTarget) -> FoundDraft:
     header = read_header(path)
     if target.small is not None and _is_of_small_model(header, target):
         return inflate_draft(read_draft_file(path, target.small), target)
-    if read_architecture(header) == PROJECTOR:
+    if header.architecture == PROJECTOR:
         raise ModelFileError(f"{path.name} is an image encoder and cannot draft", hint=f"--mmproj {quote_path(path)}")
     draft = read_draft(header, target_header=target.header, target=target.info)
     match draft:
@@ -199,7 +199,7 @@ def make_ngram_draft(target: FoundTarget, reason: str) -> FoundDraft:
 
 def _is_of_small_model(header: Header, target: FoundTarget) -> bool:
     """Return whether a file is a head with another width than the inflated target."""
-    is_head = read_architecture(header) == EAGLE and not is_medusa(header)
+    is_head = header.architecture == EAGLE and not is_medusa(header)
     return is_head and EagleInfo.from_header(header).target_hidden_size != target.info.n_embd
 
 

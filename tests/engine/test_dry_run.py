@@ -26,7 +26,7 @@ from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch
 from eaglelocal.errors import ModelFileError, UsageError
 from eaglelocal.gguf.eagle_info import EagleInfo
-from eaglelocal.gguf.model_info import ModelInfo, read_architecture
+from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
@@ -38,7 +38,7 @@ PLACEMENT = Placement(repack=False)
 
 def part(path: Path, context: ContextParams = CONTEXT, taps: tuple[int, ...] = ()) -> DryRunPart:
     header = read_header(path)
-    is_head = read_architecture(header) == "eagle3"
+    is_head = header.architecture == "eagle3"
     info = EagleInfo.from_header(header) if is_head else ModelInfo.from_header(header)
     return DryRunPart(header=header, info=info, context=context, taps=taps, placement=PLACEMENT)
 
