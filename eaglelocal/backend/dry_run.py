@@ -19,10 +19,10 @@ from eaglelocal.backend.llama_library import LlamaLibrary, LlamaLog, bind
 from eaglelocal.backend.model import LlamaModel, NativePlacement, Placement
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.block_info import BlockInfo
-from eaglelocal.gguf.draft_pairing import DraftInfo, HeadInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header, TensorInfo
 from eaglelocal.gguf.medusa_info import MedusaInfo
+from eaglelocal.gguf.model_shape import DraftInfo, HeadInfo
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.upper_layers import (
     UpperLayers,
@@ -43,12 +43,15 @@ class DryRunPart:
     tap_width  values of a tapped row; 0: as many as a state has
     """
 
-    header: Header
     info: DraftInfo
     context: ContextParams
     taps: tuple[int, ...] = ()
     tap_width: int = 0
     placement: Placement = field(default_factory=Placement)
+
+    @property
+    def header(self) -> Header:
+        return self.info.header
 
     @property
     def is_head(self) -> bool:

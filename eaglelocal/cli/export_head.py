@@ -85,7 +85,7 @@ def export_head(given: ExportFlags, *, as_json: bool = False, is_quiet: bool = F
     head_file = find_head_file(given.what)
     folder = check_export_flags(form, given.weight_type, given.out)
     check_folder(folder, is_forced=given.force)
-    read = ExportHead(*read_eagle_head(head_file), EXPORT_FORMATS[form], given.weight_type)
+    read = ExportHead(read_eagle_head(head_file), EXPORT_FORMATS[form], given.weight_type)
     target = choose_target_repo(read, form, given.target_repo)
     config, tensors = make_config(read, form, target), make_published_tensors(read)
     notes = [*list_export_notes(read.info, form)]
@@ -131,7 +131,7 @@ def choose_target_repo(head: ExportHead, form: str, given: str | None) -> str:
     from eaglelocal.hub.heads.export_folder import check_target_repo, find_target_repo
     from eaglelocal.hub.heads.export_tensors import SPECULATORS
 
-    repo = check_target_repo(given) if given is not None else find_target_repo(head.header, head.info)
+    repo = check_target_repo(given) if given is not None else find_target_repo(head.info)
     if not repo and form == SPECULATORS:
         made_for = f", made for {head.info.target_name}," if head.info.target_name else ""
         what = f"the head{made_for} does not say which repository its target comes from"

@@ -59,7 +59,7 @@ def import_head(
     check_head_flags(settings.target, type, hint="eaglelocal import HEAD --target FILE.gguf")
     found = find_head_target(settings, output)
     read = read_source_head(head, found, settings)
-    default_path = make_head_path(found.header, found.info, read.name, type)
+    default_path = make_head_path(found.info, read.name, type)
     path = resolve_out(out, default_path.name) if out else default_path
     show_writing = show_fraction(output, "writing the head")
     with write_head_file(path, *convert_head(read, found, type), on_progress=show_writing) as partial:
@@ -140,9 +140,9 @@ def read_source_head(reference: str, found: FoundTarget, settings: Settings) -> 
     folder, name = find_published_folder(reference)
     published = read_published(folder)
     if is_medusa_head(published):
-        return read_medusa_head(published, found.header, found.info, name=name)
+        return read_medusa_head(published, found.info, name=name)
     check_layer_inputs(found, settings)
-    return read_head(published, found.header, found.info, name=name)
+    return read_head(published, found.info, name=name)
 
 
 def convert_head(
@@ -152,9 +152,9 @@ def convert_head(
     from eaglelocal.hub.heads.convert import make_entries, make_tensors
 
     if isinstance(read, medusa_head.MedusaHead):
-        entries = medusa_head.make_entries(read, found.header, found.info, kind)
+        entries = medusa_head.make_entries(read, found.info, kind)
         return entries, medusa_head.make_tensors(read, found.info, kind)
-    return make_entries(read, read.stated, found.header, found.info, kind), make_tensors(read, found.info, kind)
+    return make_entries(read, read.stated, found.info, kind), make_tensors(read, found.info, kind)
 
 
 def check_written(path: Path, read: ReadHead | MedusaHead, found: FoundTarget) -> tuple[str, ...]:
@@ -165,9 +165,7 @@ def check_written(path: Path, read: ReadHead | MedusaHead, found: FoundTarget) -
     from eaglelocal.gguf.draft_pairing import draft_warnings, is_same_model, read_draft
     from eaglelocal.gguf.reader import read_header
 
-    header = read_header(path)
-    info = read_draft(header, target_header=found.header, target=found.info)
-    warnings = draft_warnings(info, header, target_header=found.header, target=found.info)
+    warnings = draft_warnings(read_draft(read_header(path), found.info), found.info)
     verifier = read.verifier
     if verifier and not is_same_model(verifier, found.info.name):
         return (*warnings, f"it was trained for {verifier}, but the target is named {found.info.name}")

@@ -188,7 +188,12 @@ def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -
     train_set, held_out = split_held_out(collected.conversations)
     start = options.source.start
     keys = [one.key for one in collected.conversations]
-    parts = [str(start.path.resolve()) if start else "", str(epochs), str(options.ctx), str(options.draft_vocab or "")]
+    parts = [
+        str(start.header.path.resolve()) if start else "",
+        str(epochs),
+        str(options.ctx),
+        str(options.draft_vocab or ""),
+    ]
     kind = [options.source.method.lower()] if options.source.num_depths > 1 else []
     is_usual = options.unrolling == make_unrolling(options.source) and not options.num_policy_steps
     losses = [] if is_usual else [repr(options.unrolling), str(options.num_policy_steps)]
@@ -232,7 +237,7 @@ def choose_recipe(source: HeadSource, num_steps: int) -> Recipe:
     from eaglelocal.training.loop import scale_recipe
 
     scale, decay_share = (0.25, 1.0) if source.begins_alike else (1.0, 0.5)
-    return scale_recipe(source.info.n_embd, num_steps, scale=scale, decay_share=decay_share)
+    return scale_recipe(source.target.n_embd, num_steps, scale=scale, decay_share=decay_share)
 
 
 class _NotBetter(Exception):
@@ -270,7 +275,7 @@ def keep_if_better(
         with write_head_file(
             path, entries, tensors, on_progress=show_fraction(options.output, "writing the head")
         ) as partial:
-            read_draft(read_header(partial), target_header=found.header, target=found.info)
+            read_draft(read_header(partial), found.info)
             after = try_draft(options, str(partial.resolve()), requests, "the new head")
             check_knows_target(name, after, hint=f"--epochs {2 * training.epochs}")
             patch_header(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})
@@ -318,7 +323,7 @@ class TrainResult:
 
 
 def begin_lines(options: TrainOptions, questions: TrainQuestions, *, max_answer_tokens: int) -> list[str]:
-    start = options.source.start_info
+    start = options.source.start
     further = f"trained further{'' if options.source.begins_alike else ' as P-EAGLE'}"
     rows = [
         ("target", options.found.label),
@@ -352,7 +357,7 @@ def report_object(options: TrainOptions, trained: TrainResult) -> dict[str, obje
     before, after = trained.before, trained.after
     return {
         "target": options.found.label,
-        "from": options.source.start_info.name if options.source.start_info else None,
+        "from": options.source.start.name if options.source.start else None,
         "head": trained.name,
         "answers": trained.num_train_set,
         "refused": trained.collected.num_refused,

@@ -148,11 +148,11 @@ def check_draft_vocab(num: int | None, source: HeadSource) -> None:
     """Check how many tokens a head is to predict. Raises UsageError: an existing head keeps its vocabulary."""
     if num is None:
         return
-    if source.start_info is not None:
-        raise UsageError(f"{source.start_info.name} keeps its vocabulary", hint="`--from none` trains a new head")
-    if num > source.info.n_vocab:
-        what = f"the target has {source.info.n_vocab} tokens, not {num}"
-        raise UsageError(what, hint=f"--draft-vocab {source.info.n_vocab}")
+    if source.start is not None:
+        raise UsageError(f"{source.start.name} keeps its vocabulary", hint="`--from none` trains a new head")
+    if num > source.target.n_vocab:
+        what = f"the target has {source.target.n_vocab} tokens, not {num}"
+        raise UsageError(what, hint=f"--draft-vocab {source.target.n_vocab}")
 
 
 def find_head_source(start: str, found: FoundTarget, *, num_depths: int, is_medusa: bool = False) -> HeadSource:
@@ -167,13 +167,13 @@ def find_head_source(start: str, found: FoundTarget, *, num_depths: int, is_medu
     from eaglelocal.hub.draft_resolver import find_draft
     from eaglelocal.training.draft_head import HeadSource, choose_head_shape
 
-    source = HeadSource(found.header, found.info, num_depths=num_depths, is_medusa=is_medusa)
+    source = HeadSource(found.info, num_depths=num_depths, is_medusa=is_medusa)
     if is_medusa and start not in ("auto", "none"):
         raise UsageError("a Medusa head is trained anew, not from another head", hint="--from none")
     draft = None if start == "none" or is_medusa else find_draft(start, found)
     header = read_header(draft.path) if draft is not None and draft.kind == "eagle3" and draft.path else None
     if header is not None and not medusa_info.is_medusa(header):
-        source = dataclasses.replace(source, start=header, start_info=EagleInfo.from_header(header))
+        source = dataclasses.replace(source, start=EagleInfo.from_header(header))
     elif start not in ("auto", "none"):
         raise UsageError(f"--from {start} is no EAGLE head", hint="use a head in GGUF, or `--from none`")
     choose_head_shape(source, max_context=1)
@@ -198,7 +198,7 @@ def choose_path(source: HeadSource, kind: str, out: str | None) -> Path:
     from eaglelocal.hub.heads.head_store import check_writable, make_head_path
     from eaglelocal.training.head_file import make_head_name
 
-    default_path = make_head_path(source.target, source.info, make_head_name(source), kind)
+    default_path = make_head_path(source.target, make_head_name(source), kind)
     path = resolve_out(out, default_path.name) if out else default_path
     check_writable(path)
     return path

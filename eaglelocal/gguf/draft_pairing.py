@@ -19,11 +19,9 @@ from eaglelocal.gguf.head_info import check_head, layer_inputs_problem
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.model_shape import ModelShape
+from eaglelocal.gguf.model_shape import DraftInfo, HeadInfo, ModelShape
 from eaglelocal.gguf.mtp import HINT, MtpInfo, check_mtp, is_mtp_alone
 
-HeadInfo = EagleInfo | MedusaInfo | BlockInfo | MtpInfo  # drafts from the target's own states
-DraftInfo = HeadInfo | ModelInfo
 # A fine-tune may rename some control tokens and still suit the head. Drafts are token ids that the target verifies, so
 # its answers stay right; only acceptance suffers.
 MAX_RENAMED_SHARE = 0.01
@@ -45,7 +43,7 @@ def _name_as_draft(header: Header) -> str:
     return f"eaglelocal chat --target MODEL --draft {quote_path(header.path)}"
 
 
-def read_draft(header: Header, *, target_header: Header, target: ModelInfo, kind: str | None = None) -> DraftInfo:
+def read_draft(header: Header, target: ModelInfo, *, kind: str | None = None) -> DraftInfo:
     """Return the draft's description, after checking that it fits the target.
 
     kind  eagle3, dflash, mtp or draft_model; None: by the file (a target's own MTP layer drafts only as `mtp`)
@@ -57,16 +55,16 @@ def read_draft(header: Header, *, target_header: Header, target: ModelInfo, kind
     if kind in HEAD_ARCHITECTURES:
         head = read_graph_head(header) if kind == EAGLE else BlockInfo.from_header(header)
         check_head(head, target)
-        _check_head_tokens(head.name, header, target_header, target)
+        _check_head_tokens(head, target)
         return head
     if kind == "mtp":
         layer = MtpInfo.from_header(header)
-        check_mtp(layer, target, target_header)
+        check_mtp(layer, target)
         if layer.is_alone:
-            _check_head_tokens(layer.name, header, target_header, target)
+            _check_head_tokens(layer, target)
         return layer
     draft = read_model(header)
-    problem = draft_state_problem(draft) or _vocabulary_problem(header, draft, target_header, target)
+    problem = draft_state_problem(draft) or _vocabulary_problem(draft, target)
     if problem:
         raise IncompatibleError(f"the draft model {draft.name} does not fit {target.name}: {problem}", hint=HINT)
     return draft
@@ -122,42 +120,42 @@ def branch_problem(target: ModelShape) -> str:
     return ""
 
 
-def _vocabulary_problem(header: Header, draft: ModelInfo, target_header: Header, target: ModelInfo) -> str:
+def _vocabulary_problem(draft: ModelInfo, target: ModelInfo) -> str:
     """Return how the vocabularies differ; empty if they are equal. They must be: drafted ids are used unchanged."""
     if draft.n_vocab != target.n_vocab:
         return f"its vocabulary has {draft.n_vocab} tokens, the target's {target.n_vocab}"
-    difference = compare_tokens(header, target_header)
+    difference = compare_tokens(draft.header, target.header)
     return f"their {target.n_vocab} tokens differ from token {difference.first} on" if difference else ""
 
 
-def _check_head_tokens(name: str, header: Header, target_header: Header, target: ModelInfo) -> None:
-    difference = compare_tokens(header, target_header)
+def _check_head_tokens(head: HeadInfo, target: ModelInfo) -> None:
+    difference = compare_tokens(head.header, target.header)
     if difference is not None and difference.share > MAX_RENAMED_SHARE:
         raise IncompatibleError(
-            f"the head {name} does not fit {target.name}: {difference.num_differing} of "
+            f"the head {head.name} does not fit {target.name}: {difference.num_differing} of "
             f"{difference.num_tokens} tokens differ, from token {difference.first} on",
             hint=HINT,
         )
 
 
-def draft_warnings(draft: DraftInfo, header: Header, *, target_header: Header, target: ModelInfo) -> tuple[str, ...]:
+def draft_warnings(draft: DraftInfo, target: ModelInfo) -> tuple[str, ...]:
     """Return reasons why a draft that fits may still draft badly."""
-    return tuple(_warnings(draft, header, target_header, target))
+    return tuple(_warnings(draft, target))
 
 
-def _warnings(draft: DraftInfo, header: Header, target_header: Header, target: ModelInfo) -> Iterator[str]:
-    if header.path == target_header.path:
+def _warnings(draft: DraftInfo, target: ModelInfo) -> Iterator[str]:
+    if draft.header.path == target.header.path:
         return
-    difference = compare_tokens(header, target_header)
+    difference = compare_tokens(draft.header, target.header)
     if difference is not None:
         yield f"{difference.num_differing} of {difference.num_tokens} tokens have another text in the draft"
-    if specials := differing_specials(header, target_header):
+    if specials := differing_specials(draft.header, target.header):
         yield f"the draft has another {' and '.join(specials)} token than the target"
     if not isinstance(draft, EagleInfo | MedusaInfo):
         return
     if draft.target_name and not is_same_model(draft.target_name, target.name):
         yield f"the head was made for {draft.target_name} and may predict {target.name} less well"
-    elif has_other_template(header, target):
+    elif has_other_template(draft.header, target):
         yield "the head was made for another chat template than the target has"
 
 

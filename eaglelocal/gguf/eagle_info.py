@@ -51,7 +51,6 @@ class EagleInfo(head_info.DraftHeadInfo):
     fc_norm_eps: float
     window: int | None
     target_name: str
-    weights_bytes: int
     mask: int | None = None
     mask_width: int = 0
     num_depths: int = 1
@@ -79,7 +78,6 @@ class EagleInfo(head_info.DraftHeadInfo):
             fc_norm_eps=keys.real(FC_NORM_EPS_KEY) or eps,
             window=_read_window(keys),
             target_name=keys.text(TARGET_NAME_KEY) or "",
-            weights_bytes=header.tensor_bytes,
             mask=mask,
             mask_width=header.array_count(MASK_HIDDEN_KEY) or 0,
             num_depths=1 if mask is None else keys.count_by_name(NUM_DEPTHS_KEY) or 0,

@@ -6,6 +6,7 @@ method needs.
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -45,7 +46,11 @@ class DraftHeadInfo(ABC):
     d2t_range: tuple[int, int] | None
     has_own_embeddings: bool
     has_own_output: bool
-    tensors: Mapping[str, TensorInfo]
+    header: Header = dataclasses.field(compare=False, repr=False)
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        return self.header.tensors
 
     @abstractmethod
     def find_problems(self, target: ModelInfo) -> Iterator[str]:
@@ -88,7 +93,7 @@ def read_shared_fields(keys: ArchitectureKeys, *, usual_value_dim: int | None = 
         "d2t_range": _read_d2t_range(header),
         "has_own_embeddings": "token_embd.weight" in header.tensors,
         "has_own_output": "output.weight" in header.tensors,
-        "tensors": header.tensors,
+        "header": header,
     }
 
 

@@ -42,7 +42,6 @@ class MedusaInfo(head_info.DraftHeadInfo):
     rms_eps: float
     num_biases: int
     target_name: str
-    weights_bytes: int
 
     method = "Medusa"
 
@@ -64,7 +63,6 @@ class MedusaInfo(head_info.DraftHeadInfo):
             rms_eps=eps,
             num_biases=header.array_count(BIASES_KEY) or 0,
             target_name=keys.text(TARGET_NAME_KEY) or "",
-            weights_bytes=header.tensor_bytes,
         )
 
     @property

@@ -6,6 +6,7 @@ per layer. Other files decide whether the model fits a machine or a draft head.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from pathlib import Path
 
@@ -39,6 +40,7 @@ class ModelInfo:
     is_recurrent: bool
     is_hybrid: bool
     chat_template: str | None
+    header: Header = dataclasses.field(compare=False, repr=False)
 
     @property
     def gives_layer_inputs(self) -> bool:
@@ -70,8 +72,7 @@ class ModelInfo:
 
         Raises ModelFileError on keys that are missing, make no sense, or would end llama.cpp's process.
         """
-        architecture = header.architecture
-        keys = ArchitectureKeys(header, architecture)
+        keys = ArchitectureKeys(header, header.architecture)
         n_layer = _layers(keys)
         n_embd = keys.count("embedding_length")
         n_head = _per_layer(keys, "attention.head_count", n_layer, default=(0,))
@@ -79,7 +80,7 @@ class ModelInfo:
         value_dim = keys.optional_count("attention.value_length") or head_dim
         check_hazards(keys, head_dim=head_dim, value_dim=value_dim)
         info = cls(
-            architecture=architecture,
+            architecture=keys.prefix,
             name=keys.model_name,
             n_layer=n_layer,
             n_embd=n_embd,
@@ -93,9 +94,10 @@ class ModelInfo:
             weights_bytes=header.tensor_bytes,
             file_bytes=header.file_bytes,
             sliding_window=keys.optional_count("attention.sliding_window") or None,
-            is_recurrent=architecture in architectures.RECURRENT_ARCHITECTURES,
-            is_hybrid=_is_hybrid(header, architecture),
+            is_recurrent=keys.prefix in architectures.RECURRENT_ARCHITECTURES,
+            is_hybrid=_is_hybrid(keys),
             chat_template=keys.text("tokenizer.chat_template"),
+            header=header,
         )
         for name in ("model", "pre"):  # only their types are checked
             keys.text(f"tokenizer.ggml.{name}")
@@ -137,11 +139,12 @@ def _per_layer(keys: ArchitectureKeys, key: str, n_layer: int, *, default: tuple
     return values[:n_layer]
 
 
-def _is_hybrid(header: Header, architecture: str) -> bool:
-    if architecture in architectures.RECURRENT_ARCHITECTURES:
+def _is_hybrid(keys: ArchitectureKeys) -> bool:
+    if keys.prefix in architectures.RECURRENT_ARCHITECTURES:
         return False
-    stems = tuple(f"{architecture}.{stem}" for stem in architectures.RECURRENT_KEY_STEMS)
-    return architecture in architectures.HYBRID_ARCHITECTURES or any(key.startswith(stems) for key in header.metadata)
+    stems = tuple(f"{keys.prefix}.{stem}" for stem in architectures.RECURRENT_KEY_STEMS)
+    has_keys = any(key.startswith(stems) for key in keys.header.metadata)
+    return has_keys or keys.prefix in architectures.HYBRID_ARCHITECTURES
 
 
 # ---- recommended sampling: the sampling parameters that a model's makers recommend: converters copy them from its

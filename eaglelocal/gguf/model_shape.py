@@ -30,6 +30,8 @@ from eaglelocal.gguf.upper_layers import (
     sum_weights,
 )
 
+HeadInfo = EagleInfo | MedusaInfo | BlockInfo | MtpInfo  # drafts from the target's own states
+DraftInfo = HeadInfo | ModelInfo
 MTP = "mtp"  # not an architecture of llama.cpp, but a layer of one
 LAYER_EMBEDDING = "per_layer_token_embd.weight"
 # graphs that read a whole text at once and have no KV cache
@@ -170,15 +172,26 @@ class ModelShape:
 
 def read_shape(header: Header) -> ModelShape:
     """Return the shape of a target, a draft model or a head. Raises ModelFileError on missing or senseless keys."""
-    architecture = header.architecture
-    if architecture == architectures.EAGLE:
-        return _head_shape(header, read_graph_head(header))
-    if architecture == architectures.BLOCK:
-        return _head_shape(header, BlockInfo.from_header(header))
-    return _model_shape(header)
+    if header.architecture == architectures.EAGLE:
+        return describe_shape(read_graph_head(header))
+    if header.architecture == architectures.BLOCK:
+        return describe_shape(BlockInfo.from_header(header))
+    return describe_shape(ModelInfo.from_header(header))
 
 
-def _head_shape(header: Header, info: EagleInfo | MedusaInfo | BlockInfo) -> ModelShape:
+def describe_shape(info: DraftInfo) -> ModelShape:
+    """Return the shape of a model or a draft. Raises ModelFileError on missing or senseless keys."""
+    match info:
+        case ModelInfo():
+            return _model_shape(info)
+        case MtpInfo():
+            return _assistant_shape(info) if info.block is None else _mtp_shape(info, info.block)
+        case _:
+            return _head_shape(info)
+
+
+def _head_shape(info: EagleInfo | MedusaInfo | BlockInfo) -> ModelShape:
+    header = info.header
     block_size = info.num_depths if isinstance(info, EagleInfo) else info.max_draft
     is_chain = isinstance(info, EagleInfo) and info.mask is None
     weights = sum_weights(header, n_layer=info.n_layer)
@@ -211,8 +224,8 @@ def _head_shape(header: Header, info: EagleInfo | MedusaInfo | BlockInfo) -> Mod
     )
 
 
-def _model_shape(header: Header) -> ModelShape:
-    info = ModelInfo.from_header(header)
+def _model_shape(info: ModelInfo) -> ModelShape:
+    header = info.header
     keys = ArchitectureKeys(header, info.architecture)
     ahead = num_mtp_layers(keys)
     weights = sum_weights(header, n_layer=info.n_layer)
@@ -259,23 +272,21 @@ def _model_shape(header: Header) -> ModelShape:
     )
 
 
-def read_mtp_shape(header: Header) -> ModelShape:
-    """Return the shape of a model's MTP layers, in a file of their own or in the model's.
+def _mtp_shape(info: MtpInfo, first: int) -> ModelShape:
+    """Return the shape of MTP layers from layer `first` on, in a file of their own or in their model's.
 
     Tensors that they borrow from the model count in `active_bytes`, but not in `weights_bytes`. Of several layers all
     are loaded and have caches; one is read for a token.
     """
-    info = MtpInfo.from_header(header)
-    if info.block is None:
-        return _assistant_shape(header, info)
-    model = _model_shape(header)
+    header = info.header
+    model = _model_shape(ModelInfo.from_header(header))
     keys = ArchitectureKeys(header, info.architecture)
     kv_heads = keys.counts("attention.head_count_kv") or (model.n_head,)
-    n_layer = info.block + info.num_layers
+    n_layer = first + info.num_layers
     windows = layer_caches.read_windows(keys, n_layer)
     weights = sum_weights(header, n_layer=n_layer)
-    all_bytes = weights.layer_bytes[info.block :]
-    block = [tensor for tensor in header.tensors.values() if find_block(tensor.name) == info.block]
+    all_bytes = weights.layer_bytes[first:]
+    block = [tensor for tensor in header.tensors.values() if find_block(tensor.name) == first]
     layer_bytes = sum(tensor.nbytes for tensor in block)
     idle = sum(tensor.nbytes for tensor in block if is_expert(tensor.name))
     idle = idle * (model.n_expert - model.n_expert_used) // model.n_expert if model.n_expert else 0
@@ -292,8 +303,8 @@ def read_mtp_shape(header: Header) -> ModelShape:
         n_head=model.n_head,
         key_dim=model.key_dim,
         value_dim=model.key_dim if model.compressions else model.value_dim,  # allocated there, but not used
-        kv_heads=tuple(kv_heads[min(layer, len(kv_heads) - 1)] for layer in range(info.block, n_layer)),
-        windows=windows[info.block :],
+        kv_heads=tuple(kv_heads[min(layer, len(kv_heads) - 1)] for layer in range(first, n_layer)),
+        windows=windows[first:],
         layer_states=(0,) * info.num_layers,
         n_ff=model.n_ff,
         weights_bytes=sum(all_bytes) + sum(alone),
@@ -309,11 +320,11 @@ def read_mtp_shape(header: Header) -> ModelShape:
     )
 
 
-def _assistant_shape(header: Header, info: MtpInfo) -> ModelShape:
+def _assistant_shape(info: MtpInfo) -> ModelShape:
     """Return the shape of a stack that reads its target's cache and embeddings; its own embeddings are its output."""
-    keys = ArchitectureKeys(header, header.architecture)
+    keys = ArchitectureKeys(info.header, info.header.architecture)
     n_layer = keys.count("block_count")
-    weights = sum_weights(header, n_layer=n_layer)
+    weights = sum_weights(info.header, n_layer=n_layer)
     return ModelShape(
         architecture=MTP,
         num_taps=1,
@@ -335,11 +346,6 @@ def _assistant_shape(header: Header, info: MtpInfo) -> ModelShape:
         tied_output_bytes=weights.tied_output_bytes,
         layer_bytes=weights.layer_bytes,
     )
-
-
-def read_draft_shape(header: Header, kind: str) -> ModelShape:
-    """Return the shape of a file that drafts as `kind`; for `mtp` the file may be the target's own."""
-    return read_mtp_shape(header) if kind == MTP else read_shape(header)
 
 
 def _kv_heads(keys: ArchitectureKeys, info: ModelInfo, recurrent: tuple[bool, ...]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ Sources: graph_mtp of src/models/*.cpp, gemma4-assistant.cpp, common/speculative
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
@@ -56,6 +57,7 @@ class MtpInfo:
     width: int
     n_vocab: int
     is_alone: bool  # the file has no ordinary layers
+    header: Header = dataclasses.field(compare=False, repr=False)
     num_layers: int = 1
     missing: tuple[str, ...] = ()  # tensors
     abort_reason: str = ""  # why llama.cpp would load it and then abort
@@ -93,6 +95,7 @@ class MtpInfo:
             width=state_width(keys),
             n_vocab=vocabulary_size(keys),
             is_alone=FIRST_TENSOR not in header.tensors,
+            header=header,
             num_layers=ahead,
             missing=tuple(name for layer in layers for name in missing_tensors(keys, layer)),
             abort_reason=next(filter(None, (find_abort_reason(keys, layer) for layer in layers)), ""),
@@ -111,6 +114,7 @@ def _assistant(keys: ArchitectureKeys) -> MtpInfo:
         width=keys.count("embedding_length_out"),
         n_vocab=vocabulary_size(keys),
         is_alone=True,
+        header=keys.header,
         cache_widths=cache_widths(keys, num_layers),
     )
 
@@ -220,12 +224,12 @@ def is_mtp_alone(header: Header) -> bool:
     return layer is not None and layer.is_alone
 
 
-def check_mtp(layer: MtpInfo, target: ModelInfo, target_header: Header) -> None:
+def check_mtp(layer: MtpInfo, target: ModelInfo) -> None:
     """Check that the layer can draft for `target`.
 
     Raises IncompatibleError with the figures if it cannot.
     """
-    for problem in _problems(layer, target, target_header):
+    for problem in _problems(layer, target):
         raise IncompatibleError(f"the MTP layer of {layer.name} does not fit {target.name}: {problem}", hint=HINT)
 
 
@@ -235,7 +239,7 @@ def describe_unused(architecture: str) -> str:
     return f"MTP layers of the architecture {architecture} cannot draft: {why}"
 
 
-def _problems(layer: MtpInfo, target: ModelInfo, target_header: Header) -> Iterator[str]:
+def _problems(layer: MtpInfo, target: ModelInfo) -> Iterator[str]:
     if layer.architecture not in architectures.MTP_ARCHITECTURES:
         yield describe_unused(layer.architecture)
     if layer.architecture != target.architecture:
@@ -244,7 +248,7 @@ def _problems(layer: MtpInfo, target: ModelInfo, target_header: Header) -> Itera
         yield f"its file lacks the tensor {layer.missing[0]}"
     if layer.abort_reason:
         yield layer.abort_reason
-    theirs = state_width(ArchitectureKeys(target_header, target.architecture))
+    theirs = state_width(ArchitectureKeys(target.header, target.architecture))
     if layer.width != theirs:
         yield f"it was made for hidden size {layer.width}, the target has {theirs}"
     if layer.block not in (None, target.n_layer):
@@ -252,15 +256,15 @@ def _problems(layer: MtpInfo, target: ModelInfo, target_header: Header) -> Itera
     if layer.n_vocab != target.n_vocab:
         yield f"its vocabulary has {layer.n_vocab} tokens, the target's {target.n_vocab}"
     if layer.reads_cache:
-        yield from _cache_problems(layer, target, target_header)
+        yield from _cache_problems(layer, target)
 
 
-def _cache_problems(layer: MtpInfo, target: ModelInfo, target_header: Header) -> Iterator[str]:
+def _cache_problems(layer: MtpInfo, target: ModelInfo) -> Iterator[str]:
     """Yield how the caches of the target's last two layers differ from what the stack expects.
 
     llama.cpp lets it read the last layer's cache, and for a window the cache of the layer before, whatever their sizes.
     """
-    keys = ArchitectureKeys(target_header, target.architecture)
+    keys = ArchitectureKeys(target.header, target.architecture)
     windows = read_windows(keys, target.n_layer)
     if target.n_layer < 2 or windows[-1] is not None or windows[-2] is None:
         yield "the target's last two layers are not one with a window and one without"

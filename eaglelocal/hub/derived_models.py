@@ -28,6 +28,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import make_printable
 from eaglelocal.errors import IncompatibleError, ModelFileError, UsageError
 from eaglelocal.gguf.cursor import malformed_error
+from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS, REFERENCE_KEY
 from eaglelocal.gguf.header import ArrayValue, Header, Shard
 from eaglelocal.gguf.model_info import ModelInfo
@@ -154,14 +155,14 @@ class DerivedFile:
         return self.plan.disk_bytes + (self.header.file_bytes if self.quantized_to else 0)
 
 
-def derive_target(source: Header, recipe: Recipe, reference: str) -> DerivedFile:
+def derive_target(model: ModelInfo, recipe: Recipe, reference: str) -> DerivedFile:
     """Return the model that a recipe makes of a source, written or not.
 
     reference  by which lists show it and `rm` finds it
 
     Raises ModelFileError, IncompatibleError, UsageError or ResourceError if it cannot be made.
     """
-    model = ModelInfo.from_header(source)
+    source = model.header
     stem = source.path.name.removesuffix(GGUF_SUFFIX)
     source_name = make_printable(stem if source.path.name.endswith(GGUF_SUFFIX) else model.name)
     label = recipe.describe(source_name, model.n_layer)
@@ -170,7 +171,7 @@ def derive_target(source: Header, recipe: Recipe, reference: str) -> DerivedFile
     made = DerivedFile(path, label, source, source, recipe, recipe.quantized_to)
     if path.is_file():
         return replace(made, header=read_header(path))
-    plan = _plan_target(source, recipe)
+    plan = _plan_target(model, recipe)
     names = {entry.key for entry in plan.changed}
     labels = {
         NAME_KEY: label,
@@ -183,20 +184,21 @@ def derive_target(source: Header, recipe: Recipe, reference: str) -> DerivedFile
     return replace(made, plan=plan, header=plan.sketch_header(recipe.quantized_to))
 
 
-def derive_head(target: DerivedFile, head: Header) -> DerivedFile:
+def derive_head(target: DerivedFile, eagle: EagleInfo) -> DerivedFile:
     """Adapt a head of an inflated target's source to the inflated target. Raises as derive_target."""
     from eaglelocal.hub.inflation.blueprint import grow_target, plan_head  # imports numpy
 
     assert isinstance(target.recipe, Inflation)
     size = target.recipe.size
+    head = eagle.header
     path = target.path.with_name(f"{target.path.stem}-head-{_shorten(hash_content(head))}.gguf")
     label = f"inflated to {size.label}"
     if path.is_file():
         return DerivedFile(path, label, read_header(path), head, target.recipe)
-    growth = grow_target(size, target.source, step=_widths_step(size.type))
+    growth = grow_target(size, ModelInfo.from_header(target.source), step=_widths_step(size.type))
     # heads are published in 16 bits, whatever type their target has
     written_as = size if size.type in WRITTEN_TYPES else replace(size, type="f16")
-    plan = plan_head(written_as, head, target.source, growth)
+    plan = plan_head(written_as, eagle, target.source, growth)
     return DerivedFile(path, label, plan.sketch_header(), head, target.recipe, plan=plan)
 
 
@@ -250,17 +252,17 @@ def _hash_file(shard: Shard, modified_at_ns: int) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def _plan_target(source: Header, recipe: Recipe) -> FilePlan:
+def _plan_target(model: ModelInfo, recipe: Recipe) -> FilePlan:
     from eaglelocal.hub.inflation.blueprint import plan_target  # imports numpy
 
     match recipe:
         case Inflation(size):
             written_as = replace(size, type="f16") if recipe.quantized_to else size
-            return plan_target(written_as, source, step=_widths_step(size.type))
+            return plan_target(written_as, model, step=_widths_step(size.type))
         case LayerDrop(num_layers):
-            return _plan_drop(source, num_layers)
+            return _plan_drop(model, num_layers)
         case _:
-            return FilePlan(source, (), list(_copy_tensors(source)))
+            return FilePlan(model.header, (), list(_copy_tensors(model.header)))
 
 
 def _widths_step(type_name: str) -> int:
@@ -286,21 +288,22 @@ def _write(made: DerivedFile, on_progress: Progress) -> None:
 
 
 # ---- layers left out
-def _plan_drop(source: Header, num_layers: int) -> FilePlan:
+def _plan_drop(model: ModelInfo, num_layers: int) -> FilePlan:
     """Plan a copy without num_layers layers.
 
     Raises IncompatibleError if layers differ, because leaving some out would change the meaning of others, and
     UsageError if too few would be left.
     """
-    model = ModelInfo.from_header(source)
-    _check_alike(source, model)
+    _check_alike(model)
     if num_layers > model.n_layer - 2:
         hint = f"`@drop{max(model.n_layer // 3, 1)}` leaves out a third"
         raise UsageError(f"cannot leave out {num_layers} layers of {model.name}: it has {model.n_layer}", hint=hint)
     dropped = choose_dropped(model.n_layer, num_layers)
     kept = [layer for layer in range(model.n_layer) if layer not in dropped]
     changed = list_entries({f"{model.architecture}.block_count": len(kept)})
-    return FilePlan(source, changed, list(_copy_tensors(source, {layer: new for new, layer in enumerate(kept)})))
+    return FilePlan(
+        model.header, changed, list(_copy_tensors(model.header, {layer: new for new, layer in enumerate(kept)}))
+    )
 
 
 def choose_dropped(n_layer: int, num_layers: int) -> Sequence[int]:
@@ -327,15 +330,15 @@ def _copy_tensors(source: Header, new_ids: Mapping[int, int] | None = None) -> I
             yield stream_copy(source, tensor, f"blk.{new_ids[int(named['layer'])]}.{named['rest']}")
 
 
-def _check_alike(source: Header, model: ModelInfo) -> None:
+def _check_alike(model: ModelInfo) -> None:
     """Raise IncompatibleError unless all layers have the same tensors and no key has a value for each layer."""
     layers: dict[int, set[tuple[str, tuple[int, ...]]]] = {}
-    for tensor in source.tensors.values():
+    for tensor in model.header.tensors.values():
         if named := _LAYER.fullmatch(tensor.name):
             layers.setdefault(int(named["layer"]), set()).add((named["rest"], tensor.shape))
     keys = [
         key
-        for key, value in source.metadata.items()
+        for key, value in model.header.metadata.items()
         if isinstance(value, ArrayValue) and key.startswith(f"{model.architecture}.") and value.count >= model.n_layer
     ]
     is_alike = layers.keys() == set(range(model.n_layer)) and all(one == layers[0] for one in layers.values())

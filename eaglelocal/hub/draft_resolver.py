@@ -29,10 +29,10 @@ from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import is_medusa
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.model_shape import DraftInfo
 from eaglelocal.gguf.mtp import MtpInfo, has_mtp
 from eaglelocal.gguf.projector import ARCHITECTURE as PROJECTOR
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.upper_layers import find_upper_layers
 from eaglelocal.gguf.writer import choose_head_type
 from eaglelocal.hub.derived_models import DerivedFile, derive_head, write_derived
 from eaglelocal.hub.heads.head_store import list_fitting_heads, list_heads
@@ -56,7 +56,7 @@ class FoundDraft:
     origin  the original, if `path` is a copy in fewer bits
     base    the head from which `path` was learned, if it was; `version` is its number then
     note    how the choice differs from what the user may expect
-    header  of the file found; None: there is no file
+    info    of the file found; None: there is no file
     made    how the file is made of another model or head, if it is
     """
 
@@ -66,7 +66,7 @@ class FoundDraft:
     reason: str = ""
     origin: Path | None = None
     note: str = ""
-    header: Header | None = dataclasses.field(default=None, compare=False, repr=False)
+    info: DraftInfo | None = dataclasses.field(default=None, compare=False, repr=False)
     made: DerivedFile | None = dataclasses.field(default=None, compare=False, repr=False)
     base: Path | None = None
     version: int = 0
@@ -114,8 +114,8 @@ def _read_named_draft(reference: str, target: FoundTarget) -> FoundDraft:
         raise UsageError(f"unknown draft {reference!r}", hint=f"{guess}use {_list_draft_forms()}") from None
     if isinstance(parsed, DerivedModel):
         made = find_target(parsed, on_progress=None)
-        read_draft(made.header, target_header=target.header, target=target.info)
-        return FoundDraft("draft_model", made.path, f"draft model {made.label}", header=made.header, made=made.made)
+        read_draft(made.header, target.info)
+        return FoundDraft("draft_model", made.path, f"draft model {made.label}", info=made.info, made=made.made)
     if isinstance(parsed, File):
         check_file(parsed.path, hint="--draft auto")
         return read_draft_file(parsed.path, target)
@@ -134,7 +134,7 @@ def write_draft(draft: FoundDraft, *, on_progress: Progress) -> FoundDraft:
     if draft.made is None:
         return draft
     made = write_derived(draft.made, on_progress=on_progress)
-    return dataclasses.replace(draft, header=made.header, made=made)
+    return dataclasses.replace(draft, made=made)
 
 
 def read_draft_file(path: Path, target: FoundTarget) -> FoundDraft:
@@ -149,7 +149,7 @@ def read_draft_file(path: Path, target: FoundTarget) -> FoundDraft:
         return inflate_draft(read_draft_file(path, target.small), target)
     if header.architecture == PROJECTOR:
         raise ModelFileError(f"{path.name} is an image encoder and cannot draft", hint=f"--mmproj {quote_path(path)}")
-    draft = read_draft(header, target_header=target.header, target=target.info)
+    draft = read_draft(header, target.info)
     match draft:
         case ModelInfo():
             kind, what = "draft_model", "draft model"
@@ -159,13 +159,13 @@ def read_draft_file(path: Path, target: FoundTarget) -> FoundDraft:
             kind, what = "dflash", f"{draft.kind} head"
         case _:
             kind, what = "eagle3", f"{draft.method} head"
-    return FoundDraft(kind, path, f"{what} {make_label(draft.name, path)}", header=header)
+    return FoundDraft(kind, path, f"{what} {make_label(draft.name, path)}", info=draft)
 
 
 def read_own_mtp(target: FoundTarget) -> FoundDraft:
     """Return the target's own MTP layer. Raises IncompatibleError if it has none, or one that is not supported."""
-    read_draft(target.header, target_header=target.header, target=target.info, kind="mtp")
-    return FoundDraft("mtp", target.path, "its own MTP layer", header=target.header)
+    layer = read_draft(target.header, target.info, kind="mtp")
+    return FoundDraft("mtp", target.path, "its own MTP layer", info=layer)
 
 
 def requantize_draft(draft: FoundDraft, draft_type: str, *, on_progress: Progress) -> FoundDraft:
@@ -210,14 +210,11 @@ def inflate_draft(draft: FoundDraft, target: FoundTarget) -> FoundDraft:
     """
     if draft.kind in ("none", "ngram", "draft_model"):
         return draft
-    is_eagle = draft.kind == "eagle3" and draft.header is not None and not is_medusa(draft.header)
-    if not is_eagle or draft.header is None or target.made is None or find_upper_layers(draft.header):
+    if not isinstance(draft.info, EagleInfo) or target.made is None or draft.info.n_layer > 1:
         return make_ngram_draft(target, reason=f"{draft.label} cannot be inflated: only EAGLE-3 heads of one layer can")
-    made = derive_head(target.made, draft.header)
-    read_draft(made.header, target_header=target.header, target=target.info)
-    return dataclasses.replace(
-        draft, path=made.path, label=f"{draft.label}, {made.label}", header=made.header, made=made
-    )
+    made = derive_head(target.made, draft.info)
+    grown = read_draft(made.header, target.info)
+    return dataclasses.replace(draft, path=made.path, label=f"{draft.label}, {made.label}", info=grown, made=made)
 
 
 def _find_auto_draft(target: FoundTarget) -> FoundDraft:
@@ -246,9 +243,7 @@ def _find_imported(target: FoundTarget) -> FoundDraft | None:
     """Return a head that was imported for this model or its kind; None if there is none. Raises as read_draft_file."""
     if state_problem(target.info):
         return None
-    heads = [head.path for head in list_fitting_heads(target.header, target.info)] or list_heads(
-        target.header, target.info
-    )
+    heads = [head.path for head in list_fitting_heads(target.info)] or list_heads(target.info)
     return read_draft_file(heads[0], target) if heads else None
 
 

@@ -161,7 +161,7 @@ def _describe_file(
             target = replace(read_target(path, head=own_head), repo=repo)
     if target is not None:
         auto = _find_auto_draft(target)
-        heads = list_fitting_heads(target.header, target.info)
+        heads = list_fitting_heads(target.info)
         made_here = [KnownDraft(str(one.path), "eagle3", True, False, path=one.path, is_imported=True) for one in heads]
         drafts = (*made_here, *drafts)
     return ModelDetails(

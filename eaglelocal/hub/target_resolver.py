@@ -65,13 +65,16 @@ class FoundTarget:
 
     path: Path
     label: str
-    header: Header
     info: ModelInfo
     task: ModelTask
     head: Path | None = None
     repo: str = ""
     made: DerivedFile | None = field(default=None, compare=False, repr=False)
     small: FoundTarget | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def header(self) -> Header:
+        return self.info.header
 
 
 def find_target(reference: Reference, *, on_progress: Progress | None) -> FoundTarget:
@@ -114,7 +117,7 @@ def read_target(path: Path, *, label: str = "", head: Path | None = None) -> Fou
         hint = f"eaglelocal chat --target MODEL --lora {quote_path(path)}"
         raise ModelFileError(f"{path.name} is a LoRA adapter, not a model that can answer", hint=hint)
     info = read_model(header)
-    return FoundTarget(path, label or make_label(info.name, path), header, info, read_task(header), head)
+    return FoundTarget(path, label or make_label(info.name, path), info, read_task(header), head)
 
 
 def write_target(target: FoundTarget, *, on_progress: Progress) -> FoundTarget:
@@ -122,7 +125,7 @@ def write_target(target: FoundTarget, *, on_progress: Progress) -> FoundTarget:
     if target.made is None:
         return target
     made = write_derived(target.made, on_progress=on_progress)
-    return replace(target, header=made.header, info=ModelInfo.from_header(made.header), made=made)
+    return replace(target, info=ModelInfo.from_header(made.header), made=made)
 
 
 def make_derived_reference(source: OnDisk, recipe: Recipe) -> str:
@@ -136,11 +139,10 @@ def make_derived_reference(source: OnDisk, recipe: Recipe) -> str:
 
 def _derive(reference: OnDisk, recipe: Recipe) -> FoundTarget:
     source = find_target(reference, on_progress=None)
-    made = derive_target(source.header, recipe, make_derived_reference(reference, recipe))
+    made = derive_target(source.info, recipe, make_derived_reference(reference, recipe))
     return FoundTarget(
         made.path,
         made.label,
-        made.header,
         ModelInfo.from_header(made.header),
         read_task(made.header),
         made=made,

@@ -200,7 +200,7 @@ class LearningSession:
         self._tell(SessionReport(state="learning"))
         texts = (*map(self._as_text, answers), *self._rehearse(chosen))
         num_steps = EPOCHS * math.ceil(len(texts) / ROWS_PER_STEP)
-        recipe = scale_recipe(source.info.n_embd, num_steps, scale=SCALE, decay_share=1.0)
+        recipe = scale_recipe(source.target.n_embd, num_steps, scale=SCALE, decay_share=1.0)
         digest = hash_round(chosen)
         training = HeadTraining(
             plan=plan,
@@ -281,7 +281,7 @@ class LearningSession:
         plan = self._job.reading_plan
         sources = [read_source(plan.target, self._head_path(number)) for number in (new, old)]
         texts = [self._as_text(answer) for answer in answers]
-        known = range(sources[0].info.n_vocab)  # a damaged file may have others
+        known = range(sources[0].target.n_vocab)  # a damaged file may have others
         usable = [
             (answer, text)
             for answer, text in zip(answers, texts, strict=True)

@@ -16,11 +16,11 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import LOOKUPS, TENSOR, is_rpc_device
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.block_info import BlockInfo
-from eaglelocal.gguf.draft_pairing import DraftInfo, check_rolls_back, read_draft, read_model
+from eaglelocal.gguf.draft_pairing import check_rolls_back, read_draft, read_model
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import MedusaInfo
-from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape, read_shape
+from eaglelocal.gguf.model_shape import DraftInfo, ModelShape, describe_shape
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.upper_layers import find_upper_layers
@@ -36,11 +36,14 @@ DRAFT_KINDS = ("none", "ngram", "eagle3", "dflash", "mtp", "draft_model")
 
 @dataclass(frozen=True, slots=True)
 class ModelHeader:
-    """The header of a model file, and the properties of the model that it describes."""
+    """A model as the header of its file describes it, and its sizes."""
 
-    header: Header
     info: DraftInfo
     shape: ModelShape
+
+    @property
+    def header(self) -> Header:
+        return self.info.header
 
 
 def read_models(plan: Plan) -> tuple[ModelHeader, ...]:
@@ -48,9 +51,8 @@ def read_models(plan: Plan) -> tuple[ModelHeader, ...]:
 
     Raises UsageError, ModelFileError or IncompatibleError.
     """
-    header = read_header(plan.target)
-    info = read_model(header)
-    target = ModelHeader(header, info, read_shape(header))
+    info = read_model(read_header(plan.target))
+    target = ModelHeader(info, describe_shape(info))
     if plan.draft_kind not in DRAFT_KINDS:
         raise UsageError(f"unknown draft kind {plan.draft_kind!r}", hint=f"one of: {', '.join(DRAFT_KINDS)}")
     if unknown := set(plan.lookups).difference(LOOKUPS):
@@ -62,9 +64,9 @@ def read_models(plan: Plan) -> tuple[ModelHeader, ...]:
         return (target,)
     if plan.draft is None:
         raise UsageError(f"a draft of kind {plan.draft_kind} needs a file", hint="--draft auto")
-    own = header if plan.draft == plan.target else read_header(plan.draft)
-    draft = read_draft(own, target_header=header, target=info, kind=plan.draft_kind)
-    return target, ModelHeader(own, draft, read_draft_shape(own, plan.draft_kind))
+    header = target.header if plan.draft == plan.target else read_header(plan.draft)
+    draft = read_draft(header, info, kind=plan.draft_kind)
+    return target, ModelHeader(draft, describe_shape(draft))
 
 
 def make_placements(
@@ -164,7 +166,6 @@ def make_parts(
     jobs = plan_contexts(plan, *(model.shape for model in models))
     return tuple(
         DryRunPart(
-            header=model.header,
             info=model.info,
             context=make_context_params(
                 job, flash_attn=plan.flash_attn, threads=threads, is_mtp=is_mtp and job.of_draft

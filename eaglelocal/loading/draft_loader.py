@@ -41,12 +41,12 @@ from eaglelocal.drafters.ngram import Ngram
 from eaglelocal.errors import IncompatibleError, ResourceError
 from eaglelocal.gguf.architectures import TOKENS_KEY
 from eaglelocal.gguf.block_info import BlockInfo
-from eaglelocal.gguf.draft_pairing import DraftInfo, read_draft
+from eaglelocal.gguf.draft_pairing import read_draft
 from eaglelocal.gguf.eagle_info import MASK_HIDDEN_KEY, EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import BIASES_KEY, MedusaInfo
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.model_shape import read_draft_shape
+from eaglelocal.gguf.model_shape import DraftInfo, describe_shape
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
@@ -132,11 +132,11 @@ def open_model_drafter(
                 return MtpLayers(layer, taps, num_layers, num_choices=num_choices)
             return Eagle3(layer, taps, num_choices=num_choices, sequences=branch_sequences(layer), name="mtp")
         case EagleInfo() as info:
-            head = LlamaHeadContext(model, part.context, target=context, norms=read_head_norms(part.header, info))
+            head = LlamaHeadContext(model, part.context, target=context, norms=read_head_norms(info))
             loader.opened.callback(head.close)
             return make_eagle(head, part.header, info, num_choices=num_choices, sequences=branch_sequences(head))
         case MedusaInfo() as info:
-            medusa = LlamaMedusaContext(model, part.context, read_medusa_format(part.header, info), target=context)
+            medusa = LlamaMedusaContext(model, part.context, read_medusa_format(info), target=context)
             loader.opened.callback(medusa.close)
             return Medusa(medusa, info.target_layers[0], block_size=info.num_parts, num_choices=num_choices)
         case BlockInfo() as info:
@@ -173,18 +173,18 @@ def make_eagle(
     return PEagle(head, taps, mask, num_choices=num_choices, window=window, max_prompt_rows=MAX_PROMPT_ROWS)
 
 
-def read_head_norms(header: Header, info: EagleInfo) -> HeadNorms:
+def read_head_norms(info: EagleInfo) -> HeadNorms:
     """Read the head's norms from its file; llama.cpp ignores the keys that announce them."""
     return HeadNorms(
         tap_eps=info.fc_norm_eps if info.fc_norm else None,
-        output_gains=read_tensor(header.path, header, "output_norm.weight") if info.norm_output else None,
+        output_gains=read_tensor(info.header.path, info.header, "output_norm.weight") if info.norm_output else None,
         output_eps=info.rms_eps,
     )
 
 
-def read_medusa_format(header: Header, info: MedusaInfo) -> MedusaFormat:
+def read_medusa_format(info: MedusaInfo) -> MedusaFormat:
     """Return the sizes and biases of a Medusa head."""
-    biases = header.array(BIASES_KEY)
+    biases = info.header.array(BIASES_KEY)
     return MedusaFormat(
         num_parts=info.num_parts,
         num_layers=info.num_layers,
@@ -243,18 +243,18 @@ class HeadOpener:
         parts = self._loader.parts
         target, first = parts.target, parts.draft
         assert first is not None and isinstance(target.info, ModelInfo)
-        info = read_draft(header, target_header=target.header, target=target.info, kind=parts.plan.draft_kind)
-        if problem := find_difference(first, header, info):
+        info = read_draft(header, target.info, kind=parts.plan.draft_kind)
+        if problem := find_difference(first.info, info):
             raise IncompatibleError(
                 f"{header.path.name} cannot replace the head in use: {problem}",
                 hint="restart with it: `--draft HEAD.gguf`",
             )
-        return dataclasses.replace(first, header=header, info=info)
+        return dataclasses.replace(first, info=info)
 
     def _check_memory(self, part: DryRunPart) -> None:
         """Raise ResourceError if the head does not fit beside the one in use."""
         parts = self._loader.parts
-        plan, shape = parts.plan, read_draft_shape(part.header, parts.plan.draft_kind)
+        plan, shape = parts.plan, describe_shape(part.info)
         available_bytes = read_memory().available_bytes
         free = free_memory(self._loader.library, ram_bytes=available_bytes, unified=self._machine.lends_memory)
         gpus = choose_gpus(free, device=part.placement.devices, split=part.placement.split)
@@ -270,11 +270,10 @@ class HeadOpener:
             )
 
 
-def find_difference(first: DryRunPart, header: Header, info: DraftInfo) -> str:
+def find_difference(old: DraftInfo, info: DraftInfo) -> str:
     """Describe how another head differs in what the engine was built for, or in the tensors that decide its placement;
     empty if only weights differ.
     """
-    old = first.info
     if isinstance(old, EagleInfo) and isinstance(info, EagleInfo):
         is_alike = (old.mask is None, old.num_depths) == (info.mask is None, info.num_depths)
     elif isinstance(old, MedusaInfo) and isinstance(info, MedusaInfo):
@@ -285,8 +284,8 @@ def find_difference(first: DryRunPart, header: Header, info: DraftInfo) -> str:
         return f"it reads the target's layers {info.target_layers}, not {old.target_layers}"
     if not is_alike:
         return "it drafts another number of tokens in one pass"
-    if (find_upper_layers(first.header) is None) != (find_upper_layers(header) is None):
+    if (find_upper_layers(old.header) is None) != (find_upper_layers(info.header) is None):
         return "it has another number of layers"
-    if (D2T in first.header.tensors) != (D2T in header.tensors):
+    if (D2T in old.tensors) != (D2T in info.tensors):
         return "it drafts from another vocabulary"
     return ""

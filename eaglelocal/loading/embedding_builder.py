@@ -24,7 +24,7 @@ from eaglelocal.gguf.architectures import read_task
 from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.model_shape import read_shape
+from eaglelocal.gguf.model_shape import describe_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.context_parts import make_placement
 from eaglelocal.loading.fit import check_experts
@@ -45,14 +45,13 @@ PAIR_TEMPLATE = "tokenizer.chat_template.rerank"
 def build(plan: Plan, report: Report) -> EmbeddingEngine:
     """Load the plan's target, an embedding model or reranker. Raises EagleLocalError, after freeing what was loaded."""
     started_at, machine = time.perf_counter(), probe()
-    header = read_header(plan.target)
-    info = read_model(header)
-    check_pooling(header, info)
-    task = read_task(header)
-    check_experts(plan, read_shape(header))
+    info = read_model(read_header(plan.target))
+    check_pooling(info)
+    task = read_task(info.header)
+    check_experts(plan, describe_shape(info))
     n_ctx = min(plan.n_ctx, info.context_length)  # further positions may have no embedding
     library = load_library()
-    check_memory(library, machine, list_buffers(header, info, plan, n_ctx), plan, n_ctx)
+    check_memory(library, machine, list_buffers(info, plan, n_ctx), plan, n_ctx)
     with contextlib.ExitStack() as opened:
         model = load_model(library, plan, report)
         opened.callback(model.close)
@@ -76,7 +75,7 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             embedding_size=context.n_embd if task is ModelTask.EMBEDDING else 0,
             architecture=info.architecture,
         )
-        pairs = make_pairs(header, model.vocabulary) if task is ModelTask.RANK else None
+        pairs = make_pairs(info.header, model.vocabulary) if task is ModelTask.RANK else None
         return EmbeddingEngine(
             context,
             model.vocabulary,
@@ -113,8 +112,9 @@ def make_pairs(header: Header, vocabulary: LlamaVocabulary) -> Pairs:
     return frame_pairs(vocabulary, vocabulary.pair_frame)
 
 
-def check_pooling(header: Header, info: ModelInfo) -> None:
+def check_pooling(info: ModelInfo) -> None:
     """Raise IncompatibleError for a model that computes neither embeddings nor scores."""
+    header = info.header
     task, name = read_task(header), header.path.name
     if info.has_state:
         raise IncompatibleError(f"{name} keeps recurrent state and cannot make embeddings")
@@ -129,15 +129,15 @@ def check_pooling(header: Header, info: ModelInfo) -> None:
         )
 
 
-def list_buffers(header: Header, info: ModelInfo, plan: Plan, n_ctx: int) -> list[Buffer]:
+def list_buffers(info: ModelInfo, plan: Plan, n_ctx: int) -> list[Buffer]:
     """Return the least memory that is needed.
 
     A decoder computes logits of every row in its compute buffer, although they are not used.
     """
-    is_encoder = header.metadata.get(f"{info.architecture}.attention.causal") is False
+    is_encoder = info.header.metadata.get(f"{info.architecture}.attention.causal") is False
     unread_bytes = 0 if is_encoder else logits_bytes(n_ctx, info.n_vocab)
     sizes = CacheParams(n_ctx=n_ctx, n_batch=n_ctx, kv_type=plan.kv_type)
-    return [*minimum_buffers(read_shape(header), sizes), Buffer(RAM, MemoryKind.BUFFERS, unread_bytes)]
+    return [*minimum_buffers(describe_shape(info), sizes), Buffer(RAM, MemoryKind.BUFFERS, unread_bytes)]
 
 
 def check_memory(library: LlamaLibrary, machine: Machine, buffers: list[Buffer], plan: Plan, n_ctx: int) -> None:

@@ -21,12 +21,11 @@ from eaglelocal.core.request import DraftPolicy
 from eaglelocal.core.run_options import TENSOR, suggest_split
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.block_info import BlockInfo
-from eaglelocal.gguf.draft_pairing import DraftInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.lora_adapter import read_adapter_tensors
 from eaglelocal.gguf.medusa_info import MedusaInfo
-from eaglelocal.gguf.model_shape import ModelShape
+from eaglelocal.gguf.model_shape import DraftInfo, ModelShape
 from eaglelocal.gguf.projector import Projector, check_projector
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.context_parts import ModelHeader, make_parts, make_placements, read_models

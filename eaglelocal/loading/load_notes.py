@@ -14,9 +14,10 @@ from eaglelocal.core.own_files import fingerprint
 from eaglelocal.core.run_options import NGRAM, WARNING
 from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.gguf.draft_pairing import HeadInfo, branch_problem, draft_warnings
+from eaglelocal.gguf.draft_pairing import branch_problem, draft_warnings
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.model_shape import HeadInfo
 from eaglelocal.loading.calibration_store import load, make_template_key, save
 from eaglelocal.loading.fit import FittedPlan
 from eaglelocal.text.templates.chat_template import ChatTemplate
@@ -34,7 +35,7 @@ def list_notes(
     plan, header, draft = parts.plan, parts.target.header, parts.draft
     yield from filter(None, [*lacks, plan.draft_note])
     if draft is not None:
-        yield from draft_warnings(draft.info, draft.header, target_header=header, target=target)
+        yield from draft_warnings(draft.info, target)
         if not isinstance(draft.info, HeadInfo) and 0 < (trained := draft.info.context_length) < plan.n_ctx:
             positions = f"{trained} of {plan.n_ctx} positions"
             yield f"the draft model was trained for {positions}; after them fewer drafts are accepted"

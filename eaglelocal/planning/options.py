@@ -29,7 +29,8 @@ from eaglelocal.gguf.architectures import (
 )
 from eaglelocal.gguf.ggml_types import read_quantization
 from eaglelocal.gguf.header import Header, TensorInfo
-from eaglelocal.gguf.model_shape import ModelShape, count_parameters, read_shape
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.model_shape import ModelShape, count_parameters, describe_shape
 from eaglelocal.gguf.projector import Projector
 from eaglelocal.planning.quality import (
     HEAD_DEFAULT,
@@ -216,13 +217,13 @@ def _draft_option(draft: DraftEntry, shape: ModelShape | None) -> DraftOption:
 
 # ---- from files
 def make_file_option(
-    header: Header, *, reference: str, label: str, catalog: Catalog, draft: DraftOption | None = None
+    info: ModelInfo, *, reference: str, label: str, catalog: Catalog, draft: DraftOption | None = None
 ) -> ModelOption:
     """Return the option of a file, with its exact sizes. Raises ModelFileError on senseless keys.
 
     draft  the head or small model that belongs to it
     """
-    shape = read_shape(header)
+    header, shape = info.header, describe_shape(info)
     parameters, active = count_parameters(header, shape)
     quant = read_quantization(header) or header.main_type
     bits = bits_per_weight(shape.weights_bytes, parameters)

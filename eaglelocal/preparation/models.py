@@ -16,7 +16,7 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.backend.llama_library import BUILD
 from eaglelocal.catalog.catalog import Catalog
-from eaglelocal.catalog.draft_entries import EAGLE, MTP
+from eaglelocal.catalog.draft_entries import MTP
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File, Profile, Repo, folder_name
 from eaglelocal.catalog.target_entries import TargetEntry
 from eaglelocal.core.model_task import ModelTask
@@ -24,10 +24,12 @@ from eaglelocal.core.run_options import AUTO, NONE, RunOptions, list_draft_words
 from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import EagleLocalError, IncompatibleError, UsageError
+from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.ggml_types import normalize_quant
-from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lora_adapter import check_adapter, check_shape, read_adapter
-from eaglelocal.gguf.model_shape import ModelShape, read_draft_shape
+from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.model_shape import DraftInfo, ModelShape, describe_shape
+from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import choose_head_type, requantize_header
 from eaglelocal.hub.draft_resolver import ModelFiles, check_one_model, find_draft, find_files
@@ -191,9 +193,9 @@ def make_local_option(files: ModelFiles, reference: str, options: RunOptions, ca
     """Return the planner's option of a run's files. Raises ModelFileError on senseless keys."""
     target, draft = files.target, files.draft
     head = None
-    if draft.header is not None:
-        head = make_draft_option(draft.label, read_loaded_shape(draft.header, draft.kind, options.draft_type))
-    option = make_file_option(target.header, reference=reference, label=target.label, catalog=catalog, draft=head)
+    if draft.info is not None:
+        head = make_draft_option(draft.label, describe_loaded(draft.info, options.draft_type))
+    option = make_file_option(target.info, reference=reference, label=target.label, catalog=catalog, draft=head)
     notes = () if target.small is None else (f"inflated: it answers as {target.small.label} does",)
     drafts = option.drafts if draft.kind != NONE else (NO_DRAFT_OPTION,)
     return restrict_file(replace(option, projector=files.projector.projector, drafts=drafts, notes=notes), options)
@@ -204,25 +206,25 @@ def make_demo_option(reference: str, options: RunOptions, catalog: Catalog) -> M
 
     Raises UsageError on an impossible size.
     """
-    target, head = read_demo_headers(reference)
-    shape = read_loaded_shape(head, EAGLE, options.draft_type)
-    draft = make_draft_option(DEMO_HEAD, shape, DEMO_ACCEPTANCE)
+    target, head = read_demo(reference)
+    draft = make_draft_option(DEMO_HEAD, describe_loaded(head, options.draft_type), DEMO_ACCEPTANCE)
     option = make_file_option(target, reference=reference, label=reference, catalog=catalog, draft=draft)
     return restrict_file(option, options)
 
 
-def read_demo_headers(reference: str) -> tuple[Header, Header]:
-    """Return the headers that the embedded model's target and head have, or will have once written."""
+def read_demo(reference: str) -> tuple[ModelInfo, EagleInfo]:
+    """Return what the headers of the embedded model's target and head say, or will say once they are written."""
     if reference == NATIVE:
-        target, head = demo_sources()
-        return read_header(target), read_header(head)
-    pair = find_demo(reference)
-    return (read_header(pair.target), read_header(pair.head)) if pair.complete else pair.sketch()
+        target, head = map(read_header, demo_sources())
+    else:
+        pair = find_demo(reference)
+        target, head = map(read_header, (pair.target, pair.head)) if pair.complete else pair.sketch()
+    return ModelInfo.from_header(target), EagleInfo.from_header(head)
 
 
-def read_loaded_shape(header: Header, kind: str, draft_type: str = AUTO) -> ModelShape:
+def describe_loaded(draft: DraftInfo, draft_type: str = AUTO) -> ModelShape:
     """Return the shape of a draft as it will be loaded: heads are copied in fewer bits."""
-    return read_draft_shape(requantize_header(header, choose_head_type(draft_type)), kind)
+    return describe_shape(replace(draft, header=requantize_header(draft.header, choose_head_type(draft_type))))
 
 
 # ---- catalog models: build the options of catalog entries, with exact sizes for the files that are on disk already
@@ -243,8 +245,8 @@ def mark_on_disk(option: ModelOption, target: TargetEntry, catalog: Catalog) -> 
     """Return the option with the figures of the files that `chat` would find, if they are on disk; else unchanged."""
     try:
         files = find_files(Profile(target.id, option.quant), RunOptions())
-        header = files.target.header
-        exact = make_file_option(header, reference=option.reference, label=target.id, catalog=catalog)
+        target_info = files.target.info
+        exact = make_file_option(target_info, reference=option.reference, label=target.id, catalog=catalog)
         drafts = tuple(_list_drafts(option, files, catalog))
     except EagleLocalError:  # loading raises it again and reports it
         return option
@@ -258,7 +260,7 @@ def mark_on_disk(option: ModelOption, target: TargetEntry, catalog: Catalog) -> 
         is_here=True,
         is_unseen=False,
         notes=(),
-        header=header,
+        header=target_info.header,
     )
 
 
@@ -288,17 +290,17 @@ def _unlisted(target: TargetEntry, names: Sequence[str], quant: str | None) -> l
 def _list_drafts(option: ModelOption, files: ModelFiles, catalog: Catalog) -> Iterator[DraftOption]:
     """Yield the draft of `--draft auto`, then the catalog's others, on disk or not, and last the model-free ones."""
     own, auto = None, files.draft
-    if auto.header is not None:
-        shape = read_loaded_shape(auto.header, auto.kind)
-        own = next((draft for draft in option.drafts if _is_file_of(draft, auto.header, auto.kind, catalog)), None)
+    if auto.info is not None:
+        shape = describe_loaded(auto.info)
+        own = next((draft for draft in option.drafts if _is_file_of(draft, auto.info, catalog)), None)
         yield _mark_draft(own, shape) if own else make_draft_option(auto.label, shape)
     for draft in option.drafts:
-        header = None
+        info = None
         if draft is not own and draft.shape is not None and not draft.import_from:
             with suppress(EagleLocalError):  # it is not on disk as a GGUF under its own name, or does not fit
-                header = find_draft(draft.id, files.target).header
-        if header is not None:
-            yield replace(_mark_draft(draft, read_loaded_shape(header, draft.kind)), needs_naming=True)
+                info = find_draft(draft.id, files.target).info
+        if info is not None:
+            yield replace(_mark_draft(draft, describe_loaded(info)), needs_naming=True)
         elif draft is not own:
             yield draft
 
@@ -307,18 +309,17 @@ def _mark_draft(draft: DraftOption, shape: ModelShape) -> DraftOption:
     return replace(draft, shape=shape, is_here=True, import_from="", notes=())
 
 
-def _is_file_of(option: DraftOption, header: Header, kind: str, catalog: Catalog) -> bool:
+def _is_file_of(option: DraftOption, draft: DraftInfo, catalog: Catalog) -> bool:
     """Return whether a file belongs to a catalog draft: from its repository, or imported and named after it.
 
     The draft of an entry for the target's own MTP layer is that layer.
     """
     entry = catalog.drafts.get(option.id)
     if entry is not None and entry.is_in_target:
-        return kind == MTP
+        return isinstance(draft, MtpInfo)
     repos = [repo for repo in (entry.repo, entry.gguf_repo) if repo] if entry else []
-    name = header.metadata.get("general.name")
     folders = {folder_name(repo) for repo in repos}
-    return bool(folders & set(header.path.parts)) or name in {repo.rpartition("/")[2] for repo in repos}
+    return bool(folders & set(draft.header.path.parts)) or draft.name in {repo.rpartition("/")[2] for repo in repos}
 
 
 # ---- measured costs: read the decode costs that engines measured on this machine for the models on its disk

@@ -115,10 +115,8 @@ class HeadSource:
     mask        the token that stands for unknown ones there, unless the first head has one; None: not chosen yet
     """
 
-    target: Header
-    info: ModelInfo
-    start: Header | None = None
-    start_info: EagleInfo | None = None
+    target: ModelInfo
+    start: EagleInfo | None = None
     num_depths: int = 1
     mask: int | None = None
     is_medusa: bool = False
@@ -136,11 +134,12 @@ class HeadSource:
     @property
     def begins_alike(self) -> bool:
         """True if training begins with a head of the same kind."""
-        return self.start_info is not None and (self.start_info.mask is not None) is self.is_parallel
+        return self.start is not None and (self.start.mask is not None) is self.is_parallel
 
 
-def read_head_shape(info: EagleInfo, header: Header, *, max_context: int) -> HeadShape:
+def read_head_shape(info: EagleInfo, *, max_context: int) -> HeadShape:
     """Return the shape of a head in a file. Raises IncompatibleError if its RoPE is not supported here."""
+    header = info.header
     scaling = header.metadata.get("eagle3.rope.scaling.type", "linear")  # llama.cpp's default; its factor has none
     rotated = header.metadata.get("eagle3.rope.dimension_count", info.head_dim)
     if scaling not in ("none", "linear") or rotated != info.head_dim:
@@ -223,40 +222,40 @@ def select_frequent_tokens(counts: Ints, most: int) -> Ints | None:
 
 def choose_vocabulary(source: HeadSource, new_tokens: Ints | None) -> DraftVocabulary:
     """Return the vocabulary of the initial head, or of a new one that predicts `new_tokens`."""
-    target, start, info = source.target, source.start, source.start_info
+    target, start = source.target.header, source.start
     borrowed = Matrix(target, "output.weight" if "output.weight" in target.tensors else "token_embd.weight")
     embeddings = Matrix(target, "token_embd.weight")
-    if start is None or info is None:
+    if start is None:
         return DraftVocabulary(
             new_tokens, embeddings, borrowed, owns_output=new_tokens is not None, owns_embeddings=False, is_new=True
         )
-    tokens = read_indices(start.path, start, "d2t") if info.draft_vocab is not None else None
+    tokens = read_indices(start.header.path, start.header, "d2t") if start.draft_vocab is not None else None
     return DraftVocabulary(
         tokens,
-        Matrix(start, "token_embd.weight") if info.has_own_embeddings else embeddings,
-        Matrix(start, "output.weight") if info.has_own_output else borrowed,
-        owns_output=info.has_own_output,
-        owns_embeddings=info.has_own_embeddings,
+        Matrix(start.header, "token_embd.weight") if start.has_own_embeddings else embeddings,
+        Matrix(start.header, "output.weight") if start.has_own_output else borrowed,
+        owns_output=start.has_own_output,
+        owns_embeddings=start.has_own_embeddings,
         is_new=False,
     )
 
 
 def choose_head_shape(source: HeadSource, *, max_context: int) -> HeadShape:
     """Return the shape of the initial head, or of a new one. Raises IncompatibleError if it cannot be trained here."""
-    target = source.info
+    target = source.target
     if source.is_medusa:
         if target.architecture in NO_NORMED_STATE:
             raise IncompatibleError(f"llama.cpp does not give the states that a Medusa head reads of {target.name}")
         return make_parts_shape(target.n_embd, target.n_layer + 1, num_parts=source.num_depths, max_context=max_context)
-    if source.start is None or source.start_info is None:
-        shape = make_new_shape(source.info, max_context=max_context)
+    if source.start is None:
+        shape = make_new_shape(target, max_context=max_context)
     else:
-        if source.start_info.n_layer > 1:
+        if source.start.n_layer > 1:
             raise IncompatibleError(
-                f"the head has {source.start_info.n_layer} layers, and those of one are trained here",
+                f"the head has {source.start.n_layer} layers, and those of one are trained here",
                 hint="`--from none` trains a new one",
             )
-        shape = read_head_shape(source.start_info, source.start, max_context=max_context)
+        shape = read_head_shape(source.start, max_context=max_context)
     if not source.is_parallel:
         if shape.mask is not None:
             raise IncompatibleError("training begins with a P-EAGLE head", hint="--kind p-eagle")
@@ -276,7 +275,7 @@ def make_draft_head(source: HeadSource, vocabulary: DraftVocabulary, *, max_cont
     if source.start is None:
         initialize_head(head)
     else:
-        fill_head(head, source.start)
+        fill_head(head, source.start.header)
     return DraftHead(head, vocabulary.make_output(), owns_output=vocabulary.owns_output)
 
 

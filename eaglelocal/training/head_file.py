@@ -51,28 +51,28 @@ from eaglelocal.training.target_capture import TargetCapture
 
 def make_head_name(source: HeadSource) -> str:
     """Return the name of the trained head."""
-    if source.start_info is None or not source.begins_alike:
-        return f"{source.info.name} {source.method} head{TRAINED_HERE}"
-    return source.start_info.name.removesuffix(TRAINED_HERE) + TRAINED_HERE
+    if source.start is None or not source.begins_alike:
+        return f"{source.target.name} {source.method} head{TRAINED_HERE}"
+    return source.start.name.removesuffix(TRAINED_HERE) + TRAINED_HERE
 
 
 def make_head_entries(head: EagleHead | MedusaParts, source: HeadSource, *, name: str, kind: str) -> list[KeyValue]:
     """Return the keys of the trained head's file."""
     if isinstance(head, MedusaParts):
         biases = head.read_biases()
-        return make_medusa_entries(head.medusa_shape, biases, source.target, source.info, name=name, kind=kind)
+        return make_medusa_entries(head.medusa_shape, biases, source.target, name=name, kind=kind)
     shape, start = head.shape, source.start
     changed = [
         KeyValue("general.name", ValueType.STRING, name),
         KeyValue("general.file_type", ValueType.UINT32, FILE_TYPE_IDS[kind]),
-        KeyValue(TARGET_NAME_KEY, ValueType.STRING, source.info.name),
+        KeyValue(TARGET_NAME_KEY, ValueType.STRING, source.target.name),
         KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it is measured
         *_make_mask_entries(head),
     ]
     if start is not None:
-        return [*changed, *copy_entries(start, without=frozenset(entry.key for entry in changed))]
+        return [*changed, *copy_entries(start.header, without=frozenset(entry.key for entry in changed))]
     counts = {
-        "eagle3.context_length": source.info.context_length,
+        "eagle3.context_length": source.target.context_length,
         "eagle3.embedding_length": shape.width,
         "eagle3.block_count": 1,
         "eagle3.feed_forward_length": shape.ffn,
@@ -81,7 +81,7 @@ def make_head_entries(head: EagleHead | MedusaParts, source: HeadSource, *, name
         "eagle3.attention.key_length": shape.head_size,
         "eagle3.attention.value_length": shape.head_size,
         "eagle3.rope.dimension_count": shape.head_size,
-        "eagle3.vocab_size": source.info.n_vocab,
+        "eagle3.vocab_size": source.target.n_vocab,
         "eagle3.target_hidden_size": shape.tap_width,
     }
     flags = {
@@ -161,11 +161,11 @@ def make_reader(values: Floats) -> Rows:
 # the target sampled. The heads are of one kind and vocabulary, such as versions of one head.
 def read_source(target: Path, head: Path) -> HeadSource:
     """Return a head to continue training from. Raises IncompatibleError for one that cannot be trained further."""
-    start, header = read_header(head), read_header(target)
+    start = read_header(head)
     if medusa_info.is_medusa(start):
         raise IncompatibleError(f"a Medusa head is not trained further: {head.name}")
     info = EagleInfo.from_header(start)
-    source = HeadSource(header, read_model(header), start=start, start_info=info, num_depths=info.num_depths)
+    source = HeadSource(read_model(read_header(target)), start=info, num_depths=info.num_depths)
     choose_head_shape(source, max_context=1)
     return source
 

@@ -15,7 +15,7 @@ from eaglelocal.core.amounts import format_disk, format_memory
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError
-from eaglelocal.gguf.model_shape import read_shape
+from eaglelocal.gguf.model_shape import describe_shape
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, device_load, subtract_margins
 from eaglelocal.memory.estimate import estimate
 from eaglelocal.preparation import machines
@@ -55,7 +55,7 @@ def check_memory_and_disk(
     need = estimate_need(source, unrolling, max_tokens=plan.n_ctx, device=device, draft_vocab=draft_vocab)
     check_disk(need, folder, free_bytes(folder))
     memories = machines.this_machine(load_machines()).free_memory
-    target_buffers = estimate(plan, read_shape(source.target), None, memories)
+    target_buffers = estimate(plan, describe_shape(source.target), None, memories)
     check_memory(need, target_buffers, subtract_margins(memories), device)
 
 
@@ -89,7 +89,7 @@ def estimate_need(
     source: HeadSource, plan: Unrolling, *, max_tokens: int, device: str, draft_vocab: int | None = None
 ) -> MemoryNeed:
     """Return the memory needed. A new head's tokens are not chosen yet: without `draft_vocab`, the most are assumed."""
-    unused = np.zeros(source.info.n_vocab, np.int64)
+    unused = np.zeros(source.target.n_vocab, np.int64)
     vocabulary = choose_vocabulary(source, select_frequent_tokens(unused, draft_vocab or NEW_VOCABULARY))
     shape = choose_head_shape(source, max_context=max_tokens)
     with torch.device("meta"):  # shapes only

@@ -190,7 +190,7 @@ def fit_to_context(training: HeadTraining) -> HeadTraining:
 
     Also drops conversations with unknown tokens, which a damaged file may have. Raises UsageError if none is left.
     """
-    known = range(training.source.info.n_vocab)
+    known = range(training.source.target.n_vocab)
     train_set, held_out = (
         tuple(
             cut
@@ -223,7 +223,7 @@ def _select_new_tokens(training: HeadTraining) -> Ints | None:
 
 def _count_tokens(training: HeadTraining) -> Ints:
     """Count each token, so that any token of an answer outranks tokens that occur only in questions."""
-    counts = np.zeros(training.source.info.n_vocab, np.int64)
+    counts = np.zeros(training.source.target.n_vocab, np.int64)
     for one in training.train_set:
         tokens = np.asarray(one.tokens)
         counts += np.bincount(tokens[one.num_prompt :], minlength=len(counts)) * len(counts)

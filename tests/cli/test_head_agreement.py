@@ -37,7 +37,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def keep_head(target: Path, folder: Path, name: str = "somebodys-head") -> Path:
     header = read_header(target)
     published = write_checkpoint(folder / name, random_checkpoint(Kind()), "SpecForge")
-    return imported(published, target, make_head_path(header, ModelInfo.from_header(header), name, "bf16"), kind="bf16")
+    return imported(published, target, make_head_path(ModelInfo.from_header(header), name, "bf16"), kind="bf16")
 
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def test_import_ends_with_the_command(target: Path, tmp_path: Path, capsys: pyte
 def test_an_imported_head_goes_before_the_embedded_one(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "drafts    its own EAGLE-3.1 head" in lines(capsys, "show", "demo@native")
     header = read_header(demo_sources()[0])
-    path = make_head_path(header, ModelInfo.from_header(header), "mine", "bf16")
+    path = make_head_path(ModelInfo.from_header(header), "mine", "bf16")
     path.parent.mkdir(parents=True)
     path.write_bytes(demo_sources()[1].read_bytes())
     shown = lines(capsys, "show", "demo@native")

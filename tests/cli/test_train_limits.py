@@ -29,7 +29,7 @@ def options_for(folder: Path) -> train_options.TrainOptions:
     path = write_target(folder / "t.gguf", TargetShape(n_layer=5, n_vocab=4000))
     settings, output = load_settings({"target": str(path)}), standard_output(colour="never")
     found = find_head_target(settings, output)
-    source = HeadSource(found.header, found.info)
+    source = HeadSource(found.info)
     return train_options.TrainOptions(
         found,
         source,

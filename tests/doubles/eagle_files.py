@@ -84,8 +84,7 @@ def _as_it_is(header: Header, name: str) -> StreamedTensor:
 
 def head_source(target: Path, head: Path | None = None) -> HeadSource:
     header = read_header(target)
-    source = HeadSource(header, ModelInfo.from_header(header))
+    source = HeadSource(ModelInfo.from_header(header))
     if head is None:
         return source
-    start = read_header(head)
-    return replace(source, start=start, start_info=EagleInfo.from_header(start))
+    return replace(source, start=EagleInfo.from_header(read_header(head)))

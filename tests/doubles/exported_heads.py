@@ -13,7 +13,7 @@ REPO = "somebody/random-target"
 
 def exported(path: Path, folder: Path, form: str, *, kind: str = KEEP, shard_bytes: int = SHARD_BYTES) -> Path:
     """Export a head and return its folder. Raises what the command would raise."""
-    head = ExportHead(*read_eagle_head(path), EXPORT_FORMATS[form], kind)
+    head = ExportHead(read_eagle_head(path), EXPORT_FORMATS[form], kind)
     config, tensors = make_config(head, form, REPO), make_published_tensors(head)
     write_head_folder(folder, config, tensors, on_progress=lambda share: None, shard_bytes=shard_bytes)
     return folder

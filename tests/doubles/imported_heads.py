@@ -14,15 +14,14 @@ from eaglelocal.hub.heads.head_store import write_head_file
 
 def understood(folder: Path, target: Path) -> ReadHead:
     header = read_header(target)
-    return read_head(read_published(folder), header, ModelInfo.from_header(header), name=folder.name)
+    return read_head(read_published(folder), ModelInfo.from_header(header), name=folder.name)
 
 
 def imported(folder: Path, target: Path, path: Path, *, kind: str = "f32", reading: HeadReading | None = None) -> Path:
     """Import a head and return its path. Raises what the command would raise before it loads anything."""
-    header = read_header(target)
-    info = ModelInfo.from_header(header)
+    info = ModelInfo.from_header(read_header(target))
     head = understood(folder, target)
-    entries = make_entries(head, reading or head.stated, header, info, kind)
+    entries = make_entries(head, reading or head.stated, info, kind)
     with write_head_file(path, entries, make_tensors(head, info, kind), on_progress=lambda fraction: None) as partial:
-        read_draft(read_header(partial), target_header=header, target=info)
+        read_draft(read_header(partial), info)
     return path

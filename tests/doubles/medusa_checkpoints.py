@@ -111,17 +111,16 @@ def write_pickled(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 def understood_medusa(folder: Path, target: Path) -> MedusaHead:
     header = read_header(target)
-    return read_medusa_head(read_published(folder), header, ModelInfo.from_header(header), name=folder.name)
+    return read_medusa_head(read_published(folder), ModelInfo.from_header(header), name=folder.name)
 
 
 def imported_medusa(folder: Path, target: Path, path: Path, *, kind: str = "f32") -> Path:
     """Import a head and return its path. Raises what the command would raise before it loads anything."""
-    header = read_header(target)
-    info = ModelInfo.from_header(header)
+    info = ModelInfo.from_header(read_header(target))
     head = understood_medusa(folder, target)
-    entries, tensors = make_entries(head, header, info, kind), make_tensors(head, info, kind)
+    entries, tensors = make_entries(head, info, kind), make_tensors(head, info, kind)
     with write_head_file(path, entries, tensors, on_progress=lambda fraction: None) as partial:
-        read_draft(read_header(partial), target_header=header, target=info)
+        read_draft(read_header(partial), info)
     return path
 
 

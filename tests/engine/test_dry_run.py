@@ -40,7 +40,7 @@ def part(path: Path, context: ContextParams = CONTEXT, taps: tuple[int, ...] = (
     header = read_header(path)
     is_head = header.architecture == "eagle3"
     info = EagleInfo.from_header(header) if is_head else ModelInfo.from_header(header)
-    return DryRunPart(header=header, info=info, context=context, taps=taps, placement=PLACEMENT)
+    return DryRunPart(info=info, context=context, taps=taps, placement=PLACEMENT)
 
 
 def sums(buffers: Iterable[Buffer]) -> dict[MemoryKind, int]:

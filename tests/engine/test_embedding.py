@@ -98,7 +98,7 @@ def test_the_logits_that_a_decoder_computes_are_counted(tmp_path: Path) -> None:
         read_header(write_bert(tmp_path / "bert.gguf")),
         read_header(write_target(tmp_path / "l.gguf", TINY, pooling=LAST)),
     ]
-    found = [list_buffers(header, read_model(header), plan(header.path), n_ctx=64)[-1].num_bytes for header in headers]
+    found = [list_buffers(read_model(header), plan(header.path), n_ctx=64)[-1].num_bytes for header in headers]
     assert found == [0, 64 * TINY.n_vocab * 4]
 
 

@@ -222,7 +222,7 @@ def opened(path: Path, target: Path) -> Iterator[tuple[LlamaContext, LlamaHeadCo
     upper = find_upper_layers(header)
     models = LlamaModel(load_library(), target, plain), LlamaModel(load_library(), path, plain, layers=upper)
     context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
-    head = LlamaHeadContext(models[1], PARAMS, target=context, norms=read_head_norms(header, info))
+    head = LlamaHeadContext(models[1], PARAMS, target=context, norms=read_head_norms(info))
     try:
         yield context, head, models[1]
     finally:

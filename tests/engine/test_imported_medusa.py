@@ -175,7 +175,7 @@ def opened(path: Path, target: Path) -> Iterator[tuple[LlamaContext, LlamaMedusa
     plain = Placement(repack=False)
     models = LlamaModel(load_library(), target, plain), LlamaModel(load_library(), path, plain)
     context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
-    head = LlamaMedusaContext(models[1], PARAMS, read_medusa_format(header, info), target=context)
+    head = LlamaMedusaContext(models[1], PARAMS, read_medusa_format(info), target=context)
     try:
         yield context, head, info
     finally:

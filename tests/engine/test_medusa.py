@@ -151,7 +151,7 @@ def test_a_copy_in_fewer_bits_keeps_the_biases(tmp_path: Path, monkeypatch: pyte
     assert copy.tensors["fc.weight"].type.name == copy.tensors["output.weight"].type.name == "Q4_0"
     assert copy.array("eaglelocal.medusa_biases") == own.array("eaglelocal.medusa_biases")
     before, after = MedusaInfo.from_header(own), MedusaInfo.from_header(copy)
-    assert replace(after, tensors={}, weights_bytes=0) == replace(before, tensors={}, weights_bytes=0)
+    assert after == before
     engine = real_engine(target, kind="eagle3", draft=copy.path)
     requests = [ask("a", range(10, 40), max_tokens=24)]
     assert {name: answer.tokens for name, answer in drive(engine, requests).items()} == plain_texts(target, requests)

@@ -114,7 +114,7 @@ def part_of(path: Path, job: PlannedContext, taps: tuple[int, ...] = (), *, flas
     header = read_header(path)
     info = read_graph_head(header) if job.shape.is_head else ModelInfo.from_header(header)
     context = make_context_params(job, flash_attn=flash, threads=1)
-    return DryRunPart(header=header, info=info, context=context, taps=taps, placement=PLACEMENT)
+    return DryRunPart(info=info, context=context, taps=taps, placement=PLACEMENT)
 
 
 def planned(part: DryRunPart) -> AnswerResult:

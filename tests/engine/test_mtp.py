@@ -37,7 +37,7 @@ from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.architectures import MTP_ARCHITECTURES, SEVERAL_MTP_ARCHITECTURES, UNUSED_MTP
 from eaglelocal.gguf.model_info import ModelInfo
-from eaglelocal.gguf.model_shape import read_mtp_shape, read_shape
+from eaglelocal.gguf.model_shape import describe_shape, read_shape
 from eaglelocal.gguf.mtp import MtpInfo, check_mtp, has_mtp, is_mtp_alone
 from eaglelocal.gguf.reader import read_header
 
@@ -175,7 +175,7 @@ def test_each_of_several_layers_drafts_one_token(
 @pytest.mark.parametrize("architecture", sorted(SEVERAL_MTP_ARCHITECTURES))
 def test_what_several_layers_take(tmp_path: Path, architecture: str) -> None:
     files = [write_mtp(tmp_path / f"{num_mtp}.gguf", architecture, num_mtp=num_mtp) for num_mtp in (1, 3)]
-    one, three = (read_mtp_shape(read_header(path)) for path in files)
+    one, three = (describe_shape(MtpInfo.from_header(read_header(path))) for path in files)
     assert three.weights_bytes == 3 * one.weights_bytes
     assert three.active_bytes == one.active_bytes  # of one draft step
     assert (len(one.kv_heads), len(three.kv_heads)) == (1, 3)
@@ -532,7 +532,7 @@ def test_what_the_layer_takes_is_distinguished_from_the_target(tmp_path: Path) -
     trunk = read_header(write_mtp(tmp_path / "t.gguf", part="trunk"))
     alone = read_header(write_mtp(tmp_path / "alone.gguf", part="layer"))
     assert replace(read_shape(whole), n_layer_ahead=0) == read_shape(trunk)
-    layer, own = read_mtp_shape(whole), read_mtp_shape(alone)
+    layer, own = (describe_shape(MtpInfo.from_header(header)) for header in (whole, alone))
     assert layer.weights_bytes == whole.tensor_bytes - trunk.tensor_bytes
     assert own.weights_bytes == alone.tensor_bytes
     assert layer.active_bytes == own.active_bytes == layer.weights_bytes + read_shape(whole).read_output_bytes
@@ -710,10 +710,10 @@ def test_layers_of_other_families_that_llama_cpp_would_abort_on(
 def test_layers_of_architectures_that_llama_cpp_does_not_run_are_refused_with_the_reason(tmp_path: Path) -> None:
     header = read_header(write_mtp(tmp_path / "model.gguf"))
     layer, target = MtpInfo.from_header(header), ModelInfo.from_header(header)
-    check_mtp(layer, target, header)
+    check_mtp(layer, target)
     for architecture, why in (*UNUSED_MTP.items(), ("new", "they have not been tested")):
         with pytest.raises(IncompatibleError, match=re.escape(f"{architecture} cannot draft: {why}")):
-            check_mtp(replace(layer, architecture=architecture), target, header)
+            check_mtp(replace(layer, architecture=architecture), target)
     assert not MTP_ARCHITECTURES & UNUSED_MTP.keys()
 
 

@@ -53,7 +53,6 @@ def compared(plan: Plan, library: LlamaLibrary, gpus: tuple[FreeMemory, ...]) ->
     header = read_header(plan.target)
     (job,) = plan_contexts(plan, read_shape(header))
     part = DryRunPart(
-        header=header,
         info=ModelInfo.from_header(header),
         context=make_context_params(job, flash_attn="on", threads=1),
         placement=Placement(gpu_layers=plan.gpu_layers, n_cpu_moe=plan.n_cpu_moe),

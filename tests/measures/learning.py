@@ -84,7 +84,7 @@ def train_on(kinds: Sequence[str], folder: Path, seed: int) -> Path:
     """Train a new head on these kinds of work."""
     texts = collect(folder / "trained", kinds, TRAINED_PER_KIND, seed=10 + seed)
     header = read_header(TARGET)
-    source = HeadSource(header, read_model(header))
+    source = HeadSource(read_model(header))
     num_steps = EPOCHS * math.ceil(len(texts) / 8)
     training = HeadTraining(
         plan=make_job(make_plan(TARGET), TARGET, folder).reading_plan,
@@ -94,7 +94,7 @@ def train_on(kinds: Sequence[str], folder: Path, seed: int) -> Path:
         checkpoint=folder / "base.checkpoint",
         epochs=EPOCHS,
         rows_per_step=8,
-        recipe=scale_recipe(source.info.n_embd, num_steps, scale=1.0, decay_share=0.5),
+        recipe=scale_recipe(source.target.n_embd, num_steps, scale=1.0, decay_share=0.5),
         device="cpu",
         seed=seed,
         unrolling=Unrolling(),

@@ -172,7 +172,7 @@ def make_training(pair: Pair, name: str, seed: int, train_set: Conversations, fo
     epochs = epochs if pair.head is None else epochs // EPOCHS
     source = head_source(pair.target) if pair.head is None else read_source(pair.target, pair.head)
     num_steps = epochs * math.ceil(len(train_set) / ROWS)
-    warm = scale_recipe(source.info.n_embd, num_steps, scale=pair.scale, decay_share=1.0)
+    warm = scale_recipe(source.target.n_embd, num_steps, scale=pair.scale, decay_share=1.0)
     plan = Plan(
         target=pair.target,
         target_label="target",

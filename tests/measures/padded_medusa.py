@@ -36,7 +36,7 @@ def pad_head(path: Path, target: str, padded: Path) -> None:
     biases = np.array(header.array(BIASES_KEY), np.float32).reshape(info.num_parts, 1, small)
     shape = MedusaShape(info.num_parts, 1, width, has_own_outputs=False)
     wide = np.pad(biases, ((0, 0), (0, 0), (0, width - small)))
-    entries = make_medusa_entries(shape, wide, found.header, found.info, name=f"{info.name}, padded", kind="bf16")
+    entries = make_medusa_entries(shape, wide, found.info, name=f"{info.name}, padded", kind="bf16")
     tensors = make_graph_tensors(shape, [[make_reader(matrix, width, width)] for matrix in matrices], "bf16")
     tensors += make_output_tensors(path, header, info, width)
     with write_head_file(padded, entries, tensors, on_progress=lambda _: None):

@@ -23,6 +23,7 @@ from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM
@@ -94,7 +95,9 @@ def one_round(client: EngineClient, path: Path, number: int, machine: Machine) -
 
 def predicted(path: Path, machine: Machine) -> float:
     catalog = load_catalog()
-    option = make_file_option(read_header(path), reference=str(path), label=path.stem, catalog=catalog)
+    option = make_file_option(
+        ModelInfo.from_header(read_header(path)), reference=str(path), label=path.stem, catalog=catalog
+    )
     predicted_machine = make_machine_spec(machine, catalog.machines)
     where = (RAM,) * (option.shape.n_layer + 1)
     curve = make_curve(option.model, where, predicted_machine, None, kv_type="f16", measured=None)

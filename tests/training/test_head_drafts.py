@@ -192,7 +192,7 @@ def test_a_rotation_that_is_not_computed_is_refused(
     path = write_form(tmp_path, with_keys(*entries), targets["llama"])
     header = read_header(path)
     with pytest.raises(IncompatibleError, match="which training does not support"):
-        read_head_shape(EagleInfo.from_header(header), header, max_context=64)
+        read_head_shape(EagleInfo.from_header(header), max_context=64)
 
 
 # ---- torch
@@ -200,8 +200,8 @@ def test_a_rotation_that_is_not_computed_is_refused(
 
 def opened(path: Path, target: Path) -> tuple[DraftHead, DraftVocabulary]:
     source = head_source(target, path)
-    assert source.start_info is not None
-    source = replace(source, num_depths=source.start_info.num_depths)
+    assert source.start is not None
+    source = replace(source, num_depths=source.start.num_depths)
     words = choose_vocabulary(source, None)
     draft_head = make_draft_head(source, words, max_context=64)
     rows = list(range(words.output.num_rows))
@@ -242,7 +242,7 @@ def said_by_llama(path: Path, target: Path) -> Said:
             stack.callback(model.close)
         context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
         stack.callback(context.close)
-        head = LlamaHeadContext(models[1], PARAMS, target=context, norms=read_head_norms(header, info))
+        head = LlamaHeadContext(models[1], PARAMS, target=context, norms=read_head_norms(info))
         stack.callback(head.close)
         n = len(TEXT)
         context.decode(Batch(TEXT, list(range(n)), [(0,)] * n, [True] * n))

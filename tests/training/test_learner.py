@@ -119,7 +119,7 @@ def check_loadable(job: LearningJob) -> None:
     known, note = HeadVersions(job.versions).read()
     assert note == ""
     for version in known.versions:
-        assert read_source(TARGET, HeadVersions(job.versions).path(version.number)).start_info is not None
+        assert read_source(TARGET, HeadVersions(job.versions).path(version.number)).start is not None
     read_state(job.folder)
 
 
@@ -246,7 +246,7 @@ def test_killed_in_every_phase_of_a_round_learning_still_comes_to_its_end(
     report = run_child(job, lambda child, report: None)[-1]
     known, _ = HeadVersions(job.versions).read()
     assert (report.state, report.version) == ("done", known.current) and known.current != BASE
-    assert read_source(TARGET, Path(report.head)).start_info is not None
+    assert read_source(TARGET, Path(report.head)).start is not None
     left = {path.name for folder in (job.folder, job.versions, Path(report.head).parent) for path in folder.iterdir()}
     heads = {version.file_name for version in known.versions} | {Path(report.head).name}
     assert left - heads == {"learning.json", "versions.json", ".lock"}

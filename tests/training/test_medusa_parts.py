@@ -39,7 +39,7 @@ NUM_PARTS = 3
 
 def source_of(target: Path) -> HeadSource:
     header = read_header(target)
-    return HeadSource(header, ModelInfo.from_header(header), num_depths=NUM_PARTS, is_medusa=True)
+    return HeadSource(ModelInfo.from_header(header), num_depths=NUM_PARTS, is_medusa=True)
 
 
 @pytest.mark.parametrize("num_tokens", [None, 120])
@@ -74,7 +74,7 @@ def propose(target: Path, path: Path) -> tuple[np.ndarray, list[tuple[int, float
     info = MedusaInfo.from_header(header)
     models = [LlamaModel(load_library(), file, Placement(repack=False)) for file in (target, path)]
     context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
-    head = LlamaMedusaContext(models[1], PARAMS, read_medusa_format(header, info), target=context)
+    head = LlamaMedusaContext(models[1], PARAMS, read_medusa_format(info), target=context)
     n = len(TEXT)
     context.decode(Batch(TEXT, list(range(n)), [(0,)] * n, [True] * n))
     states = context.copy_taps(list(range(n)))[:, 0]

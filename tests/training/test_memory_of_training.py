@@ -199,7 +199,7 @@ def test_decoding_takes_little_more_than_what_comes_out(tmp_path: Path) -> None:
 def test_a_lent_output_never_is_float32_as_a_whole(source: HeadSource) -> None:
     words = choose_vocabulary(source, None)
     first = words.make_output()
-    header = source.target
+    header = source.target.header
     assert first.dtype is torch.bfloat16
     assert torch.equal(first, torch.from_numpy(read_tensor(header.path, header, "output.weight")).bfloat16())
     own = choose_vocabulary(source, np.array([5, 17, 599])).make_output()
@@ -210,14 +210,14 @@ def test_a_lent_output_never_is_float32_as_a_whole(source: HeadSource) -> None:
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> HeadSource:
     header = read_header(write_target(tmp_path_factory.mktemp("target") / "t.gguf", SHAPE))
-    return HeadSource(header, read_model(header))
+    return HeadSource(read_model(header))
 
 
 @pytest.fixture(scope="module")
 def going_on(source: HeadSource, tmp_path_factory: pytest.TempPathFactory) -> HeadSource:
     shape = HeadShape(draft_vocab=200, own_output=True, fc_norm=True, norm_output=True)
     header = read_header(write_head(tmp_path_factory.mktemp("head") / "h.gguf", shape, SHAPE))
-    return HeadSource(source.target, source.info, header, EagleInfo.from_header(header))
+    return HeadSource(source.target, EagleInfo.from_header(header))
 
 
 @pytest.mark.parametrize("which", ["source", "going_on"])
@@ -336,7 +336,7 @@ def conversations(num: int, first: int = 0) -> tuple[TrainingConversation, ...]:
 
 
 def learned(source: HeadSource, folder: Path) -> TrainedHead:
-    plan = Plan(target=source.target.path, target_label="t", n_ctx=256, threads=1)
+    plan = Plan(target=source.target.header.path, target_label="t", n_ctx=256, threads=1)
     recipe = Recipe(warmup_steps=1)
     return train_head(
         HeadTraining(

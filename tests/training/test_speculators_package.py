@@ -77,9 +77,9 @@ def test_the_package_drafts_as_we_do(kind: str, target: Path, tmp_path: Path) ->
     vocabulary = choose_vocabulary(source, None)
     draft_head = make_draft_head(source, vocabulary, max_context=64)
     rng = np.random.default_rng(3)
-    tokens = rng.integers(0, source.info.n_vocab, LENGTH)
+    tokens = rng.integers(0, source.target.n_vocab, LENGTH)
     taps = rng.normal(size=(LENGTH, 3 * WIDTH)).astype(np.float32)
-    everything = vocabulary.read_embeddings(range(source.info.n_vocab))
+    everything = vocabulary.read_embeddings(range(source.target.n_vocab))
     arrays = tmp_path / "arrays.npz"
     np.savez(arrays, tokens=tokens, taps=taps, embeddings=everything)
 

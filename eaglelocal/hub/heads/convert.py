@@ -27,7 +27,7 @@ from eaglelocal.gguf.eagle_info import (
     WINDOW_KEY,
 )
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
-from eaglelocal.gguf.header import Header, Scalar
+from eaglelocal.gguf.header import Scalar
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_rows, stream_indices, stream_vector
 from eaglelocal.gguf.upper_layers import DRAFT_TOKENS_KEY, NUM_LAYERS_KEY
@@ -125,8 +125,8 @@ class ReadHead:
         ]
 
 
-def read_head(published: PublishedHead, beside: Header, target: ModelInfo, *, name: str) -> ReadHead:
-    """Read a head; `beside` is the target's header. Raises ModelFileError or IncompatibleError with the reason."""
+def read_head(published: PublishedHead, target: ModelInfo, *, name: str) -> ReadHead:
+    """Read a head for `target`. Raises ModelFileError or IncompatibleError with the reason."""
     tensors = name_tensors(published.tensors)
     is_parallel = tensors.get(MASK_HIDDEN) is not None
     config = read_config(
@@ -148,7 +148,7 @@ def read_head(published: PublishedHead, beside: Header, target: ModelInfo, *, na
         target_tokens=map_target_tokens(
             tensors.get("d2t"), tensors.get("t2d"), num_rows=num_rows, num_tokens=target.n_vocab
         ),
-        shares_embeddings=_has_target_embeddings(tensors, beside),
+        shares_embeddings=_has_target_embeddings(tensors, target),
         readings=list_readings(config, num_taps=num_taps, n_layer=target.n_layer, last_tap=last_tap),
         notes=tuple(_list_notes(config, tensors, target, fc_norm=fc_norm)),
     )
@@ -209,7 +209,7 @@ def _read_norms(tensors: HeadTensors, config: HeadConfig, num_taps: int) -> tupl
     return fc_norm, norm_before_fc
 
 
-def _has_target_embeddings(tensors: HeadTensors, beside: Header) -> bool:
+def _has_target_embeddings(tensors: HeadTensors, target: ModelInfo) -> bool:
     """Return whether the head can use the target's embeddings: it has none, or its own are a copy, judged by some rows.
 
     Many heads come with a copy, which is twice as large as the rest of the head. If the target's embeddings are rounded
@@ -221,16 +221,16 @@ def _has_target_embeddings(tensors: HeadTensors, beside: Header) -> bool:
         return True
     if tensors.get(MASK_HIDDEN) is not None:
         return False
-    return is_same_matrix(own, beside, "token_embd.weight")
+    return is_same_matrix(own, target, "token_embd.weight")
 
 
-def is_same_matrix(own: StoredTensor, beside: Header, name: str) -> bool:
+def is_same_matrix(own: StoredTensor, target: ModelInfo, name: str) -> bool:
     """Return whether a head's matrix is a copy of the target's, judged by some rows."""
-    lent = beside.tensors.get(name)
+    lent = target.header.tensors.get(name)
     if lent is None or lent.shape != own.shape[::-1]:
         return False
     rows = np.linspace(0, own.shape[0] - 1, SAMPLED_ROWS).astype(int).tolist()
-    theirs = read_rows(beside.path, beside, name, rows)
+    theirs = read_rows(target.header.path, target.header, name, rows)
     ours = np.concatenate([own.rows(row, row + 1) for row in rows])
     return float(np.linalg.norm(ours - theirs)) <= SAME_SHARE * float(np.linalg.norm(ours))
 
@@ -252,7 +252,7 @@ def _list_notes(config: HeadConfig, tensors: HeadTensors, target: ModelInfo, *, 
         yield f"left out, because they change nothing: {len(tensors.dropped)} tensors ({tensors.dropped[0]} ...)"
 
 
-def make_entries(head: ReadHead, reading: HeadReading, beside: Header, target: ModelInfo, kind: str) -> list[KeyValue]:
+def make_entries(head: ReadHead, reading: HeadReading, target: ModelInfo, kind: str) -> list[KeyValue]:
     """Return the file's keys; the tokenizer is the target's."""
     config = head.config
     texts = {"general.name": head.name, TARGET_NAME_KEY: target.name, VERIFIER_KEY: config.verifier}
@@ -281,7 +281,7 @@ def make_entries(head: ReadHead, reading: HeadReading, beside: Header, target: M
         **_describe_mask(head),
         **_describe_layers(head),
     }
-    return [*list_entries(keys), *config.rope.keys(), *copy_tokenizer(beside)]
+    return [*list_entries(keys), *config.rope.keys(), *copy_tokenizer(target)]
 
 
 def _describe_mask(head: ReadHead) -> dict[str, Scalar | tuple[Scalar, ...]]:
@@ -313,10 +313,10 @@ def pad_taps(taps: tuple[int, ...], n_layer: int) -> tuple[int, ...]:
     return taps + tuple(next(spare, 0) for _ in range(NUM_TAPS - len(taps)))
 
 
-def copy_tokenizer(beside: Header) -> list[KeyValue]:
+def copy_tokenizer(target: ModelInfo) -> list[KeyValue]:
     """Return the target's tokenizer keys, which the head's file needs, too."""
-    others = frozenset(key for key in beside.metadata if not key.startswith("tokenizer."))
-    return copy_entries(beside, without=others)
+    others = frozenset(key for key in target.header.metadata if not key.startswith("tokenizer."))
+    return copy_entries(target.header, without=others)
 
 
 def make_tensors(head: ReadHead, target: ModelInfo, kind: str) -> list[StreamedTensor]:

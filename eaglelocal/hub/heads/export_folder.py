@@ -23,7 +23,6 @@ from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, 
 from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.draft_pairing import detect_draft_kind, is_same_model
 from eaglelocal.gguf.eagle_info import VERIFIER_KEY, EagleInfo
-from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import is_medusa
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads.head_folder import CONFIG, REPOSITORY, WEIGHTS_SUFFIX
@@ -66,7 +65,7 @@ def find_head_file(reference: str) -> Path:
     return find_cached(locations.hub_cache_dir(), wanted).path
 
 
-def read_eagle_head(path: Path) -> tuple[Header, EagleInfo]:
+def read_eagle_head(path: Path) -> EagleInfo:
     """Read the header of an EAGLE or P-EAGLE head. Raises IncompatibleError for others, ModelFileError on damage."""
     header = read_header(path)
     kind = detect_draft_kind(header)
@@ -75,12 +74,12 @@ def read_eagle_head(path: Path) -> tuple[Header, EagleInfo]:
             f"{path.name} is {KINDS.get(kind, 'a Medusa head')}, which neither format knows",
             hint="EAGLE-3, EAGLE-3.1 and P-EAGLE heads can be exported",
         )
-    return header, EagleInfo.from_header(header)
+    return EagleInfo.from_header(header)
 
 
-def find_target_repo(header: Header, info: EagleInfo) -> str:
+def find_target_repo(info: EagleInfo) -> str:
     """Return the repository of a head's target's original weights, by its file or the catalog; else empty."""
-    stated = header.metadata.get(VERIFIER_KEY)
+    stated = info.header.metadata.get(VERIFIER_KEY)
     if isinstance(stated, str) and stated:
         return stated
     repos = {target.source_repo for target in load_catalog().targets.values() if target.source_repo}

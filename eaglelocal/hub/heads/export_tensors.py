@@ -42,10 +42,13 @@ class ExportHead:
     kind        f32, f16 or bf16; KEEP: as in the file, and BF16 for what is quantized there
     """
 
-    header: Header
     info: EagleInfo
     layer_name: str
     kind: str = KEEP
+
+    @property
+    def header(self) -> Header:
+        return self.info.header
 
     @property
     def quantized(self) -> tuple[str, ...]:
@@ -66,13 +69,14 @@ class ExportHead:
         return found if found in FLOAT_TYPES else TYPES["bf16"]
 
 
-def read_target_tokens(header: Header, info: EagleInfo) -> Ints | None:
+def read_target_tokens(info: EagleInfo) -> Ints | None:
     """Return the target's token of each row of the output [draft vocabulary]; None where row i is token i.
 
     Raises IncompatibleError where the rows are all tokens in another order, for which engines have no table.
     """
     if info.draft_vocab is None:
         return None
+    header = info.header
     kept = header.array(DRAFT_TOKENS_KEY)
     tokens = read_indices(header.path, header, "d2t").reshape(-1) if kept is None else np.asarray(kept, np.int64)
     if len(tokens) < info.n_vocab:
@@ -134,7 +138,7 @@ def _make_mask(head: ExportHead) -> Iterator[OutgoingTensor]:
 
 def _make_tables(head: ExportHead) -> Iterator[OutgoingTensor]:
     """Yield `d2t` and `t2d` (tensor_names.py), which a head over all tokens must not have."""
-    tokens = read_target_tokens(head.header, head.info)
+    tokens = read_target_tokens(head.info)
     if tokens is None:
         return
     offsets, marked = tokens - np.arange(len(tokens)), np.zeros(head.info.n_vocab, np.uint8)
@@ -249,7 +253,7 @@ def _describe_layer(head: ExportHead) -> dict[str, object]:
 
 def _describe_flags(head: ExportHead) -> dict[str, object]:
     info = head.info
-    tokens = read_target_tokens(head.header, info)
+    tokens = read_target_tokens(info)
     other_width = info.target_hidden_size != info.width
     return {
         "draft_vocab_size": info.n_vocab if tokens is None else len(tokens),

@@ -26,7 +26,6 @@ from eaglelocal.gguf.architectures import TOKENS_KEY
 from eaglelocal.gguf.draft_pairing import is_same_model
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_info import check_head
-from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
@@ -52,24 +51,24 @@ class StoredHead:
     is_own: bool  # made for a target of this name
 
 
-def make_target_folder(beside: Header, target: ModelInfo) -> Path:
+def make_target_folder(target: ModelInfo) -> Path:
     """Return the folder of the heads for this kind of target."""
     digest = hashlib.blake2b(digest_size=8)
     digest.update(f"{target.architecture} {target.n_embd} {target.n_layer}".encode())
-    digest.update(beside.array_bytes(TOKENS_KEY))
+    digest.update(target.header.array_bytes(TOKENS_KEY))
     return locations.heads_dir() / digest.hexdigest()
 
 
-def make_head_path(beside: Header, target: ModelInfo, name: str, kind: str) -> Path:
+def make_head_path(target: ModelInfo, name: str, kind: str) -> Path:
     """Return the path for a head of this name, in the type `kind`."""
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:80] or "head"
-    return make_target_folder(beside, target) / f"{slug}-{kind}.gguf"
+    return make_target_folder(target) / f"{slug}-{kind}.gguf"
 
 
-def list_fitting_heads(beside: Header, target: ModelInfo) -> list[StoredHead]:
+def list_fitting_heads(target: ModelInfo) -> list[StoredHead]:
     """Return the heads that fit this target, those made for it first, then the newest; damaged files are skipped."""
     found = []
-    for path in list_heads(beside, target):
+    for path in list_heads(target):
         with suppress(EagleLocalError):
             info = read_graph_head(read_header(path))
             check_head(info, target)
@@ -77,11 +76,11 @@ def list_fitting_heads(beside: Header, target: ModelInfo) -> list[StoredHead]:
     return sorted(found, key=lambda head: not head.is_own)
 
 
-def list_heads(beside: Header, target: ModelInfo) -> list[Path]:
+def list_heads(target: ModelInfo) -> list[Path]:
     """Return all heads in the folder of this kind of target, the newest first, including those that cannot draft."""
     dated = []
     has_any = locations.heads_dir().is_dir()  # the folder's name takes a hash of all tokens
-    for path in list_own(make_target_folder(beside, target), "*.gguf") if has_any else []:
+    for path in list_own(make_target_folder(target), "*.gguf") if has_any else []:
         with suppress(OSError):  # it was just deleted
             dated.append((path.stat().st_mtime, path))
     return [path for _, path in sorted(dated, reverse=True)[:MAX_HEADS]]

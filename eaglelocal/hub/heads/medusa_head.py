@@ -16,7 +16,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, NUM_TAPS, TARGET_NAME_KEY
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
-from eaglelocal.gguf.header import Header, Scalar
+from eaglelocal.gguf.header import Scalar
 from eaglelocal.gguf.medusa_info import (
     BIASES_KEY,
     MAX_LAYERS,
@@ -83,16 +83,16 @@ def normalize_name(name: str) -> str:
     return name
 
 
-def read_medusa_head(published: PublishedHead, beside: Header, target: ModelInfo, *, name: str) -> MedusaHead:
-    """Read a head; `beside` is the target's header. Raises ModelFileError or IncompatibleError with the reason."""
+def read_medusa_head(published: PublishedHead, target: ModelInfo, *, name: str) -> MedusaHead:
+    """Read a head for `target`. Raises ModelFileError or IncompatibleError with the reason."""
     keys, tensors = ConfigKeys(published.config), sort_tensors(published.tensors)
     num_parts, num_layers = _count(tensors)
     _check_layers(tensors, target)
     outputs = _find_outputs(tensors, num_parts, num_layers, is_shared=keys.flag("original_lm_head") or False)
     target_tokens = _read_token_map(tensors, outputs, target)
     notes = list(_list_notes(keys, num_parts, outputs, target))
-    lent = "output.weight" if "output.weight" in beside.tensors else "token_embd.weight"
-    if len(outputs) == 1 and target_tokens is None and is_same_matrix(outputs[0], beside, lent):
+    lent = "output.weight" if "output.weight" in target.header.tensors else "token_embd.weight"
+    if len(outputs) == 1 and target_tokens is None and is_same_matrix(outputs[0], target, lent):
         outputs = ()
         notes.append("its lm_head is a copy of the target's, which is used")
     return MedusaHead(
@@ -224,11 +224,11 @@ def _list_notes(
         yield f"each of its heads has an lm_head: together they are {len(outputs)} times as large as the target's"
 
 
-def make_entries(head: MedusaHead, beside: Header, target: ModelInfo, kind: str) -> list[KeyValue]:
+def make_entries(head: MedusaHead, target: ModelInfo, kind: str) -> list[KeyValue]:
     """Return the file's keys."""
     places = sorted(head.tensors.biases)
     biases = np.concatenate([head.tensors.biases[place].floats() for place in places]) if places else None
-    return make_medusa_entries(head.shape, biases, beside, target, name=head.name, kind=kind)
+    return make_medusa_entries(head.shape, biases, target, name=head.name, kind=kind)
 
 
 def make_tensors(head: MedusaHead, target: ModelInfo, kind: str) -> list[StreamedTensor]:
@@ -289,7 +289,7 @@ class MedusaShape:
 
 
 def make_medusa_entries(
-    shape: MedusaShape, biases: Floats | None, beside: Header, target: ModelInfo, *, name: str, kind: str
+    shape: MedusaShape, biases: Floats | None, target: ModelInfo, *, name: str, kind: str
 ) -> list[KeyValue]:
     """Return the file's keys; the tokenizer is the target's. biases: [parts, layers, state_width]."""
     keys: dict[str, Scalar | tuple[Scalar, ...]] = {
@@ -316,7 +316,7 @@ def make_medusa_entries(
     }
     if biases is not None:
         keys[BIASES_KEY] = tuple(biases.reshape(-1).tolist())
-    return [*list_entries(keys), *copy_tokenizer(beside)]
+    return [*list_entries(keys), *copy_tokenizer(target)]
 
 
 def make_graph_tensors(shape: MedusaShape, matrices: Sequence[Sequence[Rows]], kind: str) -> list[StreamedTensor]:

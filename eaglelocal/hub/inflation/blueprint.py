@@ -36,21 +36,21 @@ _EPS = "attention.layer_norm_rms_epsilon"
 _ROPE = "rope_freqs.weight"
 
 
-def plan_target(size: ModelSize, source: Header, *, step: int = BLOCK_STEP) -> FilePlan:
+def plan_target(size: ModelSize, model: ModelInfo, *, step: int = BLOCK_STEP) -> FilePlan:
     """Plan an inflated target, written in `size.type`, whose widths are multiples of `step`.
 
     Raises ModelFileError or IncompatibleError if the source cannot be inflated, ResourceError if it is larger.
     """
-    model, growth = ModelInfo.from_header(source), grow_target(size, source, step=step)
+    source, growth = model.header, grow_target(size, model, step=step)
     tensors = _make_tensors(source, _widen_target(SourceFile.of(source), growth), size)
     eps = _read_number(source, f"llama.{_EPS}") * growth.eps_factor
     keys = _label(source, size, make_inflated_name(model.name, size)) | _describe_shape("llama", growth.new, eps)
     return FilePlan(source, list_entries(keys), tensors)
 
 
-def plan_head(size: ModelSize, source: Header, target: Header, growth: Growth) -> FilePlan:
+def plan_head(size: ModelSize, eagle: EagleInfo, target: Header, growth: Growth) -> FilePlan:
     """Plan the inflated head of a target that grows by `growth`. Raises as plan_target, also if it does not fit."""
-    eagle = EagleInfo.from_header(source)
+    source = eagle.header
     small = _read_head_shape(eagle)
     grown = choose_head(growth.new, small, eagle.draft_vocab or eagle.n_vocab)
     head = _Head(SourceFile.of(source), SourceFile.of(target), eagle, Growth(small, grown), growth)
@@ -69,15 +69,15 @@ def plan_head(size: ModelSize, source: Header, target: Header, growth: Growth) -
     return FilePlan(source, list_entries(keys), tensors)
 
 
-def grow_target(size: ModelSize, source: Header, *, step: int = BLOCK_STEP) -> Growth:
+def grow_target(size: ModelSize, source: ModelInfo, *, step: int = BLOCK_STEP) -> Growth:
     """Return the shapes of a source and its inflation. Raises as plan_target."""
-    small = read_target_shape(ModelInfo.from_header(source), source)
+    small = read_target_shape(source)
     return Growth(small, choose_target(size.num_parameters, small, step=step))
 
 
-def read_target_shape(model: ModelInfo, header: Header) -> LlamaShape:
+def read_target_shape(model: ModelInfo) -> LlamaShape:
     heads, kv_heads, ffn = set(model.n_head), set(model.n_kv_head), set(model.n_ff)
-    if model.architecture != "llama" or "blk.0.ffn_gate_inp.weight" in header.tensors:
+    if model.architecture != "llama" or "blk.0.ffn_gate_inp.weight" in model.header.tensors:
         kind = "has experts" if model.architecture == "llama" else f"is a {model.architecture} model"
         raise IncompatibleError(f"cannot inflate {model.name}: it {kind}", hint="use a dense llama model")
     if len(heads) + len(kv_heads) + len(ffn) != 3:
@@ -90,7 +90,7 @@ def read_target_shape(model: ModelInfo, header: Header) -> LlamaShape:
         kv_heads.pop(),
         model.n_vocab,
         head_dim=model.head_dim,
-        is_tied=OUTPUT not in header.tensors,
+        is_tied=OUTPUT not in model.header.tensors,
     )
     _check_source_shape(model.name, shape, model.value_dim)
     return shape

@@ -82,9 +82,10 @@ class InflatedPair:
     def _plan(self) -> tuple[FilePlan, FilePlan]:
         from eaglelocal.hub.inflation.blueprint import grow_target, plan_head, plan_target  # imports numpy
 
-        target, head = map(read_header, self.sources)
-        check_head(EagleInfo.from_header(head), ModelInfo.from_header(target))
-        return plan_target(self.size, target), plan_head(self.size, head, target, grow_target(self.size, target))
+        target, head = self.sources
+        model, eagle = ModelInfo.from_header(read_header(target)), EagleInfo.from_header(read_header(head))
+        check_head(eagle, model)
+        return plan_target(self.size, model), plan_head(self.size, eagle, model.header, grow_target(self.size, model))
 
     def _check_room(self, plans: tuple[FilePlan, FilePlan], free_bytes: Callable[[Path], int]) -> None:
         check_disk(

@@ -304,10 +304,10 @@ def describe_head(
 
     Raises IncompatibleError if it is of another target.
     """
-    header, info = read_eagle_head(path)
-    verifier = header.metadata.get(VERIFIER_KEY)
+    info = read_eagle_head(path)
+    verifier = info.header.metadata.get(VERIFIER_KEY)
     check_head_serves(info, verifier if isinstance(verifier, str) else "", target)
-    parameters = sum(math.prod(tensor.shape) for tensor in header.tensors.values())
+    parameters = sum(math.prod(tensor.shape) for tensor in info.tensors.values())
     return VllmDraft(
         id=info.name,
         method=EAGLE3 if info.mask is None else PEAGLE,

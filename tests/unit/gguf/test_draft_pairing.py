@@ -35,7 +35,7 @@ def target(tmp_path: Path) -> Path:
 
 def asked(draft: Path, target: Path, kind: str | None = None) -> DraftInfo:
     beside = read_header(target)
-    return read_draft(read_header(draft), target_header=beside, target=ModelInfo.from_header(beside), kind=kind)
+    return read_draft(read_header(draft), ModelInfo.from_header(beside), kind=kind)
 
 
 @pytest.mark.parametrize("kind", [None, "eagle3"])
@@ -122,9 +122,7 @@ def test_a_few_renamed_tokens_are_a_fine_tune(target: Path, tmp_path: Path) -> N
 
 
 def warned(draft: Path, target: Path) -> tuple[str, ...]:
-    header, beside = read_header(draft), read_header(target)
-    info = asked(draft, target)
-    return draft_warnings(info, header, target_header=beside, target=ModelInfo.from_header(beside))
+    return draft_warnings(asked(draft, target), ModelInfo.from_header(read_header(target)))
 
 
 def test_a_head_made_for_this_target_needs_no_word(target: Path, tmp_path: Path) -> None:

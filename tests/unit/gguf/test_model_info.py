@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from eaglelocal.errors import IncompatibleError, ModelFileError
 from eaglelocal.gguf.architectures import FINAL_STATE, LAYER_INPUT_ARCHITECTURES, FinalState
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_info import check_head
+from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.upper_layers import find_block
@@ -199,12 +200,16 @@ CHANGED_HEADS: dict[str, tuple[Callable[[EagleInfo], EagleInfo], str]] = {
 }
 
 
+def with_tensors(head: EagleInfo, tensors: Mapping[str, TensorInfo]) -> EagleInfo:
+    return replace(head, header=replace(head.header, tensors=tensors))
+
+
 def without(head: EagleInfo, name: str) -> EagleInfo:
-    return replace(head, tensors={key: info for key, info in head.tensors.items() if key != name})
+    return with_tensors(head, {key: info for key, info in head.tensors.items() if key != name})
 
 
 def renamed(head: EagleInfo, name: str, other: str) -> EagleInfo:
-    return replace(head, tensors={other if key == name else key: info for key, info in head.tensors.items()})
+    return with_tensors(head, {other if key == name else key: info for key, info in head.tensors.items()})
 
 
 @pytest.mark.parametrize("case", CHANGED_HEADS)
@@ -221,7 +226,7 @@ def test_tensors_that_llama_cpp_does_not_know_are_named(tmp_path: Path) -> None:
     head, target = pair(tmp_path)
     extra = {**head.tensors, "fc_norm.0.weight": head.tensors["output_norm.weight"]}
     with pytest.raises(IncompatibleError, match=r"fc_norm\.0\.weight, which llama\.cpp does not know"):
-        check_head(replace(head, tensors=extra), target)
+        check_head(with_tensors(head, extra), target)
 
 
 def test_targets_without_layer_inputs_are_refused(tmp_path: Path) -> None:

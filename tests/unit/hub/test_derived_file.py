@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from eaglelocal import locations
 from eaglelocal.catalog.reference import DerivedModel, File
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, ResourceError, UsageError
+from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.header import Header
+from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.derived_models import (
     DerivedFile,
@@ -56,8 +58,12 @@ def inflation(millions: int, kind: str = "f32") -> Inflation:
     return Inflation(ModelSize(millions * 1_000_000, kind))
 
 
+def model_in(path: Path) -> ModelInfo:
+    return ModelInfo.from_header(read_header(path))
+
+
 def make(path: Path, recipe: Recipe) -> DerivedFile:
-    made = derive_target(read_header(path), recipe, f"{path}@{recipe.text}")
+    made = derive_target(model_in(path), recipe, f"{path}@{recipe.text}")
     return write_derived(made, on_progress=no_progress)
 
 
@@ -97,7 +103,7 @@ def test_any_llama_says_the_same_inflated(source: DemoSources, millions: int) ->
         size = sum(tensor.num_elements for tensor in made.header.tensors.values())
         assert abs(size / (millions * 1e6) - 1) < 0.05
         assert distance(logits_of(made.path, TEXT), logits_of(target, TEXT)) < 1e-4
-        made_head = write_derived(derive_head(made, read_header(head)), on_progress=no_progress)
+        made_head = write_derived(derive_head(made, EagleInfo.from_header(read_header(head))), on_progress=no_progress)
         ours, theirs = drafted(made.path, made_head.path, TEXT, 4), drafted(target, head, TEXT, 4)
         assert distance(ours, theirs) < 1e-3
         made.path.unlink()
@@ -158,12 +164,12 @@ RECIPES = [inflation(20), inflation(20, "q8_0"), LayerDrop(2), LayerDrop(2, "q8_
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.text)
 def test_the_sketch_is_the_header_of_the_file(tmp_path: Path, cache: Path, recipe: Recipe) -> None:
     target, _ = DemoSources().write(tmp_path)
-    sketched = derive_target(read_header(target), recipe, "reference")
+    sketched = derive_target(model_in(target), recipe, "reference")
     assert not cache.exists(), "planning writes nothing"
     written = write_derived(sketched, on_progress=no_progress)
     assert [path.name for path in cache.glob("*.gguf*")] == [written.path.name]
     assert _outline(sketched.header) == _outline(written.header)
-    assert derive_target(read_header(target), recipe, "reference") == written, "the second time it is found"
+    assert derive_target(model_in(target), recipe, "reference") == written, "the second time it is found"
 
 
 def _outline(header: Header) -> object:
@@ -182,7 +188,7 @@ def test_files_say_what_they_are(tmp_path: Path) -> None:
     assert grown.label == "source-target at the cost of a 20 M model (bf16)"
     assert grown.header.metadata["general.name"] == "test guide at the cost of a 20 M model"
     assert "test guide" in str(grown.header.metadata["eaglelocal.inflated_from"])
-    made_head = write_derived(derive_head(grown, read_header(head)), on_progress=no_progress)
+    made_head = write_derived(derive_head(grown, EagleInfo.from_header(read_header(head))), on_progress=no_progress)
     assert "at the cost of a 20 M model's" in str(made_head.header.metadata["general.name"])
     dropped = make(target, LayerDrop(2))
     assert dropped.header.metadata["general.name"] == "source-target without 2 of its 6 layers"
@@ -265,7 +271,7 @@ def test_models_that_cannot_be_made_are_refused_with_a_hint(tmp_path: Path) -> N
     ]
     for source, recipe, kind, message in refusals:
         with pytest.raises(kind) as refused:
-            derive_target(source, recipe, "x")
+            derive_target(ModelInfo.from_header(source), recipe, "x")
         assert message in refused.value.message and refused.value.hint, message
 
 
@@ -281,7 +287,7 @@ def test_a_model_is_not_made_of_a_derived_one(tmp_path: Path) -> None:
 def test_a_source_that_is_gone_is_a_line_that_says_so(tmp_path: Path) -> None:
     target, _ = DemoSources().write(tmp_path)
     make(target, LayerDrop(2))
-    unwritten = derive_target(read_header(target), LayerDrop(3), "x")
+    unwritten = derive_target(model_in(target), LayerDrop(3), "x")
     target.rename(tmp_path / "elsewhere.gguf")
     with pytest.raises(ModelFileError, match=r"source-target\.gguf does not exist"):
         find_target(find(target, "drop2"), on_progress=None)
@@ -292,7 +298,7 @@ def test_a_source_that_is_gone_is_a_line_that_says_so(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_reported_before_writing(tmp_path: Path, cache: Path) -> None:
     target, _ = DemoSources().write(tmp_path)
-    made = derive_target(read_header(target), inflation(1000, "q4_k_m"), "x")
+    made = derive_target(model_in(target), inflation(1000, "q4_k_m"), "x")
     with pytest.raises(ResourceError) as full:
         write_derived(made, on_progress=no_progress, free_bytes=lambda _: 2_000_000_000)
     assert "model (q4_k_m) takes 2.8" in full.value.message and "2.00 GB are free" in full.value.message
@@ -303,7 +309,7 @@ def test_what_the_quantizer_refuses_is_reported_with_its_reason(tmp_path: Path, 
     target, _ = DemoSources().write(tmp_path)
     header = read_header(target)
     unknown = replace(header, metadata={**header.metadata, "general.architecture": "nonesuch"})
-    made = derive_target(header, Requantization("q8_0"), "x")
+    made = derive_target(ModelInfo.from_header(header), Requantization("q8_0"), "x")
     assert made.plan is not None
     with pytest.raises(
         ResourceError, match=r"cannot quantize source-target@q8_0.*unknown model arch.*nonesuch"
@@ -328,7 +334,7 @@ class Interruption:
 @pytest.mark.parametrize("kind", ["bf16", "q8_0"])
 def test_an_interrupted_write_leaves_nothing(tmp_path: Path, cache: Path, kind: str) -> None:
     target, _ = DemoSources().write(tmp_path)
-    made = derive_target(read_header(target), inflation(20, kind), "x")
+    made = derive_target(model_in(target), inflation(20, kind), "x")
     with pytest.raises(KeyboardInterrupt):
         write_derived(made, on_progress=Interruption(is_quantizing=kind == "q8_0"))
     assert list(cache.glob("*.gguf*")) == []

@@ -158,14 +158,15 @@ def test_a_large_head_is_written_in_shards(target: Path, tmp_path: Path) -> None
 def test_the_target_is_named(target: Path, tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "published", random_checkpoint(Kind()), "speculators")
     path = imported(folder, target, tmp_path / "head.gguf")
-    header, info = read_eagle_head(path)
-    assert find_target_repo(header, info) == "somebody/random target"
+    info = read_eagle_head(path)
+    assert find_target_repo(info) == "somebody/random target"
     config = json.loads((exported(path, tmp_path / "out", SPECULATORS) / "config.json").read_text())
     assert config["speculators_config"]["verifier"]["name_or_path"] == REPO
-    unnamed = replace(header, metadata={key: value for key, value in header.metadata.items() if "verifier" not in key})
-    assert find_target_repo(unnamed, info) == ""
-    known = replace(info, target_name="Llama 3.1 8B Instruct")
-    assert find_target_repo(unnamed, known) == "meta-llama/Llama-3.1-8B-Instruct"
+    keys = {key: value for key, value in info.header.metadata.items() if "verifier" not in key}
+    unnamed = replace(info, header=replace(info.header, metadata=keys))
+    assert find_target_repo(unnamed) == ""
+    known = replace(unnamed, target_name="Llama 3.1 8B Instruct")
+    assert find_target_repo(known) == "meta-llama/Llama-3.1-8B-Instruct"
     with pytest.raises(UsageError, match="neither a repository nor a folder"):
         check_target_repo("Qwen3")
 
@@ -194,7 +195,7 @@ def test_what_the_formats_cannot_state_is_refused(target: Path, tmp_path: Path) 
 
 def test_what_an_engine_does_otherwise_is_said(target: Path, tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "published", random_checkpoint(KINDS["EAGLE-3.1"]), "speculators")
-    _, info = read_eagle_head(imported(folder, target, tmp_path / "head.gguf"))
+    info = read_eagle_head(imported(folder, target, tmp_path / "head.gguf"))
     assert not list(list_export_notes(info, SPECULATORS))
     (note,) = list_export_notes(info, SPECFORGE)
     assert "SGLang does not read norm_before_residual" in note

@@ -41,12 +41,12 @@ def target(tmp_path: Path) -> Path:
 def keep(name: str, target: Path, folder: Path, kind: Kind | None = None) -> Path:
     header = read_header(target)
     published = write_checkpoint(folder / name, random_checkpoint(kind or Kind()), "SpecForge")
-    return imported(published, target, make_head_path(header, ModelInfo.from_header(header), name, "bf16"), kind="bf16")
+    return imported(published, target, make_head_path(ModelInfo.from_header(header), name, "bf16"), kind="bf16")
 
 
 def names(target: Path) -> list[str]:
     header = read_header(target)
-    return [head.info.name for head in list_fitting_heads(header, ModelInfo.from_header(header))]
+    return [head.info.name for head in list_fitting_heads(ModelInfo.from_header(header))]
 
 
 def test_none_to_begin_with(target: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_head_appears_complete_or_not_at_all(target: Path, tmp_path: Path) -> 
         pytest.raises(RuntimeError),
         write_head_file(
             path,
-            make_entries(head, head.stated, header, info, "f16"),
+            make_entries(head, head.stated, info, "f16"),
             make_tensors(head, info, "f16"),
             on_progress=shares.append,
         ) as partial,
@@ -133,8 +133,8 @@ def test_no_room_on_the_disk(target: Path, tmp_path: Path, monkeypatch: pytest.M
 def test_names_stay_in_their_folder(name: str, target: Path) -> None:
     header = read_header(target)
     info = ModelInfo.from_header(header)
-    path = make_head_path(header, info, name, "bf16")
-    assert path.parent == head_store.make_target_folder(header, info)
+    path = make_head_path(info, name, "bf16")
+    assert path.parent == head_store.make_target_folder(info)
     assert not path.name.startswith(".") and len(path.name) < 100
 
 
@@ -191,8 +191,8 @@ def test_what_is_being_written_is_left_alone(target: Path, tmp_path: Path) -> No
     header = read_header(target)
     read = understood(write_checkpoint(tmp_path / "one", random_checkpoint(Kind()), "SpecForge"), target)
     info = ModelInfo.from_header(header)
-    entries, tensors = make_entries(read, read.stated, header, info, "bf16"), make_tensors(read, info, "bf16")
-    place = make_head_path(header, info, "one", "bf16")
+    entries, tensors = make_entries(read, read.stated, info, "bf16"), make_tensors(read, info, "bf16")
+    place = make_head_path(info, "one", "bf16")
     with write_head_file(place, entries, tensors, on_progress=lambda fraction: None) as partial:
         (head,) = find_unfinished_heads()
         assert (head.path, head.is_being_written) == (partial, True)

@@ -87,10 +87,11 @@ def test_head_drafts_the_same(tmp_path: Path, dialect: str) -> None:
 
 def test_a_parallel_head_fits_before_it_is_written(tmp_path: Path) -> None:
     """Plans are made with the header that the file will have; the numbers of its mask grow with the target."""
-    target, head = map(read_header, DemoSources(norm_output=False, num_depths=6).write(tmp_path))
+    target, head = DemoSources(norm_output=False, num_depths=6).write(tmp_path)
+    model, eagle = ModelInfo.from_header(read_header(target)), EagleInfo.from_header(read_header(head))
     size = ModelSize(TWENTY_M, "f32")
-    sketch = plan_head(size, head, target, grow_target(size, target)).sketch_header()
-    check_head(EagleInfo.from_header(sketch), ModelInfo.from_header(plan_target(size, target).sketch_header()))
+    sketch = plan_head(size, eagle, model.header, grow_target(size, model)).sketch_header()
+    check_head(EagleInfo.from_header(sketch), ModelInfo.from_header(plan_target(size, model).sketch_header()))
 
 
 @pytest.mark.parametrize("kind", ["bf16", "f16", "q8_0", "q4_0"])

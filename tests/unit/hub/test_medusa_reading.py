@@ -72,7 +72,7 @@ def test_weights_are_those_of_the_folder(target: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(fc.reshape(3, 128, -1)[:, :, :128], HEAD.matrices[:, 0])
     assert not fc.reshape(3, 128, -1)[:, :, 128:].any()
     np.testing.assert_array_equal(output.reshape(300, 3, 128).swapaxes(0, 1), np.stack(HEAD.outputs))
-    info = read_draft(header, target_header=read_header(target), target=ModelInfo.from_header(read_header(target)))
+    info = read_draft(header, ModelInfo.from_header(read_header(target)))
     assert isinstance(info, MedusaInfo)
     assert (info.method, info.max_draft, info.has_own_outputs) == ("Medusa", 3, True)
 
@@ -114,7 +114,7 @@ def test_an_imported_head_is_found_for_a_target_without_layer_inputs(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     target = read_target(write_target(tmp_path / "qwen2.gguf", replace(SHAPE, arch="qwen2")))
     assert head_problem(target.info)
-    path = make_head_path(target.header, target.info, "head", "f32")
+    path = make_head_path(target.info, "head", "f32")
     imported_medusa(write_medusa(tmp_path / "head", HEAD, TGI), target.path, path)
     draft = find_draft("auto", target)
     assert (draft.kind, draft.path) == ("eagle3", path)
@@ -128,9 +128,7 @@ def test_a_head_for_another_model_is_warned_of(target: Path, tmp_path: Path) -> 
     target_header = read_header(other)
     model = replace(ModelInfo.from_header(target_header), name="another model")
     info = replace(info, target_name="the first model")
-    assert any(
-        "the first model" in text for text in draft_warnings(info, header, target_header=target_header, target=model)
-    )
+    assert any("the first model" in text for text in draft_warnings(info, model))
 
 
 def add_tensors(folder: Path, head: MedusaWeights, more: dict[str, np.ndarray | None]) -> None:

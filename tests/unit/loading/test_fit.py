@@ -15,10 +15,16 @@ from eaglelocal.backend.llama_library import load_library
 from eaglelocal.core.plan import MAX_BRANCHES, NO_ROOM_FOR_IMAGES, Plan
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
-from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.context_parts import find_shares, make_parts, make_placement, make_placements, read_models
+from eaglelocal.loading.context_parts import (
+    ModelHeader,
+    find_shares,
+    make_parts,
+    make_placement,
+    make_placements,
+    read_models,
+)
 from eaglelocal.loading.fit import (
     check_experts,
     check_graph,
@@ -230,7 +236,7 @@ def test_which_weights_are_read_or_move(
         memory=MainMemory(available_bytes=2**30, huge_pages=huge_pages),
     )
     target, draft = read_models(plan)
-    of_type = {name: replace(target, header=of_main_type(target.header, name)) for name in ("F32", "Q4_0", "Q8_0")}
+    of_type = {name: with_type(target, name) for name in ("F32", "Q4_0", "Q8_0")}
     there = [FreeMemory(RAM, 2**30)]
     asked = replace(plan, is_brief=is_brief)
     found = {name: make_placements(asked, machine, library, [source, draft], there) for name, source in of_type.items()}
@@ -241,9 +247,11 @@ def test_which_weights_are_read_or_move(
     )
 
 
-def of_main_type(header: Header, name: str) -> Header:
+def with_type(model: ModelHeader, name: str) -> ModelHeader:
+    header = model.header
     of_type = replace(next(iter(header.tensors.values())).type, name=name)
-    return replace(header, tensors={key: replace(tensor, type=of_type) for key, tensor in header.tensors.items()})
+    tensors = {key: replace(tensor, type=of_type) for key, tensor in header.tensors.items()}
+    return replace(model, info=replace(model.info, header=replace(header, tensors=tensors)))
 
 
 def test_a_plan_says_so_to_both_models(plan: Plan) -> None:

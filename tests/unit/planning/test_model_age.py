@@ -11,6 +11,7 @@ from doubles.weightless_models import REAL, Sketch, write_sketch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.planning.options import ModelOption, make_file_option
 from eaglelocal.planning.quality import MOST_YEARS, WORTH_OF_YEAR, Age, find_age
@@ -80,7 +81,7 @@ def test_generations_as_people_rank_them(better: str, than: str) -> None:
 def option_of(folder: Path, sketch: Sketch, name: str = "x.gguf") -> ModelOption:
     folder.mkdir(parents=True, exist_ok=True)
     header = read_header(write_sketch(folder / name, sketch))
-    return make_file_option(header, reference="x", label="x", catalog=catalog())
+    return make_file_option(ModelInfo.from_header(header), reference="x", label="x", catalog=catalog())
 
 
 SMALL = REAL["qwen3-0.6b"]

@@ -11,6 +11,7 @@ from doubles.weightless_models import REAL, Sketch, write_sketch
 from eaglelocal.catalog.catalog import CPU, load_catalog
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.stats import MeasuredCosts, SizeCost
+from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
@@ -33,7 +34,9 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelOption]:
     found = {}
     for name in ("qwen3-0.6b", "qwen3-8b"):
         header = read_header(write_sketch(folder / f"{name}.gguf", REAL[name]))
-        found[name] = make_file_option(header, reference=name, label=name, catalog=load_catalog())
+        found[name] = make_file_option(
+            ModelInfo.from_header(header), reference=name, label=name, catalog=load_catalog()
+        )
     return found
 
 
@@ -75,7 +78,9 @@ def test_a_better_quantization_of_the_same_size_is_taken(tmp_path: Path, name: s
     found = {}
     for reference, type, stem in (("plain", "Q4_0", "8b-Q4_0"), ("better", "Q4_K", name)):
         header = read_header(write_sketch(tmp_path / f"{stem}.gguf", replace(REAL["qwen3-8b"], type=type)))
-        found[reference] = make_file_option(header, reference=reference, label=reference, catalog=load_catalog())
+        found[reference] = make_file_option(
+            ModelInfo.from_header(header), reference=reference, label=reference, catalog=load_catalog()
+        )
     assert found["better"].quant in ("Q4_K_M", "Q4_K")
     assert best(found, processor(32)) == "better"
 
@@ -83,7 +88,7 @@ def test_a_better_quantization_of_the_same_size_is_taken(tmp_path: Path, name: s
 def test_the_quantization_is_what_name_or_header_say(tmp_path: Path) -> None:
     def quant(stem: str, sketch: Sketch) -> str:
         header = read_header(write_sketch(tmp_path / f"{stem}.gguf", sketch))
-        return make_file_option(header, reference=stem, label=stem, catalog=load_catalog()).quant
+        return make_file_option(ModelInfo.from_header(header), reference=stem, label=stem, catalog=load_catalog()).quant
 
     small = replace(REAL["qwen3-0.6b"], type="Q4_K")
     assert quant("small-UD-Q4_K_XL", replace(small, file_type=15)) == "UD-Q4_K_XL"

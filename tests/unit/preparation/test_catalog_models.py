@@ -13,7 +13,8 @@ from eaglelocal.backend.llama_library import BUILD
 from eaglelocal.catalog.catalog import CPU, Catalog, load_catalog
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.gguf.model_shape import read_mtp_shape, read_shape
+from eaglelocal.gguf.model_shape import describe_shape, read_shape
+from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.pull_plan import remember_draft
 from eaglelocal.loading import calibration_store
@@ -135,7 +136,7 @@ def test_a_model_that_drafts_for_itself_is_at_hand_where_its_file_has_the_layer(
     first = whole.drafts[0]
     assert (first.id, first.kind, first.is_here) == ("mtp-qwen3.6-27b", "mtp", True)
     assert first.acceptance == drafts["mtp-qwen3.6-27b"].acceptance
-    assert first.shape == read_mtp_shape(header) and whole.shape == read_shape(header)
+    assert first.shape == describe_shape(MtpInfo.from_header(header)) and whole.shape == read_shape(header)
     guessed = drafts["mtp-qwen3.6-27b"].shape
     assert guessed is not None
     assert guessed.weights_bytes == pytest.approx(first.shape.weights_bytes, rel=0.2)

@@ -25,7 +25,7 @@ from eaglelocal.preparation.vllm.served_pair import (
 )
 
 CATALOG = load_catalog()
-INFO = read_eagle_head(demo_sources()[1])[1]
+INFO = read_eagle_head(demo_sources()[1])
 
 
 def target(id: str = "qwen3-8b", repo: str = "Qwen/Qwen3-8B") -> VllmTarget:
