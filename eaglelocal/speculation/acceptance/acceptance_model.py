@@ -27,7 +27,7 @@ from eaglelocal.speculation.policy.pending_drafts import is_sibling_table
 FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: at the start of a text, and after long without observations
 DRIFT, SILENT_DRIFT = 0.002, 0.006  # variance added per token of text: where the drafter was observed, and where not
 MAX_SHIFT = 3.0
-OPTIMISM = 0.5  # standard deviations of the shift that an outlook adds
+OPTIMISM = 0.5  # standard deviations of the shift that an outlook adds, as a rule
 UNKNOWN_CONFIDENCE = 0.6  # for drafters that report none
 LOWEST, HIGHEST = sigmoid(LOW), sigmoid(HIGH)  # range of confidences that the bins distinguish
 SIBLING_LEVEL, SIBLING_SLOPE = -1.0, 0.7  # of siblings, fitted to the embedded head
@@ -55,9 +55,9 @@ class Shift:
         self.variance = min(self.variance + drift * num_tokens, MAX_VARIANCE)
         self.is_silent = True
 
-    @property
-    def optimistic(self) -> float:
-        return self.value + OPTIMISM * math.sqrt(self.variance)
+    def hoped(self, hope: float) -> float:
+        """Return the value, `hope` standard deviations higher."""
+        return self.value + hope * math.sqrt(self.variance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,14 @@ class AcceptanceModel:
         base = table.probability(depth, clamp_log_odds(confidence))
         return shift_log_odds(base, table.trust.value * self._shift(slot, drafter).value)
 
-    def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
+    def outlook(self, slot: int, drafter: str, num_chains: int = 1, *, hope: float = OPTIMISM) -> Outlook:
         """Estimate the acceptance of tokens that are not drafted yet.
 
         num_chains  chains over which the estimate is averaged; more chains spread less
+        hope        standard deviations by which the text's shift is assumed to be better than it seems
         """
         table = self._table(drafter, slot)
-        optimism = table.trust.value * self._shift(slot, drafter).optimistic
+        optimism = table.trust.value * self._shift(slot, drafter).hoped(hope)
         outcomes = [(share, shift_log_odds(chance, optimism)) for share, chance in table.spread.kinds()]
         mean = sum(share * chance for share, chance in outcomes)
         if num_chains > 1:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from enum import Enum
 from typing import NamedTuple
 
-from eaglelocal.core.draft import MATCH_LENGTHS
+from eaglelocal.core.draft import MATCH_LENGTHS, MEASURING
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import MAX_DRAFT_TOKENS, DraftPolicy, Spec
-from eaglelocal.speculation.policy.draft_gate import DraftGate, GateState
 from eaglelocal.speculation.policy.pending_drafts import kept_name
 from eaglelocal.speculation.policy.pid import LengthController
 
@@ -81,12 +81,70 @@ class DecodeSlot(NamedTuple):
     max_draft: int
 
 
+class GateState(Enum):
+    AWAKE = "on"
+    PROBING = "probing"
+    ASLEEP = "asleep"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Steps that draft `length` tokens and send nothing; the first `num_skipped` teach nothing of acceptance."""
+
+    num_steps: int
+    num_skipped: int
+    length: int
+
+
+@dataclass(slots=True)
+class SlotGate:
+    """Whether the primary drafter is awake for a slot, and why not."""
+
+    state: GateState = GateState.AWAKE
+    reason: str = ""
+    num_unread: int = 0  # tokens of the text that it has not read
+    trial: Trial | None = None
+    trial_steps: int = 0  # steps of the trial so far
+    is_tried: bool = False  # a trial began for this text
+
+    @property
+    def is_awake(self) -> bool:
+        return self.state is not GateState.ASLEEP
+
+    @property
+    def is_probing(self) -> bool:
+        return self.trial is not None
+
+    @property
+    def probe_length(self) -> int:
+        """Return how many tokens are drafted whatever they cost."""
+        return self.trial.length if self.trial is not None else 0
+
+    @property
+    def is_settling(self) -> bool:
+        """True if the drafter has just woken: its first tokens underrate it, and are not learned from."""
+        return self.trial is not None and self.trial_steps < self.trial.num_skipped
+
+    def wake(self, reason: str) -> None:
+        if self.state is not GateState.AWAKE:
+            self.state, self.reason, self.num_unread, self.trial = GateState.AWAKE, reason, 0, None
+
+    def sleep(self, reason: str) -> None:
+        if self.trial is not None or self.is_awake:
+            self.num_unread = 0
+        self.state, self.reason, self.trial = GateState.ASLEEP, reason, None
+
+    def try_out(self, trial: Trial) -> None:
+        self.state, self.reason, self.trial, self.trial_steps = GateState.PROBING, MEASURING, trial, 0
+        self.is_tried = True
+
+
 @dataclass(slots=True)
 class SlotPolicy:
     """The drafting policy of one request over all its steps: its spec, and the state of the `auto` or PID rule."""
 
     spec: Spec
-    gate: DraftGate | None  # for `auto` only
+    gate: SlotGate | None  # for `auto` only
     pid: LengthController | None = None
     num_vain: dict[str, int] = field(default_factory=dict)  # by lookup: finds in a row of which nothing was sent
     num_asked: int = 0  # steps in which only lookups could draft

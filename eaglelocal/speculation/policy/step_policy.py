@@ -13,7 +13,6 @@ from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.core.draft import Draft
 from eaglelocal.speculation.policy.draft_selection import DraftSelection
 from eaglelocal.speculation.policy.goodput import count_paying_levels, pays_to_grow, pays_to_grow_all
-from eaglelocal.speculation.policy.slot_policy import DraftCall
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.policy.tree_growth import SlotTip, TreeGrowth
 from eaglelocal.speculation.tree import MIN_REACH, DraftChain
@@ -42,13 +41,6 @@ class StepPolicy:
     def select_drafts(self) -> dict[int, Draft]:
         """Return the draft to verify for each slot."""
         return self._selection.select()
-
-    def promised_speed(self, slot: int, calls: Sequence[DraftCall]) -> float:
-        """Return the speed relative to plain decoding if the primary drafter's draft for the slot were sent.
-
-        calls  of the drafters in this step
-        """
-        return self._selection.promised_speed(slot, calls)
 
     # ---- what is drafted on
     def select_tips(self, drafter: str) -> Sequence[SlotTip]:

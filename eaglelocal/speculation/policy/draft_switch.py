@@ -1,0 +1,193 @@
+"""Decide for which slots the primary drafter is awake: one decision for all slots that decode.
+
+An awake drafter follows a slot's text, which costs time whether or not it drafts. So it is awake for the slots for
+which it is expected to bring more tokens than it costs, judged by what was learned: the acceptance of each text, and
+the costs of steps. Slots share the rows of a decode, hence the comparison of 1, 2, .. slots, the likeliest texts first.
+
+What an asleep drafter would bring becomes unknown with time. So trials draft for a slot: a few steps, of which nothing
+is sent, show the acceptance of its text, or a single draft step whether draft steps are still slow. All trials
+together may take EXPLORED_SHARE of the time. What they do not take is saved, up to SAVED_STEPS steps, and spent faster
+when it is needed.
+
+    awake --(expected to lose)--> asleep --(the budget allows it, and it could gain)--> trial
+      ^-------------------------------------(expected to gain)------------------------------'
+
+Pure: plain numbers, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from eaglelocal.core.records import dataclass
+from eaglelocal.speculation.acceptance.acceptance_model import OPTIMISM, AcceptanceModel
+from eaglelocal.speculation.acceptance.acceptance_table import FAIR_HEAD
+from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.policy.goodput import expect_gains
+from eaglelocal.speculation.policy.slot_policy import DrafterSet, SlotGate, Trial
+from eaglelocal.speculation.policy.token_costs import TokenCosts
+
+EXPLORED_SHARE = 0.01  # of the time, that trials may take in the long run
+BURST_SHARE = 0.15  # of the time, that they may take while savings last
+SAVED_STEPS = 15.0  # steps of plain decoding, that can be saved for trials
+WORTH_WAKING = 0.03  # gain in tokens per slot and step, below which an asleep drafter is not worth waking
+DECIDED_EVERY = 8  # steps
+HOPE = 1.5  # standard deviations of a text's acceptance that a trial may find it better by
+TEXT_TRIAL = Trial(num_steps=6, num_skipped=2, length=3)  # the first steps underrate a drafter that just woke
+DRAFT_TRIAL = Trial(num_steps=1, num_skipped=0, length=1)
+FAIR_HEAD_KINDS = tuple((weight / sum(each for _, each in FAIR_HEAD), chance) for chance, weight in FAIR_HEAD)
+
+
+@dataclass(slots=True)
+class DraftSwitch:
+    """The decision for the slots on `auto`, and the budget of trials.
+
+    max_draft  most tokens that a slot may send
+    leveled    all slots send equally many rows
+    """
+
+    costs: StepCosts
+    acceptance: AcceptanceModel
+    drafters: DrafterSet
+    max_draft: int
+    leveled: bool
+    credit: float = 0.0  # steps of plain decoding that trials may take
+    num_steps: int = 0  # since the last decision
+    since_trial: float = 0.0  # steps since the last trial
+    decided_for: tuple[int, ...] = ()  # slots
+
+    def begin(self, slot: int, gate: SlotGate, num_unread: int) -> None:
+        """Decide for a new text, of whose prompt so many tokens are to be read."""
+        gain = self._expect(slot, (slot,), hope=OPTIMISM)
+        if gain < 0.0:
+            gate.sleep(describe_gain(gain, 1))
+            gate.num_unread = num_unread
+
+    def record(self, gates: Mapping[int, SlotGate], tokens: Mapping[int, int], num_cells: int) -> None:
+        """Record a step in which these slots decoded, and decide anew when it is time."""
+        self.num_steps += 1
+        self.since_trial += 1.0
+        self.credit = min(self.credit + EXPLORED_SHARE, SAVED_STEPS)
+        for slot, gate in gates.items():
+            if not gate.is_awake:
+                gate.num_unread += tokens[slot]
+        trying = [slot for slot, gate in gates.items() if gate.is_probing]
+        for slot in trying:
+            gates[slot].trial_steps += 1
+        ended = [slot for slot in trying if self._has_ended(slot, gates)]
+        slots = tuple(gates)
+        if ended or (not trying and (self.num_steps >= DECIDED_EVERY or slots != self.decided_for)):
+            self._decide(gates, ended, num_cells)
+        if not any([gate.is_probing for gate in gates.values()]):
+            self._try_out(gates, num_cells)
+
+    def _has_ended(self, slot: int, gates: Mapping[int, SlotGate]) -> bool:
+        gate = gates[slot]
+        assert gate.trial is not None
+        return gate.trial_steps >= gate.trial.num_steps or (
+            gate.trial_steps > gate.trial.num_skipped and self._expect(slot, list(gates), hope=HOPE) < 0.0
+        )
+
+    def decide_soon(self) -> None:
+        """Decide anew after the next step: what was believed of costs has changed."""
+        self.num_steps = DECIDED_EVERY
+
+    def _decide(self, gates: Mapping[int, SlotGate], ended: Sequence[int], num_cells: int) -> None:
+        self.num_steps, self.decided_for = 0, tuple(gates)
+        slots = [slot for slot, gate in gates.items() if not gate.is_probing or slot in ended]
+        hopes = {slot: OPTIMISM if gates[slot].is_awake and slot not in ended else 0.0 for slot in slots}
+        gains, num_awake = self._choose(slots, hopes, len(gates), num_cells)
+        for at, (slot, gain) in enumerate(gains):
+            gate = gates[slot]
+            is_chosen = at < num_awake
+            if is_chosen and (gate.is_awake or gain > WORTH_WAKING):
+                gate.wake(f"it pays again ({1.0 + gain:.2f}x)")
+            elif gate.is_awake:
+                gate.sleep(describe_gain(gain, len(gates)))
+
+    def _choose(
+        self, slots: Sequence[int], hopes: Mapping[int, float], num_slots: int, num_cells: int | None
+    ) -> tuple[list[tuple[int, float]], int]:
+        """Return the slots, the likeliest first, with the gain in tokens of each; and for how many to be awake."""
+        if not slots:
+            return [], 0
+        primary = self.drafters.primary or ""
+        outlooks = {slot: self.acceptance.outlook(slot, primary, hope=hopes[slot]) for slot in slots}
+        ranked = sorted(slots, key=lambda slot: -outlooks[slot].mean)
+        kinds = [outlooks[slot].outcomes for slot in ranked]
+        costs = self._token_costs(num_slots, num_cells)
+        best, most = 0, 0.0
+        found: list[float] = []
+        for number in range(1, len(ranked) + 1) if not self.leveled else [len(ranked)]:
+            gains = self._gains(kinds[:number], costs, num_slots)
+            if not found or sum(gains) > most:
+                best, most, found = number, sum(gains), gains
+        if most <= 0.0:
+            best = 0
+        beyond = [min(found)] * (len(ranked) - len(found))
+        return list(zip(ranked, [*found, *beyond], strict=True)), best
+
+    def _expect(self, slot: int, slots: Sequence[int], hope: float) -> float:
+        """Return the gain in tokens per step if the drafter were awake for this slot alone."""
+        outlook = self.acceptance.outlook(slot, self.drafters.primary or "", hope=hope)
+        costs = self._token_costs(len(slots), None)
+        return self._gains([outlook.outcomes], costs, len(slots))[0]
+
+    def _gains(self, kinds: Sequence[Sequence[tuple[float, float]]], costs: TokenCosts, num_slots: int) -> list[float]:
+        """Return the gain of each slot in tokens, drafting and following the text paid."""
+        number, primary = len(kinds), self.drafters.primary or ""
+        most = min(self.max_draft, self.drafters.max_depth)
+        width = num_slots if self.leveled else number  # rows of a level
+        rows = costs.rows(width * most)
+        levels = [(rows[width * n] - rows[width * (n - 1)]) / number for n in range(1, most + 1)]
+        block = self.drafters.block_size
+        step = costs.draft_step(primary, number) / number
+        if block > 1:
+            levels = levels[:block]
+        steps = [step if n % block == 0 else 0.0 for n in range(len(levels))]
+        return [gain - costs.drafted / number for gain in expect_gains(kinds, levels, steps)]
+
+    def _token_costs(self, num_slots: int, num_cells: int | None) -> TokenCosts:
+        plain_s = self.costs.seconds(num_slots, num_cells) + self.costs.overhead(drafted=False)
+        rate = num_slots / plain_s if plain_s > 0.0 else 0.0
+        cells = num_cells or 0
+        return TokenCosts(self.costs, rate=lambda: rate, num_base_rows=num_slots, num_cells=cells)
+
+    # ---- trials
+    def _try_out(self, gates: Mapping[int, SlotGate], num_cells: int) -> None:
+        """Begin a trial of the asleep slot that could gain most, if the budget allows it."""
+        asleep = [slot for slot, gate in gates.items() if not gate.is_awake]
+        if not asleep or self.credit <= 0.0:
+            return
+        primary = self.drafters.primary or ""
+        costs = self._token_costs(len(gates), num_cells)
+        is_dear = self.costs.is_draft_dear(primary)
+        trial = DRAFT_TRIAL if is_dear else TEXT_TRIAL
+        slot = max(
+            asleep, key=lambda each: (not gates[each].is_tried, self.acceptance.outlook(each, primary, hope=HOPE).mean)
+        )
+        drafting = costs.draft_step(primary, 1) * self.drafters.num_steps(primary, trial.length)
+        reading = (
+            0.5 * gates[slot].num_unread * self.costs.reading_seconds(primary) if self.drafters.reads_texts else 0.0
+        )
+        price = trial.num_steps * (drafting + costs.drafted) / len(gates) + costs.tokens(reading) / len(gates)
+        if price > self.credit or price > self.since_trial * BURST_SHARE:
+            return
+        if not is_dear and self._hope(slot, gates) <= WORTH_WAKING:
+            return
+        self.credit -= price
+        self.since_trial = 0.0
+        gates[slot].try_out(trial)
+
+    def _hope(self, slot: int, gates: Mapping[int, SlotGate]) -> float:
+        """Return the gain in tokens that a trial may show: a text that was never tried may be one that suits a head."""
+        if gates[slot].is_tried:
+            return self._expect(slot, list(gates), hope=HOPE)
+        return self._gains([FAIR_HEAD_KINDS], self._token_costs(len(gates), None), len(gates))[0]
+
+
+def describe_gain(gain: float, num_slots: int) -> str:
+    """Return why drafting with this gain, in tokens per slot and step, is not worth it."""
+    if num_slots > 1:
+        return f"{num_slots} answers at once leave no room for drafts ({1.0 + gain:.2f}x)"
+    return f"it would {'be slower' if gain < 0.0 else 'gain too little'} ({1.0 + gain:.2f}x)"
