@@ -147,6 +147,7 @@ class Controller:
         self._is_retry = is_checked and self._cost_checks.is_retry_due
         if is_checked and not self._is_retry and self._cost_checks.is_plain_due(len(slots)):
             slots = [DecodeSlot(each.slot, 0) for each in slots]
+        slots = [DecodeSlot(each.slot, self._policies[each.slot].limit(each.max_draft)) for each in slots]
         token_costs = TokenCosts(
             self.costs,
             rate=lambda: 0.0 if is_ruled else self._throughput.rate(len(slots), num_cells),
@@ -203,7 +204,8 @@ class Controller:
         self._update_pid(report)
         if is_ruled:
             return []
-        self._learn_throughput(report, is_drafted=is_drafted)
+        num_plain = self._cost_learner.plain_tokens(report) if is_drafted else float(report.num_tokens)
+        self._learn_throughput(report, num_plain)
         for slot, (draft, verdict) in report.verdicts.items():
             policy = self._policies[slot]
             if policy.gate is None:
@@ -211,7 +213,7 @@ class Controller:
             if report.policy is not None:
                 policy.record_finds(report.policy.drafts.list_found(slot), is_sent=len(draft) > 0)
                 self._learn_acceptance(slot, policy.gate, report.policy, verdict)
-        self._update_gates(report)
+        self._update_gates(report, num_plain - report.num_tokens)
         return [
             Change(slot, *self.state(slot))  # type: ignore[arg-type]
             for slot, was_awake in before.items()
@@ -235,7 +237,7 @@ class Controller:
                 self.acceptance.advance(slot, len(verdict.samples))
         if num_auto == len(report.verdicts) and not report.num_prefill_rows:
             self._throughput.add_plain(num_auto)
-        self._update_gates(report)
+        self._update_gates(report, 0.0)
         return []
 
     def _num_awake(self, slots: Iterable[int]) -> int:
@@ -247,11 +249,13 @@ class Controller:
             if pid is not None and len(draft):
                 pid.update(drafted=len(draft), accepted=verdict.num_accepted)
 
-    def _learn_throughput(self, report: StepReport, *, is_drafted: bool) -> None:
-        """Update the throughput, except by steps with prompt rows or with a length set by a rule."""
+    def _learn_throughput(self, report: StepReport, num_plain: float) -> None:
+        """Update the throughput, except by steps with prompt rows or with a length set by a rule.
+
+        num_plain  tokens that plain decoding would have made in the same time
+        """
         policies = [self._policies[slot] for slot in report.verdicts]
         if policies and not report.num_prefill_rows and all(policy.gate is not None for policy in policies):
-            num_plain = self._cost_learner.plain_tokens(report) if is_drafted else report.num_tokens
             self._throughput.add(len(policies), report.num_tokens, num_plain)
 
     def _learn_acceptance(self, slot: int, gate: SlotGate, step_policy: StepPolicy, verdict: Verdict) -> None:
@@ -266,14 +270,15 @@ class Controller:
                 slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted, is_repeat=seen.is_repeat
             )
 
-    def _update_gates(self, report: StepReport) -> None:
+    def _update_gates(self, report: StepReport, num_lost: float) -> None:
         """Decide for which slots the primary drafter is awake from now on."""
         gates = {slot: gate for slot in report.verdicts if (gate := self._policies[slot].gate) is not None}
         if self._drafters.primary is None or not gates:
             return
         if any([gate.is_probing for gate in gates.values()]):
             self.learn_costs()  # a trial is short, and the next step is to know what this one took
-        self._switch.record(gates, {slot: len(report.verdicts[slot][1].samples) for slot in gates}, report.num_cells)
+        tokens = {slot: len(report.verdicts[slot][1].samples) for slot in gates}
+        self._switch.record(gates, tokens, num_lost, report.num_cells)
 
     # ---- costs
     def learn_costs(self) -> None:

@@ -5,9 +5,9 @@ which it is expected to bring more tokens than it costs, judged by what was lear
 the costs of steps. Slots share the rows of a decode, hence the comparison of 1, 2, .. slots, the likeliest texts first.
 
 What an asleep drafter would bring becomes unknown with time. So trials draft for a slot: a few steps, of which nothing
-is sent, show the acceptance of its text, or a single draft step whether draft steps are still slow. All trials
-together may take EXPLORED_SHARE of the time. What they do not take is saved, up to SAVED_STEPS steps, and spent faster
-when it is needed.
+is sent, show the acceptance of its text; a single one whether draft steps, or decodes of more rows, are still slow. All
+trials together may take EXPLORED_SHARE of the time. What they do not take is saved, up to SAVED_STEPS steps, and spent
+faster when something is slow.
 
     awake --(expected to lose)--> asleep --(the budget allows it, and it could gain)--> trial
       ^-------------------------------------(expected to gain)------------------------------'
@@ -18,9 +18,10 @@ Pure: plain numbers, no clock.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.speculation.acceptance.acceptance_model import OPTIMISM, AcceptanceModel
+from eaglelocal.speculation.acceptance.acceptance_model import OPTIMISM, AcceptanceModel, Outlook
 from eaglelocal.speculation.acceptance.acceptance_table import FAIR_HEAD
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.goodput import expect_gains
@@ -29,12 +30,14 @@ from eaglelocal.speculation.policy.token_costs import TokenCosts
 
 EXPLORED_SHARE = 0.01  # of the time, that trials may take in the long run
 BURST_SHARE = 0.15  # of the time, that they may take while savings last
-SAVED_STEPS = 15.0  # steps of plain decoding, that can be saved for trials
+SAVED_STEPS = 80.0  # steps of plain decoding, that can be saved for trials
 WORTH_WAKING = 0.03  # gain in tokens per slot and step, below which an asleep drafter is not worth waking
 DECIDED_EVERY = 8  # steps
+LATER = 0.1  # of the time that a drafter slept, to the next trial: what lasted long will last on
 HOPE = 1.5  # standard deviations of a text's acceptance that a trial may find it better by
 TEXT_TRIAL = Trial(num_steps=6, num_skipped=2, length=3)  # the first steps underrate a drafter that just woke
-DRAFT_TRIAL = Trial(num_steps=1, num_skipped=0, length=1)
+DRAFT_TRIAL = Trial(num_steps=1, num_skipped=1, length=1)
+ROWS_TRIAL = Trial(num_steps=1, num_skipped=1, length=1, sends=True)
 FAIR_HEAD_KINDS = tuple((weight / sum(each for _, each in FAIR_HEAD), chance) for chance, weight in FAIR_HEAD)
 
 
@@ -51,29 +54,36 @@ class DraftSwitch:
     drafters: DrafterSet
     max_draft: int
     leveled: bool
-    credit: float = 0.0  # steps of plain decoding that trials may take
+    credit: float = SAVED_STEPS  # steps of plain decoding that trials may take
     num_steps: int = 0  # since the last decision
     since_trial: float = 0.0  # steps since the last trial
+    since_text: float = 0.0  # since the last trial of a text
     decided_for: tuple[int, ...] = ()  # slots
 
     def begin(self, slot: int, gate: SlotGate, num_unread: int) -> None:
         """Decide for a new text, of whose prompt so many tokens are to be read."""
-        gain = self._expect(slot, (slot,), hope=OPTIMISM)
+        gain = self._expect(slot, (slot,), hope=HOPE)
         if gain < 0.0:
             gate.sleep(describe_gain(gain, 1))
             gate.num_unread = num_unread
 
-    def record(self, gates: Mapping[int, SlotGate], tokens: Mapping[int, int], num_cells: int) -> None:
-        """Record a step in which these slots decoded, and decide anew when it is time."""
+    def record(self, gates: Mapping[int, SlotGate], tokens: Mapping[int, int], num_lost: float, num_cells: int) -> None:
+        """Record a step in which these slots decoded, and decide anew when it is time.
+
+        num_lost  tokens that plain decoding would have made in its time, and it did not
+        """
         self.num_steps += 1
         self.since_trial += 1.0
+        self.since_text += 1.0
         self.credit = min(self.credit + EXPLORED_SHARE, SAVED_STEPS)
         for slot, gate in gates.items():
             if not gate.is_awake:
                 gate.num_unread += tokens[slot]
+                gate.steps_asleep += 1
         trying = [slot for slot, gate in gates.items() if gate.is_probing]
         for slot in trying:
             gates[slot].trial_steps += 1
+            self.credit -= max(num_lost, 0.0) / len(gates)
         ended = [slot for slot in trying if self._has_ended(slot, gates)]
         slots = tuple(gates)
         if ended or (not trying and (self.num_steps >= DECIDED_EVERY or slots != self.decided_for)):
@@ -111,8 +121,7 @@ class DraftSwitch:
         """Return the slots, the likeliest first, with the gain in tokens of each; and for how many to be awake."""
         if not slots:
             return [], 0
-        primary = self.drafters.primary or ""
-        outlooks = {slot: self.acceptance.outlook(slot, primary, hope=hopes[slot]) for slot in slots}
+        outlooks = {slot: self._outlook(slot, hopes[slot]) for slot in slots}
         ranked = sorted(slots, key=lambda slot: -outlooks[slot].mean)
         kinds = [outlooks[slot].outcomes for slot in ranked]
         costs = self._token_costs(num_slots, num_cells)
@@ -129,9 +138,8 @@ class DraftSwitch:
 
     def _expect(self, slot: int, slots: Sequence[int], hope: float) -> float:
         """Return the gain in tokens per step if the drafter were awake for this slot alone."""
-        outlook = self.acceptance.outlook(slot, self.drafters.primary or "", hope=hope)
         costs = self._token_costs(len(slots), None)
-        return self._gains([outlook.outcomes], costs, len(slots))[0]
+        return self._gains([self._outlook(slot, hope).outcomes], costs, len(slots))[0]
 
     def _gains(self, kinds: Sequence[Sequence[tuple[float, float]]], costs: TokenCosts, num_slots: int) -> list[float]:
         """Return the gain of each slot in tokens, drafting and following the text paid."""
@@ -147,11 +155,14 @@ class DraftSwitch:
         steps = [step if n % block == 0 else 0.0 for n in range(len(levels))]
         return [gain - costs.drafted / number for gain in expect_gains(kinds, levels, steps)]
 
-    def _token_costs(self, num_slots: int, num_cells: int | None) -> TokenCosts:
+    def _outlook(self, slot: int, hope: float) -> Outlook:
+        return self.acceptance.outlook(slot, self.drafters.primary or "", hope=hope)
+
+    def _token_costs(self, num_slots: int, num_cells: int | None, *, as_usual: bool = False) -> TokenCosts:
         plain_s = self.costs.seconds(num_slots, num_cells) + self.costs.overhead(drafted=False)
         rate = num_slots / plain_s if plain_s > 0.0 else 0.0
         cells = num_cells or 0
-        return TokenCosts(self.costs, rate=lambda: rate, num_base_rows=num_slots, num_cells=cells)
+        return TokenCosts(self.costs, rate=lambda: rate, num_base_rows=num_slots, num_cells=cells, as_usual=as_usual)
 
     # ---- trials
     def _try_out(self, gates: Mapping[int, SlotGate], num_cells: int) -> None:
@@ -159,31 +170,44 @@ class DraftSwitch:
         asleep = [slot for slot, gate in gates.items() if not gate.is_awake]
         if not asleep or self.credit <= 0.0:
             return
-        primary = self.drafters.primary or ""
-        costs = self._token_costs(len(gates), num_cells)
-        is_dear = self.costs.is_draft_dear(primary)
-        trial = DRAFT_TRIAL if is_dear else TEXT_TRIAL
-        slot = max(
-            asleep, key=lambda each: (not gates[each].is_tried, self.acceptance.outlook(each, primary, hope=HOPE).mean)
-        )
-        drafting = costs.draft_step(primary, 1) * self.drafters.num_steps(primary, trial.length)
-        reading = (
-            0.5 * gates[slot].num_unread * self.costs.reading_seconds(primary) if self.drafters.reads_texts else 0.0
-        )
-        price = trial.num_steps * (drafting + costs.drafted) / len(gates) + costs.tokens(reading) / len(gates)
-        if price > self.credit or price > self.since_trial * BURST_SHARE:
+        slot = max(asleep, key=lambda each: (not gates[each].is_tried, self._outlook(each, HOPE).mean))
+        trial = self._choose_trial(len(gates))
+        price = self._price(trial, gates[slot], len(gates), num_cells)
+        affordable = self.credit if trial is not TEXT_TRIAL else self.since_text * EXPLORED_SHARE
+        is_soon = self.since_trial < max(price / BURST_SHARE, LATER * gates[slot].steps_asleep)
+        if is_soon or price > affordable:
             return
-        if not is_dear and self._hope(slot, gates) <= WORTH_WAKING:
+        if trial is not DRAFT_TRIAL and self._hope(slot, gates, trial) <= WORTH_WAKING:
             return
-        self.credit -= price
         self.since_trial = 0.0
+        if trial is TEXT_TRIAL:
+            self.since_text = 0.0
         gates[slot].try_out(trial)
 
-    def _hope(self, slot: int, gates: Mapping[int, SlotGate]) -> float:
+    def _choose_trial(self, num_slots: int) -> Trial:
+        raised = self.costs.least_raised(num_slots) if self.costs.is_raised else None
+        if raised is not None:
+            length = -(-(raised - num_slots) // (num_slots if self.leveled else 1))
+            return replace(ROWS_TRIAL, length=min(length, self.max_draft))
+        return DRAFT_TRIAL if self.costs.is_draft_dear(self.drafters.primary or "") else TEXT_TRIAL
+
+    def _price(self, trial: Trial, gate: SlotGate, num_slots: int, num_cells: int) -> float:
+        """Return the price of a trial, in steps of plain decoding: all that it takes, as if nothing were accepted."""
+        primary = self.drafters.primary or ""
+        costs = self._token_costs(num_slots, num_cells)
+        price = costs.draft_step(primary, 1) * self.drafters.num_steps(primary, trial.length) + costs.drafted
+        if trial.sends:
+            plain, *_, drafted = costs.rows(num_slots * trial.length if self.leveled else trial.length)
+            price += drafted - plain
+        unread = gate.num_unread if self.drafters.reads_texts else 0
+        reading = 0.5 * costs.tokens(unread * self.costs.reading_seconds(primary))  # later trials need not read it
+        return (trial.num_steps * price + reading) / num_slots
+
+    def _hope(self, slot: int, gates: Mapping[int, SlotGate], trial: Trial) -> float:
         """Return the gain in tokens that a trial may show: a text that was never tried may be one that suits a head."""
-        if gates[slot].is_tried:
-            return self._expect(slot, list(gates), hope=HOPE)
-        return self._gains([FAIR_HEAD_KINDS], self._token_costs(len(gates), None), len(gates))[0]
+        outcomes = self._outlook(slot, HOPE).outcomes if gates[slot].is_tried else FAIR_HEAD_KINDS
+        costs = self._token_costs(len(gates), None, as_usual=trial.sends)
+        return self._gains([outcomes], costs, len(gates))[0]
 
 
 def describe_gain(gain: float, num_slots: int) -> str:

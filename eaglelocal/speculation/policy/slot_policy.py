@@ -89,11 +89,15 @@ class GateState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Steps that draft `length` tokens and send nothing; the first `num_skipped` teach nothing of acceptance."""
+    """Steps that draft `length` tokens; the first `num_skipped` teach nothing of acceptance.
+
+    sends  the drafts are sent to the target, if they would pay at usual costs
+    """
 
     num_steps: int
     num_skipped: int
     length: int
+    sends: bool = False
 
 
 @dataclass(slots=True)
@@ -103,6 +107,7 @@ class SlotGate:
     state: GateState = GateState.AWAKE
     reason: str = ""
     num_unread: int = 0  # tokens of the text that it has not read
+    steps_asleep: int = 0
     trial: Trial | None = None
     trial_steps: int = 0  # steps of the trial so far
     is_tried: bool = False  # a trial began for this text
@@ -116,6 +121,11 @@ class SlotGate:
         return self.trial is not None
 
     @property
+    def is_secret(self) -> bool:
+        """True if what is drafted is not sent."""
+        return self.trial is not None and not self.trial.sends
+
+    @property
     def probe_length(self) -> int:
         """Return how many tokens are drafted whatever they cost."""
         return self.trial.length if self.trial is not None else 0
@@ -127,7 +137,8 @@ class SlotGate:
 
     def wake(self, reason: str) -> None:
         if self.state is not GateState.AWAKE:
-            self.state, self.reason, self.num_unread, self.trial = GateState.AWAKE, reason, 0, None
+            self.state, self.reason, self.trial = GateState.AWAKE, reason, None
+            self.num_unread = self.steps_asleep = 0
 
     def sleep(self, reason: str) -> None:
         if self.trial is not None or self.is_awake:
@@ -161,6 +172,11 @@ class SlotPolicy:
     @property
     def is_probing(self) -> bool:
         return self.gate is not None and self.gate.is_probing
+
+    def limit(self, max_draft: int) -> int:
+        """Return how many of `max_draft` tokens may be sent: in a trial that sends, no more than it is to send."""
+        trial = self.gate.trial if self.gate is not None else None
+        return min(max_draft, trial.length) if trial is not None and trial.sends else max_draft
 
     def follow(self, last: SlotPolicy) -> None:
         """Carry over from the slot's last request how often lookups found something."""
