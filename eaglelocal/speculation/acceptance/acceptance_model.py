@@ -17,17 +17,31 @@ updates).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import field
 from typing import Any
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.records import dataclass
-from eaglelocal.speculation.acceptance.acceptance_table import HIGH, LOW, AcceptanceTable, LogOddsLine, sigmoid
+from eaglelocal.speculation.acceptance.acceptance_table import (
+    HIGH,
+    LOW,
+    NUM_KINDS,
+    AcceptanceTable,
+    LogOddsLine,
+    kind_of,
+    sigmoid,
+)
 from eaglelocal.speculation.policy.pending_drafts import is_sibling_table
 
-FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: at the start of a text, and after long without observations
+MAX_VARIANCE = 2.0  # of a shift, after long without observations
 DRIFT, SILENT_DRIFT = 0.002, 0.006  # variance added per token of text: where the drafter was observed, and where not
 MAX_SHIFT = 3.0
 OPTIMISM = 0.5  # standard deviations of the shift that an outlook adds, as a rule
+USUAL_TOKENS, TEXT_MEMORY = (
+    12.0,
+    64.0,
+)  # tokens of a text that outweigh all others, and after which two thirds are forgotten
 UNKNOWN_CONFIDENCE = 0.6  # for drafters that report none
 LOWEST, HIGHEST = sigmoid(LOW), sigmoid(HIGH)  # range of confidences that the bins distinguish
 SIBLING_LEVEL, SIBLING_SLOPE = -1.0, 0.7  # of siblings, fitted to the embedded head
@@ -38,10 +52,12 @@ MAX_MIXES = 32  # whose tables are kept
 
 @dataclass(slots=True)
 class Shift:
-    """The log-odds offset of one text for one drafter."""
+    """How one text differs from others for one drafter: the log-odds offset of its tokens, and their kinds."""
 
+    variance: float
     value: float = 0.0
-    variance: float = FIRST_VARIANCE
+    weights: list[float] = field(default_factory=lambda: [0.0] * NUM_KINDS)  # of its tokens, by kind
+    sums: list[float] = field(default_factory=lambda: [0.0] * NUM_KINDS)  # of their probabilities without the offset
     is_silent: bool = True  # not observed since the last tokens of the text
 
     def learn(self, expected: float, hit: bool) -> None:
@@ -49,6 +65,22 @@ class Shift:
         self.variance /= 1.0 + self.variance * expected * (1.0 - expected)
         self.value = min(max(self.value + self.variance * surprise, -MAX_SHIFT), MAX_SHIFT)
         self.is_silent = False
+
+    def add_kind(self, probability: float) -> None:
+        kind, keep = kind_of(probability), 1.0 - 1.0 / TEXT_MEMORY
+        self.weights = [weight * keep for weight in self.weights]
+        self.sums = [sum_ * keep for sum_ in self.sums]
+        self.weights[kind] += 1.0
+        self.sums[kind] += probability
+
+    def mix_kinds(self, usual: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+        """Return share and probability of the kinds of the text's next tokens; `usual`: in all texts."""
+        total = USUAL_TOKENS + sum(self.weights)
+        mixed = []
+        for (share, chance), weight, sum_ in zip(usual, reversed(self.weights), reversed(self.sums), strict=True):
+            both = USUAL_TOKENS * share + weight
+            mixed.append((both / total, (USUAL_TOKENS * share * chance + sum_) / both))
+        return mixed
 
     def advance(self, num_tokens: int) -> None:
         drift = SILENT_DRIFT if self.is_silent else DRIFT
@@ -93,6 +125,8 @@ class AcceptanceModel:
 
     def begin(self, slot: int, adapters: AdapterMix | None = None) -> None:
         """Reset the slot's shifts for a new text, to what earlier texts with the same adapters taught."""
+        for drafter, shift in self._shifts.get(slot, {}).items():
+            self._table(drafter, slot).variety.learn(shift.value, shift.variance)
         self._shifts[slot] = {}
         self._mixes.pop(slot, None)
         if adapters is None or adapters == self._usual:
@@ -121,8 +155,9 @@ class AcceptanceModel:
         hope        standard deviations by which the text's shift is assumed to be better than it seems
         """
         table = self._table(drafter, slot)
-        optimism = table.trust.value * self._shift(slot, drafter).hoped(hope)
-        outcomes = [(share, shift_log_odds(chance, optimism)) for share, chance in table.spread.kinds()]
+        shift = self._shift(slot, drafter)
+        optimism, kinds = table.trust.value * shift.hoped(hope), shift.mix_kinds(table.spread.kinds())
+        outcomes = [(share, shift_log_odds(chance, optimism)) for share, chance in kinds]
         mean = sum(share * chance for share, chance in outcomes)
         if num_chains > 1:
             narrowed = 1.0 / math.sqrt(num_chains)
@@ -150,6 +185,7 @@ class AcceptanceModel:
         table, shift = self._table(drafter, slot), self._shift(slot, drafter)
         base = table.learn(depth, clamp_log_odds(confidence), accepted)
         expected = shift_log_odds(base, table.trust.value * shift.value)
+        shift.add_kind(base)
         if not is_repeat:
             table.trust.learn(shift.value, expected, accepted)
             shift.learn(shift_log_odds(base, shift.value), accepted)
@@ -182,7 +218,7 @@ class AcceptanceModel:
         shifts = self._shifts.setdefault(slot, {})
         shift = shifts.get(drafter)
         if shift is None:
-            shift = shifts[drafter] = Shift()
+            shift = shifts[drafter] = Shift(variance=self._table(drafter, slot).variety.variance)
         return shift
 
 

@@ -25,9 +25,11 @@ BIN_MEMORY = 2000.0  # observations after which a bin has forgotten two thirds
 BIN_WEIGHT, GROUP_WEIGHT = 60.0, 120.0  # observations that the expectation is worth
 LEVEL_VARIANCE, SLOPE_VARIANCE, LINE_DRIFT = 0.5, 0.1, 1e-5  # of a line, which begins as the confidence itself
 FIRST_TRUST, TRUST_VARIANCE, TRUST_DRIFT = 0.8, 0.1, 2e-5
-SPREAD_MEMORY = 64.0  # tokens
+FIRST_VARIETY, VARIETY_MEMORY, VARIETIES = 0.3, 12.0, (0.1, 2.0)  # the second in texts
+SPREAD_MEMORY = 256.0  # tokens
 TRACE = 1e-6  # weight left of a kind of token, however long it has not occurred
 SPREAD_EDGES = (-1.0, 0.3, 1.4, 2.5, 4.0)  # log-odds that separate the kinds of tokens
+NUM_KINDS = len(SPREAD_EDGES) + 1
 FAIR_HEAD = ((0.15, 0.75), (0.4, 1.25), (0.68, 1.25), (0.87, 1.25), (0.96, 1.0), (0.99, 0.5))  # (probability, tokens)
 
 # stored data counts for little, so that new observations soon outweigh it
@@ -86,6 +88,17 @@ class Trust:
         self.variance += TRUST_DRIFT
 
 
+@dataclass(slots=True)
+class TextVariety:
+    """How much texts differ: the variance of their shifts, which the shift of a new text begins with."""
+
+    variance: float = FIRST_VARIETY
+
+    def learn(self, shift: float, variance: float) -> None:
+        """Learn from the shift of a text that ends; `variance` is what is not known of it."""
+        self.variance = clamp(self.variance + (shift * shift + variance - self.variance) / VARIETY_MEMORY, VARIETIES)
+
+
 class BinResiduals:
     """Acceptances beyond the expected ones, by bin: decaying means, near zero while little was observed."""
 
@@ -115,6 +128,11 @@ class BinResiduals:
             self.sums[at], self.trials[at] = factor * check_number(sum_, -trials, trials), factor * trials
 
 
+def kind_of(probability: float) -> int:
+    """Return the kind of a token (bin) with this probability of acceptance, the least probable is 0."""
+    return bisect(SPREAD_EDGES, log_odds(probability))
+
+
 class ProbabilityHistogram:
     """A decaying histogram of the acceptance probabilities of a drafter's tokens.
 
@@ -130,7 +148,7 @@ class ProbabilityHistogram:
         self._newest = 1.0  # weight of the next token; it grows, instead of all earlier weights shrinking
 
     def add(self, probability: float) -> None:
-        kind = bisect(SPREAD_EDGES, log_odds(probability))
+        kind = kind_of(probability)
         self._newest *= 1.0 + 1.0 / SPREAD_MEMORY
         self._weights[kind] += self._newest
         self._sums[kind] += self._newest * probability
@@ -173,6 +191,7 @@ class AcceptanceTable:
     groups: list[BinResiduals] = field(default_factory=lambda: [BinResiduals(GROUP_WEIGHT) for _ in range(NUM_GROUPS)])
     spread: ProbabilityHistogram = field(default_factory=ProbabilityHistogram)
     trust: Trust = field(default_factory=Trust)
+    variety: TextVariety = field(default_factory=TextVariety)
 
     def probability(self, depth: int, odds: float) -> float:
         low, share = find_bin(odds)

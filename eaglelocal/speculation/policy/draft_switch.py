@@ -84,19 +84,20 @@ class DraftSwitch:
         for slot in trying:
             gates[slot].trial_steps += 1
             self.credit -= max(num_lost, 0.0) / len(gates)
-        ended = [slot for slot in trying if self._has_ended(slot, gates)]
+        ended = [slot for slot in trying if self._has_ended(gates[slot], len(gates))]
         slots = tuple(gates)
         if ended or (not trying and (self.num_steps >= DECIDED_EVERY or slots != self.decided_for)):
             self._decide(gates, ended, num_cells)
         if not any([gate.is_probing for gate in gates.values()]):
             self._try_out(gates, num_cells)
 
-    def _has_ended(self, slot: int, gates: Mapping[int, SlotGate]) -> bool:
-        gate = gates[slot]
-        assert gate.trial is not None
-        return gate.trial_steps >= gate.trial.num_steps or (
-            gate.trial_steps > gate.trial.num_skipped and self._expect(slot, list(gates), hope=HOPE) < 0.0
-        )
+    def _has_ended(self, gate: SlotGate, num_slots: int) -> bool:
+        """Return whether a trial is over: after its steps, or once it is known that drafting costs too much here."""
+        trial = gate.trial
+        assert trial is not None
+        if gate.trial_steps >= trial.num_steps:
+            return True
+        return gate.trial_steps > trial.num_skipped and self._hope(None, num_slots) < 0.0
 
     def decide_soon(self) -> None:
         """Decide anew after the next step: what was believed of costs has changed."""
@@ -177,7 +178,8 @@ class DraftSwitch:
         is_soon = self.since_trial < max(price / BURST_SHARE, LATER * gates[slot].steps_asleep)
         if is_soon or price > affordable:
             return
-        if trial is not DRAFT_TRIAL and self._hope(slot, gates, trial) <= WORTH_WAKING:
+        known = slot if gates[slot].is_tried else None
+        if trial is not DRAFT_TRIAL and self._hope(known, len(gates), as_usual=trial.sends) <= WORTH_WAKING:
             return
         self.since_trial = 0.0
         if trial is TEXT_TRIAL:
@@ -203,11 +205,10 @@ class DraftSwitch:
         reading = 0.5 * costs.tokens(unread * self.costs.reading_seconds(primary))  # later trials need not read it
         return (trial.num_steps * price + reading) / num_slots
 
-    def _hope(self, slot: int, gates: Mapping[int, SlotGate], trial: Trial) -> float:
-        """Return the gain in tokens that a trial may show: a text that was never tried may be one that suits a head."""
-        outcomes = self._outlook(slot, HOPE).outcomes if gates[slot].is_tried else FAIR_HEAD_KINDS
-        costs = self._token_costs(len(gates), None, as_usual=trial.sends)
-        return self._gains([outcomes], costs, len(gates))[0]
+    def _hope(self, slot: int | None, num_slots: int, *, as_usual: bool = False) -> float:
+        """Return the gain in tokens that a trial may show; slot None: of a text that suits a fair head."""
+        outcomes = FAIR_HEAD_KINDS if slot is None else self._outlook(slot, HOPE).outcomes
+        return self._gains([outcomes], self._token_costs(num_slots, None, as_usual=as_usual), num_slots)[0]
 
 
 def describe_gain(gain: float, num_slots: int) -> str:
