@@ -34,7 +34,7 @@ from eaglelocal.speculation.acceptance.acceptance_table import (
 )
 from eaglelocal.speculation.policy.pending_drafts import is_sibling_table
 
-MAX_VARIANCE = 2.0  # of a shift, after long without observations
+FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: at the start of a text, and after long without observations
 DRIFT, SILENT_DRIFT = 0.002, 0.006  # variance added per token of text: where the drafter was observed, and where not
 MAX_SHIFT = 3.0
 OPTIMISM = 0.5  # standard deviations of the shift that an outlook adds, as a rule
@@ -54,8 +54,8 @@ MAX_MIXES = 32  # whose tables are kept
 class Shift:
     """How one text differs from others for one drafter: the log-odds offset of its tokens, and their kinds."""
 
-    variance: float
     value: float = 0.0
+    variance: float = FIRST_VARIANCE
     weights: list[float] = field(default_factory=lambda: [0.0] * NUM_KINDS)  # of its tokens, by kind
     sums: list[float] = field(default_factory=lambda: [0.0] * NUM_KINDS)  # of their probabilities without the offset
     is_silent: bool = True  # not observed since the last tokens of the text
@@ -125,8 +125,6 @@ class AcceptanceModel:
 
     def begin(self, slot: int, adapters: AdapterMix | None = None) -> None:
         """Reset the slot's shifts for a new text, to what earlier texts with the same adapters taught."""
-        for drafter, shift in self._shifts.get(slot, {}).items():
-            self._table(drafter, slot).variety.learn(shift.value, shift.variance)
         self._shifts[slot] = {}
         self._mixes.pop(slot, None)
         if adapters is None or adapters == self._usual:
@@ -218,7 +216,7 @@ class AcceptanceModel:
         shifts = self._shifts.setdefault(slot, {})
         shift = shifts.get(drafter)
         if shift is None:
-            shift = shifts[drafter] = Shift(variance=self._table(drafter, slot).variety.variance)
+            shift = shifts[drafter] = Shift()
         return shift
 
 

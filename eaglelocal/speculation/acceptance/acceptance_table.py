@@ -25,7 +25,6 @@ BIN_MEMORY = 2000.0  # observations after which a bin has forgotten two thirds
 BIN_WEIGHT, GROUP_WEIGHT = 60.0, 120.0  # observations that the expectation is worth
 LEVEL_VARIANCE, SLOPE_VARIANCE, LINE_DRIFT = 0.5, 0.1, 1e-5  # of a line, which begins as the confidence itself
 FIRST_TRUST, TRUST_VARIANCE, TRUST_DRIFT = 0.8, 0.1, 2e-5
-FIRST_VARIETY, VARIETY_MEMORY, VARIETIES = 0.3, 12.0, (0.1, 2.0)  # the second in texts
 SPREAD_MEMORY = 256.0  # tokens
 TRACE = 1e-6  # weight left of a kind of token, however long it has not occurred
 SPREAD_EDGES = (-1.0, 0.3, 1.4, 2.5, 4.0)  # log-odds that separate the kinds of tokens
@@ -86,17 +85,6 @@ class Trust:
         self.variance /= 1.0 + information * self.variance
         self.value = min(max(self.value + self.variance * shift * (hit - expected), 0.0), 1.0)
         self.variance += TRUST_DRIFT
-
-
-@dataclass(slots=True)
-class TextVariety:
-    """How much texts differ: the variance of their shifts, which the shift of a new text begins with."""
-
-    variance: float = FIRST_VARIETY
-
-    def learn(self, shift: float, variance: float) -> None:
-        """Learn from the shift of a text that ends; `variance` is what is not known of it."""
-        self.variance = clamp(self.variance + (shift * shift + variance - self.variance) / VARIETY_MEMORY, VARIETIES)
 
 
 class BinResiduals:
@@ -191,7 +179,6 @@ class AcceptanceTable:
     groups: list[BinResiduals] = field(default_factory=lambda: [BinResiduals(GROUP_WEIGHT) for _ in range(NUM_GROUPS)])
     spread: ProbabilityHistogram = field(default_factory=ProbabilityHistogram)
     trust: Trust = field(default_factory=Trust)
-    variety: TextVariety = field(default_factory=TextVariety)
 
     def probability(self, depth: int, odds: float) -> float:
         low, share = find_bin(odds)
