@@ -67,11 +67,15 @@ class Shift:
         self.is_silent = False
 
     def add_kind(self, probability: float) -> None:
-        kind, keep = kind_of(probability), 1.0 - 1.0 / TEXT_MEMORY
-        self.weights = [weight * keep for weight in self.weights]
-        self.sums = [sum_ * keep for sum_ in self.sums]
+        self._forget(1)
+        kind = kind_of(probability)
         self.weights[kind] += 1.0
         self.sums[kind] += probability
+
+    def _forget(self, num_tokens: int) -> None:
+        keep = (1.0 - 1.0 / TEXT_MEMORY) ** num_tokens
+        self.weights = [weight * keep for weight in self.weights]
+        self.sums = [sum_ * keep for sum_ in self.sums]
 
     def mix_kinds(self, usual: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
         """Return share and probability of the kinds of the text's next tokens; `usual`: in all texts."""
@@ -85,6 +89,8 @@ class Shift:
     def advance(self, num_tokens: int) -> None:
         drift = SILENT_DRIFT if self.is_silent else DRIFT
         self.variance = min(self.variance + drift * num_tokens, MAX_VARIANCE)
+        if self.is_silent:
+            self._forget(num_tokens)
         self.is_silent = True
 
     def hoped(self, hope: float) -> float:

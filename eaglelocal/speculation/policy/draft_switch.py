@@ -29,9 +29,9 @@ from eaglelocal.speculation.policy.slot_policy import DrafterSet, SlotGate, Tria
 from eaglelocal.speculation.policy.token_costs import TokenCosts
 
 EXPLORED_SHARE = 0.01  # of the time, that trials may take in the long run
-BURST_SHARE = 0.15  # of the time, that they may take while savings last
+BURST_SHARE = 0.1  # of the time, that they may take while savings last
 SAVED_STEPS = 80.0  # steps of plain decoding, that can be saved for trials
-WORTH_WAKING = 0.03  # gain in tokens per slot and step, below which an asleep drafter is not worth waking
+WORTH_KEEPING, WORTH_WAKING = 0.01, 0.03  # gain in tokens per slot and step, below which it sleeps, or does not wake
 DECIDED_EVERY = 8  # steps
 LATER = 0.1  # of the time that a drafter slept, to the next trial: what lasted long will last on
 HOPE = 1.5  # standard deviations of a text's acceptance that a trial may find it better by
@@ -80,24 +80,25 @@ class DraftSwitch:
             if not gate.is_awake:
                 gate.num_unread += tokens[slot]
                 gate.steps_asleep += 1
+                gate.steps_untried += 1
         trying = [slot for slot, gate in gates.items() if gate.is_probing]
         for slot in trying:
             gates[slot].trial_steps += 1
             self.credit -= max(num_lost, 0.0) / len(gates)
-        ended = [slot for slot in trying if self._has_ended(gates[slot], len(gates))]
+        ended = [slot for slot in trying if self._has_ended(slot, gates[slot], len(gates))]
         slots = tuple(gates)
         if ended or (not trying and (self.num_steps >= DECIDED_EVERY or slots != self.decided_for)):
             self._decide(gates, ended, num_cells)
         if not any([gate.is_probing for gate in gates.values()]):
             self._try_out(gates, num_cells)
 
-    def _has_ended(self, gate: SlotGate, num_slots: int) -> bool:
+    def _has_ended(self, slot: int, gate: SlotGate, num_slots: int) -> bool:
         """Return whether a trial is over: after its steps, or once it is known that drafting costs too much here."""
         trial = gate.trial
         assert trial is not None
         if gate.trial_steps >= trial.num_steps:
             return True
-        return gate.trial_steps > trial.num_skipped and self._hope(None, num_slots) < 0.0
+        return gate.trial_steps > trial.num_skipped and self._hope(slot, num_slots) < 0.0
 
     def decide_soon(self) -> None:
         """Decide anew after the next step: what was believed of costs has changed."""
@@ -110,8 +111,8 @@ class DraftSwitch:
         gains, num_awake = self._choose(slots, hopes, len(gates), num_cells)
         for at, (slot, gain) in enumerate(gains):
             gate = gates[slot]
-            is_chosen = at < num_awake
-            if is_chosen and (gate.is_awake or gain > WORTH_WAKING):
+            is_awake = gate.is_awake and slot not in ended
+            if at < num_awake and gain > (WORTH_KEEPING if is_awake else WORTH_WAKING):
                 gate.wake(f"it pays again ({1.0 + gain:.2f}x)")
             elif gate.is_awake:
                 gate.sleep(describe_gain(gain, len(gates)))
@@ -128,7 +129,7 @@ class DraftSwitch:
         costs = self._token_costs(num_slots, num_cells)
         best, most = 0, 0.0
         found: list[float] = []
-        for number in range(1, len(ranked) + 1) if not self.leveled else [len(ranked)]:
+        for number in range(1, len(ranked) + 1):
             gains = self._gains(kinds[:number], costs, num_slots)
             if not found or sum(gains) > most:
                 best, most, found = number, sum(gains), gains
@@ -171,15 +172,14 @@ class DraftSwitch:
         asleep = [slot for slot, gate in gates.items() if not gate.is_awake]
         if not asleep or self.credit <= 0.0:
             return
-        slot = max(asleep, key=lambda each: (not gates[each].is_tried, self._outlook(each, HOPE).mean))
+        slot = max(asleep, key=lambda each: gates[each].steps_untried)
         trial = self._choose_trial(len(gates))
         price = self._price(trial, gates[slot], len(gates), num_cells)
         affordable = self.credit if trial is not TEXT_TRIAL else self.since_text * EXPLORED_SHARE
-        is_soon = self.since_trial < max(price / BURST_SHARE, LATER * gates[slot].steps_asleep)
+        is_soon = self.since_trial < max(DECIDED_EVERY, price / BURST_SHARE, LATER * gates[slot].steps_asleep)
         if is_soon or price > affordable:
             return
-        known = slot if gates[slot].is_tried else None
-        if trial is not DRAFT_TRIAL and self._hope(known, len(gates), as_usual=trial.sends) <= WORTH_WAKING:
+        if trial is not DRAFT_TRIAL and self._hope(slot, len(gates), as_usual=trial.sends) <= WORTH_WAKING:
             return
         self.since_trial = 0.0
         if trial is TEXT_TRIAL:
@@ -205,10 +205,12 @@ class DraftSwitch:
         reading = 0.5 * costs.tokens(unread * self.costs.reading_seconds(primary))  # later trials need not read it
         return (trial.num_steps * price + reading) / num_slots
 
-    def _hope(self, slot: int | None, num_slots: int, *, as_usual: bool = False) -> float:
-        """Return the gain in tokens that a trial may show; slot None: of a text that suits a fair head."""
-        outcomes = FAIR_HEAD_KINDS if slot is None else self._outlook(slot, HOPE).outcomes
-        return self._gains([outcomes], self._token_costs(num_slots, None, as_usual=as_usual), num_slots)[0]
+    def _hope(self, slot: int, num_slots: int, *, as_usual: bool = False) -> float:
+        """Return the gain in tokens that a trial may show: the text is as it was, or begins to suit the head."""
+        costs = self._token_costs(num_slots, None, as_usual=as_usual)
+        return max(
+            self._gains([kinds], costs, num_slots)[0] for kinds in (FAIR_HEAD_KINDS, self._outlook(slot, HOPE).outcomes)
+        )
 
 
 def describe_gain(gain: float, num_slots: int) -> str:

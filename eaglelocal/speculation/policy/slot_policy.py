@@ -108,9 +108,9 @@ class SlotGate:
     reason: str = ""
     num_unread: int = 0  # tokens of the text that it has not read
     steps_asleep: int = 0
+    steps_untried: int = 0  # of these, since the last trial
     trial: Trial | None = None
     trial_steps: int = 0  # steps of the trial so far
-    is_tried: bool = False  # a trial began for this text
 
     @property
     def is_awake(self) -> bool:
@@ -147,7 +147,7 @@ class SlotGate:
 
     def try_out(self, trial: Trial) -> None:
         self.state, self.reason, self.trial, self.trial_steps = GateState.PROBING, MEASURING, trial, 0
-        self.is_tried = True
+        self.steps_untried = 0
 
 
 @dataclass(slots=True)
