@@ -29,7 +29,7 @@ from eaglelocal.speculation.policy.slot_policy import DrafterSet, SlotGate, Tria
 from eaglelocal.speculation.policy.token_costs import TokenCosts
 
 EXPLORED_SHARE = 0.01  # of the time, that trials may take in the long run
-BURST_SHARE = 0.1  # of the time, that they may take while savings last
+BURST_SHARE = 0.08  # of the time, that they may take while savings last
 SAVED_STEPS = 80.0  # steps of plain decoding, that can be saved for trials
 WORTH_KEEPING, WORTH_WAKING = 0.01, 0.03  # gain in tokens per slot and step, below which it sleeps, or does not wake
 DECIDED_EVERY = 8  # steps
