@@ -278,7 +278,9 @@ class Controller:
         if any([gate.is_probing for gate in gates.values()]):
             self.learn_costs()  # a trial is short, and the next step is to know what this one took
         tokens = {slot: len(report.verdicts[slot][1].samples) for slot in gates}
-        self._switch.record(gates, tokens, num_lost, report.num_cells)
+        drafts, primary = report.policy.drafts if report.policy else None, self._drafters.primary
+        drafted = [slot for slot in gates if drafts is not None and drafts.num_drafted(slot, primary)]
+        self._switch.record(gates, tokens, drafted, num_lost, report.num_cells)
 
     # ---- costs
     def learn_costs(self) -> None:

@@ -17,7 +17,7 @@ Pure: plain numbers, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from eaglelocal.core.records import dataclass
@@ -33,6 +33,7 @@ BURST_SHARE = 0.08  # of the time, that they may take while savings last
 SAVED_STEPS = 80.0  # steps of plain decoding, that can be saved for trials
 WORTH_KEEPING, WORTH_WAKING = 0.01, 0.03  # gain in tokens per slot and step, below which it sleeps, or does not wake
 DECIDED_EVERY = 8  # steps
+MAX_IDLE = 32  # steps without a draft, in which a text becomes unknown
 LATER = 0.1  # of the time that a drafter slept, to the next trial: what lasted long will last on
 HOPE = 1.5  # standard deviations of a text's acceptance that a trial may find it better by
 TEXT_TRIAL = Trial(num_steps=6, num_skipped=2, length=3)  # the first steps underrate a drafter that just woke
@@ -67,9 +68,17 @@ class DraftSwitch:
             gate.sleep(describe_gain(gain, 1))
             gate.num_unread = num_unread
 
-    def record(self, gates: Mapping[int, SlotGate], tokens: Mapping[int, int], num_lost: float, num_cells: int) -> None:
+    def record(
+        self,
+        gates: Mapping[int, SlotGate],
+        tokens: Mapping[int, int],
+        drafted: Container[int],
+        num_lost: float,
+        num_cells: int,
+    ) -> None:
         """Record a step in which these slots decoded, and decide anew when it is time.
 
+        drafted   slots for which the primary drafter drafted
         num_lost  tokens that plain decoding would have made in its time, and it did not
         """
         self.num_steps += 1
@@ -81,6 +90,7 @@ class DraftSwitch:
                 gate.num_unread += tokens[slot]
                 gate.steps_asleep += 1
                 gate.steps_untried += 1
+            gate.steps_idle = 0 if slot in drafted else gate.steps_idle + 1
         trying = [slot for slot, gate in gates.items() if gate.is_probing]
         for slot in trying:
             gates[slot].trial_steps += 1
@@ -112,7 +122,9 @@ class DraftSwitch:
         for at, (slot, gain) in enumerate(gains):
             gate = gates[slot]
             is_awake = gate.is_awake and slot not in ended
-            if at < num_awake and gain > (WORTH_KEEPING if is_awake else WORTH_WAKING):
+            if is_awake and gate.steps_idle >= MAX_IDLE:
+                gate.sleep(f"no promising draft in the last {gate.steps_idle} steps")
+            elif at < num_awake and gain > (WORTH_KEEPING if is_awake else WORTH_WAKING):
                 gate.wake(f"it pays again ({1.0 + gain:.2f}x)")
             elif gate.is_awake:
                 gate.sleep(describe_gain(gain, len(gates)))

@@ -108,6 +108,7 @@ class SlotGate:
     reason: str = ""
     num_unread: int = 0  # tokens of the text that it has not read
     steps_asleep: int = 0
+    steps_idle: int = 0  # in a row without a draft
     steps_untried: int = 0  # of these, since the last trial
     trial: Trial | None = None
     trial_steps: int = 0  # steps of the trial so far
