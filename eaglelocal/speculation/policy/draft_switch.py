@@ -95,20 +95,20 @@ class DraftSwitch:
         for slot in trying:
             gates[slot].trial_steps += 1
             self.credit -= max(num_lost, 0.0) / len(gates)
-        ended = [slot for slot in trying if self._has_ended(slot, gates[slot], len(gates))]
+        ended = [slot for slot in trying if self._has_ended(gates[slot], trying, len(gates))]
         slots = tuple(gates)
         if ended or (not trying and (self.num_steps >= DECIDED_EVERY or slots != self.decided_for)):
             self._decide(gates, ended, num_cells)
         if not any([gate.is_probing for gate in gates.values()]):
             self._try_out(gates, num_cells)
 
-    def _has_ended(self, slot: int, gate: SlotGate, num_slots: int) -> bool:
+    def _has_ended(self, gate: SlotGate, trying: Sequence[int], num_slots: int) -> bool:
         """Return whether a trial is over: after its steps, or once it is known that drafting costs too much here."""
         trial = gate.trial
         assert trial is not None
         if gate.trial_steps >= trial.num_steps:
             return True
-        return gate.trial_steps > trial.num_skipped and self._hope(slot, num_slots) < 0.0
+        return gate.trial_steps > trial.num_skipped and self._hope(trying, num_slots) < 0.0
 
     def decide_soon(self) -> None:
         """Decide anew after the next step: what was believed of costs has changed."""
@@ -180,23 +180,28 @@ class DraftSwitch:
 
     # ---- trials
     def _try_out(self, gates: Mapping[int, SlotGate], num_cells: int) -> None:
-        """Begin a trial of the asleep slot that could gain most, if the budget allows it."""
+        """Begin a trial of the asleep slots, if the budget allows it and they could gain.
+
+        All are tried together: a draft step for several costs hardly more than for one, and alone none might pay.
+        """
         asleep = [slot for slot, gate in gates.items() if not gate.is_awake]
         if not asleep or self.credit <= 0.0:
             return
-        slot = max(asleep, key=lambda each: gates[each].steps_untried)
         trial = self._choose_trial(len(gates))
-        price = self._price(trial, gates[slot], len(gates), num_cells)
+        if trial.sends and not self.leveled:
+            asleep = [max(asleep, key=lambda slot: gates[slot].steps_untried)]
+        price = self._price(trial, [gates[slot].num_unread for slot in asleep], len(gates), num_cells)
         affordable = self.credit if trial is not TEXT_TRIAL else self.since_text * EXPLORED_SHARE
-        is_soon = self.since_trial < max(DECIDED_EVERY, price / BURST_SHARE, LATER * gates[slot].steps_asleep)
-        if is_soon or price > affordable:
+        last = LATER * min(gates[slot].steps_asleep for slot in asleep)
+        if self.since_trial < max(DECIDED_EVERY, price / BURST_SHARE, last) or price > affordable:
             return
-        if trial is not DRAFT_TRIAL and self._hope(slot, len(gates), as_usual=trial.sends) <= WORTH_WAKING:
+        if trial is not DRAFT_TRIAL and self._hope(asleep, len(gates), as_usual=trial.sends) <= WORTH_WAKING:
             return
         self.since_trial = 0.0
         if trial is TEXT_TRIAL:
             self.since_text = 0.0
-        gates[slot].try_out(trial)
+        for slot in asleep:
+            gates[slot].try_out(trial)
 
     def _choose_trial(self, num_slots: int) -> Trial:
         raised = self.costs.least_raised(num_slots) if self.costs.is_raised else None
@@ -205,24 +210,26 @@ class DraftSwitch:
             return replace(ROWS_TRIAL, length=min(length, self.max_draft))
         return DRAFT_TRIAL if self.costs.is_draft_dear(self.drafters.primary or "") else TEXT_TRIAL
 
-    def _price(self, trial: Trial, gate: SlotGate, num_slots: int, num_cells: int) -> float:
-        """Return the price of a trial, in steps of plain decoding: all that it takes, as if nothing were accepted."""
+    def _price(self, trial: Trial, unread: Sequence[int], num_slots: int, num_cells: int) -> float:
+        """Return the price of a trial, in steps of plain decoding: all that it takes, as if nothing were accepted.
+
+        unread  tokens of each tried text that the drafter has not read
+        """
         primary = self.drafters.primary or ""
         costs = self._token_costs(num_slots, num_cells)
-        price = costs.draft_step(primary, 1) * self.drafters.num_steps(primary, trial.length) + costs.drafted
+        num_steps = self.drafters.num_steps(primary, trial.length)
+        price = costs.draft_step(primary, len(unread)) * num_steps + costs.drafted
         if trial.sends:
             plain, *_, drafted = costs.rows(num_slots * trial.length if self.leveled else trial.length)
             price += drafted - plain
-        unread = gate.num_unread if self.drafters.reads_texts else 0
-        reading = 0.5 * costs.tokens(unread * self.costs.reading_seconds(primary))  # later trials need not read it
-        return (trial.num_steps * price + reading) / num_slots
+        reading = costs.tokens(sum(unread) * self.costs.reading_seconds(primary)) if self.drafters.reads_texts else 0.0
+        return (trial.num_steps * price + reading / 2) / num_slots  # later trials need not read it again
 
-    def _hope(self, slot: int, num_slots: int, *, as_usual: bool = False) -> float:
-        """Return the gain in tokens that a trial may show: the text is as it was, or begins to suit the head."""
+    def _hope(self, slots: Sequence[int], num_slots: int, *, as_usual: bool = False) -> float:
+        """Return the gain of a slot in tokens that a trial may show: texts are as they were, or now suit the head."""
         costs = self._token_costs(num_slots, None, as_usual=as_usual)
-        return max(
-            self._gains([kinds], costs, num_slots)[0] for kinds in (FAIR_HEAD_KINDS, self._outlook(slot, HOPE).outcomes)
-        )
+        texts = [self._outlook(slot, HOPE).outcomes for slot in slots]
+        return max(max(self._gains(kinds, costs, num_slots)) for kinds in (texts, [FAIR_HEAD_KINDS] * len(slots)))
 
 
 def describe_gain(gain: float, num_slots: int) -> str:
