@@ -174,9 +174,13 @@ class AcceptanceModel:
         """
         return drafter in self._tables
 
+    def usual_kinds(self, drafter: str) -> list[tuple[float, float]]:
+        """Return share and mean probability of each kind of token, in all recent texts."""
+        return self._table(drafter).spread.kinds()
+
     def mean(self, drafter: str) -> float:
         """Return the mean acceptance of a drafter's next token, averaged over all recent texts."""
-        return sum(share * chance for share, chance in self._table(drafter).spread.kinds())
+        return sum(share * chance for share, chance in self.usual_kinds(drafter))
 
     def learn(
         self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool, is_repeat: bool = False

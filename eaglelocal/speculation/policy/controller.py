@@ -57,9 +57,9 @@ class Controller:
         self._max_draft = max_draft
         self._policies: dict[int, SlotPolicy] = {}
         self._default_slots: set[int] = set()  # those whose requests set no spec
-        self._throughput = Throughput(costs)
         most = MAX_DRAFT_TOKENS if max_draft is None else min(max_draft, MAX_DRAFT_TOKENS)
         self._switch = DraftSwitch(costs, self.acceptance, drafters, most, leveled)
+        self._throughput = Throughput(costs, self._switch.expect_speed)
         self._cost_learner = CostLearner(costs, drafters)
         self._cost_checks, self._is_retry = CostChecks(costs), False  # whether the current step is one
         self._is_dear = False  # its draft steps cost far more than usual

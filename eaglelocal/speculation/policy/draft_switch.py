@@ -155,6 +155,14 @@ class DraftSwitch:
         costs = self._token_costs(len(slots), None)
         return self._gains([self._outlook(slot, hope).outcomes], costs, len(slots))[0]
 
+    def expect_speed(self, num_slots: int) -> float:
+        """Return the speed relative to plain decoding that is expected of usual texts; 1.0 before any is known."""
+        drafter = self.drafters.primary
+        if drafter is None or not self.acceptance.knows(drafter):
+            return 1.0
+        kinds = [self.acceptance.usual_kinds(drafter)] * num_slots
+        return 1.0 + max(sum(self._gains(kinds, self._token_costs(num_slots, None), num_slots)), 0.0) / num_slots
+
     def _gains(self, kinds: Sequence[Sequence[tuple[float, float]]], costs: TokenCosts, num_slots: int) -> list[float]:
         """Return the gain of each slot in tokens, drafting and following the text paid."""
         number, primary = len(kinds), self.drafters.primary or ""

@@ -139,7 +139,7 @@ class SlotGate:
     def wake(self, reason: str) -> None:
         if self.state is not GateState.AWAKE:
             self.state, self.reason, self.trial = GateState.AWAKE, reason, None
-            self.num_unread = self.steps_asleep = 0
+            self.num_unread = self.steps_asleep = self.steps_idle = 0
 
     def sleep(self, reason: str) -> None:
         if self.trial is not None or self.is_awake:

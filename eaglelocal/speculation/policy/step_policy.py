@@ -68,9 +68,20 @@ class StepPolicy:
             return able
         forced = [s for s in able if self._must_grow(s, drafter)]
         undecided = [s for s in able if s not in forced and self._policies[s].gate is not None]
-        if undecided and self._pays(drafter, undecided, self._gains(drafter), num_forced=len(forced)):
-            return [s for s in able if s in forced or s in undecided]
-        return forced
+        growing = self._select_growing(drafter, undecided, len(forced))
+        return [s for s in able if s in forced or s in growing]
+
+    def _select_growing(self, drafter: str, slots: Sequence[int], num_forced: int) -> Sequence[int]:
+        """Return the slots for which another level pays: all, or the likeliest half, quarter, .. (not if all
+        send equally many rows)"""
+        if not slots:
+            return slots
+        gains = self._gains(drafter)
+        reach = {slot: gains[slot][-1] if gains[slot] else 1.0 for slot in slots}
+        ranked = sorted(slots, key=lambda slot: -reach[slot] * self.drafts.outlook(slot, drafter).mean)
+        while ranked and not self._pays(drafter, ranked, gains, num_forced=num_forced):
+            ranked = [] if self.drafts.is_leveled else ranked[: len(ranked) // 2]
+        return ranked
 
     def _select_alone(self, drafter: str, slot: int) -> list[int]:
         """Return `select_slots` where one slot decodes, the common case."""

@@ -5,6 +5,8 @@ Learned relative to plain decoding and by number of decoding slots. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
@@ -46,10 +48,13 @@ class ThroughputEstimate:
 
 
 class Throughput:
-    """The throughput estimates, by number of decoding slots."""
+    """The throughput estimates, by number of decoding slots.
 
-    def __init__(self, costs: StepCosts) -> None:
-        self._costs = costs
+    expect_speed  returns the speed relative to plain decoding that is expected of so many slots
+    """
+
+    def __init__(self, costs: StepCosts, expect_speed: Callable[[int], float]) -> None:
+        self._costs, self._expect_speed = costs, expect_speed
         self._estimates: dict[int, ThroughputEstimate] = {}
         self._num_plain: dict[int, int] = {}  # plain steps that are not in the estimates yet: they are the commonest
 
@@ -59,7 +64,7 @@ class Throughput:
         """
         estimate = self._find(num_slots)
         if estimate is None:
-            estimate = self._estimates[num_slots] = ThroughputEstimate()
+            estimate = self._estimates[num_slots] = ThroughputEstimate(FIRST_TOKENS * self._expect_speed(num_slots))
         estimate.add(tokens, plain_tokens)
 
     def add_plain(self, num_slots: int) -> None:
@@ -84,5 +89,5 @@ class Throughput:
             return 0.0
         estimate = self._find(num_slots)
         if estimate is None:
-            estimate = self._estimates[num_slots] = ThroughputEstimate()
+            estimate = self._estimates[num_slots] = ThroughputEstimate(FIRST_TOKENS * self._expect_speed(num_slots))
         return num_slots / plain_s * estimate.worth
