@@ -188,12 +188,8 @@ def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -
     train_set, held_out = split_held_out(collected.conversations)
     start = options.source.start
     keys = [one.key for one in collected.conversations]
-    parts = [
-        str(start.header.path.resolve()) if start else "",
-        str(epochs),
-        str(options.ctx),
-        str(options.draft_vocab or ""),
-    ]
+    begun_from = str(start.header.path.resolve()) if start else ""
+    parts = [begun_from, str(epochs), str(options.ctx), str(options.draft_vocab or "")]
     kind = [options.source.method.lower()] if options.source.num_depths > 1 else []
     is_usual = options.unrolling == make_unrolling(options.source) and not options.num_policy_steps
     losses = [] if is_usual else [repr(options.unrolling), str(options.num_policy_steps)]

@@ -301,9 +301,8 @@ def _plan_drop(model: ModelInfo, num_layers: int) -> FilePlan:
     dropped = choose_dropped(model.n_layer, num_layers)
     kept = [layer for layer in range(model.n_layer) if layer not in dropped]
     changed = list_entries({f"{model.architecture}.block_count": len(kept)})
-    return FilePlan(
-        model.header, changed, list(_copy_tensors(model.header, {layer: new for new, layer in enumerate(kept)}))
-    )
+    tensors = _copy_tensors(model.header, {layer: new for new, layer in enumerate(kept)})
+    return FilePlan(model.header, changed, list(tensors))
 
 
 def choose_dropped(n_layer: int, num_layers: int) -> Sequence[int]:
