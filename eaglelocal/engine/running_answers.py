@@ -22,7 +22,7 @@ from eaglelocal.engine.step_timing import StepTiming
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
 from eaglelocal.speculation.policy.controller import Controller
-from eaglelocal.speculation.policy.draft_gate import GateState
+from eaglelocal.speculation.policy.slot_policy import GateState
 from eaglelocal.speculation.policy.step_report import Change
 from eaglelocal.speculation.verify import verify
 from eaglelocal.text.answer_text import Pieces

@@ -17,17 +17,31 @@ updates).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import field
 from typing import Any
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.records import dataclass
-from eaglelocal.speculation.acceptance.acceptance_table import HIGH, LOW, AcceptanceTable, LogOddsLine, sigmoid
+from eaglelocal.speculation.acceptance.acceptance_table import (
+    HIGH,
+    LOW,
+    NUM_KINDS,
+    AcceptanceTable,
+    LogOddsLine,
+    kind_of,
+    sigmoid,
+)
 from eaglelocal.speculation.policy.pending_drafts import is_sibling_table
 
 FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: at the start of a text, and after long without observations
 DRIFT, SILENT_DRIFT = 0.002, 0.006  # variance added per token of text: where the drafter was observed, and where not
 MAX_SHIFT = 3.0
-OPTIMISM = 0.5  # standard deviations of the shift that an outlook adds
+OPTIMISM = 0.5  # standard deviations of the shift that an outlook adds, as a rule
+USUAL_TOKENS, TEXT_MEMORY = (
+    12.0,
+    64.0,
+)  # tokens of a text that outweigh all others, and after which two thirds are forgotten
 UNKNOWN_CONFIDENCE = 0.6  # for drafters that report none
 LOWEST, HIGHEST = sigmoid(LOW), sigmoid(HIGH)  # range of confidences that the bins distinguish
 SIBLING_LEVEL, SIBLING_SLOPE = -1.0, 0.7  # of siblings, fitted to the embedded head
@@ -38,10 +52,12 @@ MAX_MIXES = 32  # whose tables are kept
 
 @dataclass(slots=True)
 class Shift:
-    """The log-odds offset of one text for one drafter."""
+    """How one text differs from others for one drafter: the log-odds offset of its tokens, and their kinds."""
 
     value: float = 0.0
     variance: float = FIRST_VARIANCE
+    weights: list[float] = field(default_factory=lambda: [0.0] * NUM_KINDS)  # of its tokens, by kind
+    sums: list[float] = field(default_factory=lambda: [0.0] * NUM_KINDS)  # of their probabilities without the offset
     is_silent: bool = True  # not observed since the last tokens of the text
 
     def learn(self, expected: float, hit: bool) -> None:
@@ -50,14 +66,36 @@ class Shift:
         self.value = min(max(self.value + self.variance * surprise, -MAX_SHIFT), MAX_SHIFT)
         self.is_silent = False
 
+    def add_kind(self, probability: float) -> None:
+        self._forget(1)
+        kind = kind_of(probability)
+        self.weights[kind] += 1.0
+        self.sums[kind] += probability
+
+    def _forget(self, num_tokens: int) -> None:
+        keep = (1.0 - 1.0 / TEXT_MEMORY) ** num_tokens
+        self.weights = [weight * keep for weight in self.weights]
+        self.sums = [sum_ * keep for sum_ in self.sums]
+
+    def mix_kinds(self, usual: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+        """Return share and probability of the kinds of the text's next tokens; `usual`: in all texts."""
+        total = USUAL_TOKENS + sum(self.weights)
+        mixed = []
+        for (share, chance), weight, sum_ in zip(usual, reversed(self.weights), reversed(self.sums), strict=True):
+            both = USUAL_TOKENS * share + weight
+            mixed.append((both / total, (USUAL_TOKENS * share * chance + sum_) / both))
+        return mixed
+
     def advance(self, num_tokens: int) -> None:
         drift = SILENT_DRIFT if self.is_silent else DRIFT
         self.variance = min(self.variance + drift * num_tokens, MAX_VARIANCE)
+        if self.is_silent:
+            self._forget(num_tokens)
         self.is_silent = True
 
-    @property
-    def optimistic(self) -> float:
-        return self.value + OPTIMISM * math.sqrt(self.variance)
+    def hoped(self, hope: float) -> float:
+        """Return the value, `hope` standard deviations higher."""
+        return self.value + hope * math.sqrt(self.variance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +152,16 @@ class AcceptanceModel:
         base = table.probability(depth, clamp_log_odds(confidence))
         return shift_log_odds(base, table.trust.value * self._shift(slot, drafter).value)
 
-    def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
+    def outlook(self, slot: int, drafter: str, num_chains: int = 1, *, hope: float = OPTIMISM) -> Outlook:
         """Estimate the acceptance of tokens that are not drafted yet.
 
         num_chains  chains over which the estimate is averaged; more chains spread less
+        hope        standard deviations by which the text's shift is assumed to be better than it seems
         """
         table = self._table(drafter, slot)
-        optimism = table.trust.value * self._shift(slot, drafter).optimistic
-        outcomes = [(share, shift_log_odds(chance, optimism)) for share, chance in table.spread.kinds()]
+        shift = self._shift(slot, drafter)
+        optimism, kinds = table.trust.value * shift.hoped(hope), shift.mix_kinds(table.spread.kinds())
+        outcomes = [(share, shift_log_odds(chance, optimism)) for share, chance in kinds]
         mean = sum(share * chance for share, chance in outcomes)
         if num_chains > 1:
             narrowed = 1.0 / math.sqrt(num_chains)
@@ -134,9 +174,13 @@ class AcceptanceModel:
         """
         return drafter in self._tables
 
+    def usual_kinds(self, drafter: str) -> list[tuple[float, float]]:
+        """Return share and mean probability of each kind of token, in all recent texts."""
+        return self._table(drafter).spread.kinds()
+
     def mean(self, drafter: str) -> float:
         """Return the mean acceptance of a drafter's next token, averaged over all recent texts."""
-        return sum(share * chance for share, chance in self._table(drafter).spread.kinds())
+        return sum(share * chance for share, chance in self.usual_kinds(drafter))
 
     def learn(
         self, slot: int, drafter: str, depth: int, confidence: float, *, accepted: bool, is_repeat: bool = False
@@ -149,6 +193,7 @@ class AcceptanceModel:
         table, shift = self._table(drafter, slot), self._shift(slot, drafter)
         base = table.learn(depth, clamp_log_odds(confidence), accepted)
         expected = shift_log_odds(base, table.trust.value * shift.value)
+        shift.add_kind(base)
         if not is_repeat:
             table.trust.learn(shift.value, expected, accepted)
             shift.learn(shift_log_odds(base, shift.value), accepted)

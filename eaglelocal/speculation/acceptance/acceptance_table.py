@@ -28,6 +28,7 @@ FIRST_TRUST, TRUST_VARIANCE, TRUST_DRIFT = 0.8, 0.1, 2e-5
 SPREAD_MEMORY = 256.0  # tokens
 TRACE = 1e-6  # weight left of a kind of token, however long it has not occurred
 SPREAD_EDGES = (-1.0, 0.3, 1.4, 2.5, 4.0)  # log-odds that separate the kinds of tokens
+NUM_KINDS = len(SPREAD_EDGES) + 1
 FAIR_HEAD = ((0.15, 0.75), (0.4, 1.25), (0.68, 1.25), (0.87, 1.25), (0.96, 1.0), (0.99, 0.5))  # (probability, tokens)
 
 # stored data counts for little, so that new observations soon outweigh it
@@ -115,6 +116,11 @@ class BinResiduals:
             self.sums[at], self.trials[at] = factor * check_number(sum_, -trials, trials), factor * trials
 
 
+def kind_of(probability: float) -> int:
+    """Return the kind of a token (bin) with this probability of acceptance, the least probable is 0."""
+    return bisect(SPREAD_EDGES, log_odds(probability))
+
+
 class ProbabilityHistogram:
     """A decaying histogram of the acceptance probabilities of a drafter's tokens.
 
@@ -130,7 +136,7 @@ class ProbabilityHistogram:
         self._newest = 1.0  # weight of the next token; it grows, instead of all earlier weights shrinking
 
     def add(self, probability: float) -> None:
-        kind = bisect(SPREAD_EDGES, log_odds(probability))
+        kind = kind_of(probability)
         self._newest *= 1.0 + 1.0 / SPREAD_MEMORY
         self._weights[kind] += self._newest
         self._sums[kind] += self._newest * probability

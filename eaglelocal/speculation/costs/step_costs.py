@@ -78,6 +78,10 @@ class StepCosts:
         """Return whether some size costs clearly more than it usually does."""
         return self._sizes.usual.is_raised
 
+    def least_raised(self, least: int) -> int | None:
+        """Return the smallest size that costs clearly more than it usually does, of more than `least` rows."""
+        return self._sizes.usual.least_raised(least)
+
     def is_dear(self, num_rows: int) -> bool:
         """Return whether this size costs clearly more than it usually does."""
         return self._sizes.usual.rise(num_rows) > 0.0

@@ -44,6 +44,10 @@ class UsualCosts:
         rise = self._known.log_ratio(num_rows) - math.log(interpolate_costs(self.ratios, num_rows)[num_rows])
         return rise if rise > RAISED else 0.0
 
+    def least_raised(self, least: int) -> int | None:
+        """Return the smallest size of more than `least` rows that costs clearly more than usual; None if none does."""
+        return next((rows for rows in sorted(self._known.indices) if rows > least and self.rise(rows) > 0.0), None)
+
     def _log(self, num_rows: int) -> float:
         return float(self._logs[self._known.indices[num_rows] - FIRST_SIZE])
 

@@ -10,37 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.draft import SWITCHED_OFF, Verdict
-from eaglelocal.core.request import OFF, DraftPolicy, Spec, fixed_spec
+from eaglelocal.core.request import MAX_DRAFT_TOKENS, OFF, DraftPolicy, Spec, fixed_spec
 from eaglelocal.core.stats import MeasuredCosts
-from eaglelocal.speculation.acceptance.acceptance_model import MAX_MIXES, AcceptanceModel
+from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.costs.ubatch_split import choose_padding_rows
 from eaglelocal.speculation.policy.cost_checks import CostChecks
-from eaglelocal.speculation.policy.cost_learner import Charge, CostLearner
-from eaglelocal.speculation.policy.draft_gate import (
-    COSTS_KNOWN,
-    PROBE_LENGTH,
-    SLOWER_EARLIER,
-    DecayingSums,
-    DraftGate,
-    GateState,
-    describe_loss,
-)
+from eaglelocal.speculation.policy.cost_learner import CostLearner
+from eaglelocal.speculation.policy.draft_switch import DraftSwitch
 from eaglelocal.speculation.policy.pending_drafts import PendingDraft, PendingDrafts
-from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, SlotPolicy
+from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, GateState, SlotGate, SlotPolicy
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.policy.step_policy import StepPolicy
 from eaglelocal.speculation.policy.step_report import Change, StepReport
 from eaglelocal.speculation.policy.throughput import Throughput
 from eaglelocal.speculation.policy.token_costs import TokenCosts
-
-MIN_EVIDENCE_STEPS = 24.0  # of other texts, before a new text may start asleep
-TEXTS_MEMORY = 128.0  # steps of all texts after which two thirds are forgotten
-NEEDLESS_SPEED = 0.9  # of the best fixed length as expected, below which a drafter does not even read the prompt
 
 
 class Controller:
@@ -70,10 +57,11 @@ class Controller:
         self._max_draft = max_draft
         self._policies: dict[int, SlotPolicy] = {}
         self._default_slots: set[int] = set()  # those whose requests set no spec
-        self._throughput = Throughput(costs, self.acceptance, drafters, max_draft)
+        most = MAX_DRAFT_TOKENS if max_draft is None else min(max_draft, MAX_DRAFT_TOKENS)
+        self._switch = DraftSwitch(costs, self.acceptance, drafters, most, leveled)
+        self._throughput = Throughput(costs, self._switch.expect_speed)
         self._cost_learner = CostLearner(costs, drafters)
         self._cost_checks, self._is_retry = CostChecks(costs), False  # whether the current step is one
-        self._all_texts: dict[AdapterMix, DecayingSums] = {}  # of the primary drafter; the mix used last is the last
         self._is_dear = False  # its draft steps cost far more than usual
         self._pending_drafts = PendingDrafts()
         self._is_reported = True  # the last step; while a device computes, the next one begins before
@@ -93,31 +81,14 @@ class Controller:
         spec = self._limit_spec(spec or self._spec)
         self._adapters[slot] = mix = self._usual_adapters if adapters is None else adapters
         last = self._policies.get(slot)
-        gate = None
-        if spec.drafting is DraftPolicy.AUTO:
-            reason = self._find_reason_to_sleep(mix, num_prompt)
-            gate = DraftGate(
-                starts_awake=not reason,
-                previous=last.gate if last else None,
-                is_dear=self._is_dear,
-                num_unread=num_prompt,
-                reason=reason,
-            )
+        gate = SlotGate() if spec.drafting is DraftPolicy.AUTO else None
         self._policies[slot] = policy = SlotPolicy(spec, gate)
         if last is not None:
             policy.follow(last)
         self.acceptance.begin(slot, mix)
         self._pending_drafts.forget(slot)
-
-    def _find_reason_to_sleep(self, mix: AdapterMix, num_cells: int) -> str:
-        """Return why the primary drafter should begin a text of so many tokens asleep; empty if it should not."""
-        texts = self._all_texts.get(mix, DecayingSums())
-        if texts.steps >= MIN_EVIDENCE_STEPS and texts.is_loss:
-            return SLOWER_EARLIER
-        if not self._drafters.reads_texts or mix != self._usual_adapters:
-            return ""
-        speed = self._throughput.best_fixed_speed(1, num_cells)
-        return describe_loss(speed) if speed is not None and speed < NEEDLESS_SPEED else ""
+        if gate is not None and self._drafters.primary is not None:
+            self._switch.begin(slot, gate, num_prompt)
 
     def _limit_spec(self, spec: Spec) -> Spec:
         """Return the spec within the limits of this engine; OFF without drafters: nothing is learned or reserved."""
@@ -176,6 +147,7 @@ class Controller:
         self._is_retry = is_checked and self._cost_checks.is_retry_due
         if is_checked and not self._is_retry and self._cost_checks.is_plain_due(len(slots)):
             slots = [DecodeSlot(each.slot, 0) for each in slots]
+        slots = [DecodeSlot(each.slot, self._policies[each.slot].limit(each.max_draft)) for each in slots]
         token_costs = TokenCosts(
             self.costs,
             rate=lambda: 0.0 if is_ruled else self._throughput.rate(len(slots), num_cells),
@@ -225,15 +197,15 @@ class Controller:
         is_ruled, num_awake = self._is_ruled(report.verdicts), self._num_awake(report.verdicts)
         is_drafted = num_awake > 0 or report.num_drafted > 0
         if not (is_ruled or report.num_prefill_rows) and self._cost_checks.record(report, is_retry=self._is_retry):
-            self._forget_speeds()
+            self._throughput.forget()
         before = {slot: self._policies[slot].state is GateState.AWAKE for slot in report.verdicts}
         self._cost_learner.add(report, is_awake=num_awake > 0, is_priced=is_drafted and not is_ruled)
         self._note_dear_drafts()
         self._update_pid(report)
         if is_ruled:
             return []
-        charge = self._cost_learner.charge(report, num_awake=num_awake) if is_drafted else None
-        self._learn_throughput(report, charge)
+        num_plain = self._cost_learner.plain_tokens(report) if is_drafted else float(report.num_tokens)
+        self._learn_throughput(report, num_plain)
         for slot, (draft, verdict) in report.verdicts.items():
             policy = self._policies[slot]
             if policy.gate is None:
@@ -241,8 +213,7 @@ class Controller:
             if report.policy is not None:
                 policy.record_finds(report.policy.drafts.list_found(slot), is_sent=len(draft) > 0)
                 self._learn_acceptance(slot, policy.gate, report.policy, verdict)
-            if self._drafters.primary is not None:
-                self._update_gate(slot, policy.gate, charge, report)
+        self._update_gates(report, num_plain - report.num_tokens)
         return [
             Change(slot, *self.state(slot))  # type: ignore[arg-type]
             for slot, was_awake in before.items()
@@ -264,19 +235,13 @@ class Controller:
                 self._judge_pending(slot, verdict, ())
             else:
                 self.acceptance.advance(slot, len(verdict.samples))
-            if self._drafters.primary is not None and not gate.is_awake:
-                gate.record_tokens(len(verdict.samples), partial(self._probe_price, gate, report))
         if num_auto == len(report.verdicts) and not report.num_prefill_rows:
             self._throughput.add_plain(num_auto)
+        self._update_gates(report, 0.0)
         return []
 
     def _num_awake(self, slots: Iterable[int]) -> int:
         return sum(map(self.is_awake, slots)) if self._drafters.primary is not None else 0
-
-    def _forget_speeds(self) -> None:
-        """Forget the measured gains, because they were computed with wrong costs."""
-        self._all_texts.clear()
-        self._throughput.forget()
 
     def _update_pid(self, report: StepReport) -> None:
         for slot, (draft, verdict) in report.verdicts.items():
@@ -284,17 +249,16 @@ class Controller:
             if pid is not None and len(draft):
                 pid.update(drafted=len(draft), accepted=verdict.num_accepted)
 
-    def _learn_throughput(self, report: StepReport, charge: Charge | None) -> None:
+    def _learn_throughput(self, report: StepReport, num_plain: float) -> None:
         """Update the throughput, except by steps with prompt rows or with a length set by a rule.
 
-        charge  None: no drafter was awake, and nothing was drafted
+        num_plain  tokens that plain decoding would have made in the same time
         """
         policies = [self._policies[slot] for slot in report.verdicts]
         if policies and not report.num_prefill_rows and all(policy.gate is not None for policy in policies):
-            num_plain = report.num_tokens if charge is None else charge.step_s / charge.token_s
             self._throughput.add(len(policies), report.num_tokens, num_plain)
 
-    def _learn_acceptance(self, slot: int, gate: DraftGate, step_policy: StepPolicy, verdict: Verdict) -> None:
+    def _learn_acceptance(self, slot: int, gate: SlotGate, step_policy: StepPolicy, verdict: Verdict) -> None:
         self._judge_pending(slot, verdict, () if gate.is_settling else step_policy.drafts.pending(slot))
 
     def _judge_pending(self, slot: int, verdict: Verdict, new: Sequence[PendingDraft]) -> None:
@@ -306,54 +270,17 @@ class Controller:
                 slot, seen.drafter, seen.depth, seen.confidence, accepted=seen.accepted, is_repeat=seen.is_repeat
             )
 
-    def _update_gate(self, slot: int, gate: DraftGate, charge: Charge | None, report: StepReport) -> None:
-        draft, verdict = report.verdicts[slot]
-        if not gate.is_awake:
-            gate.record_tokens(len(verdict.samples), partial(self._probe_price, gate, report))
+    def _update_gates(self, report: StepReport, num_lost: float) -> None:
+        """Decide for which slots the primary drafter is awake from now on."""
+        gates = {slot: gate for slot in report.verdicts if (gate := self._policies[slot].gate) is not None}
+        if self._drafters.primary is None or not gates:
             return
-        policy = report.policy
-        promised_speed = policy.promised_speed(slot, report.draft_calls) if policy is not None else 1.0
-        if gate.is_probing:
-            self.learn_costs()  # a probe is short, and the next step is to know what this one took
-            if gate.is_probing:
-                gate.record_probe(promised_speed)
-            if not gate.is_probing and gate.is_awake:
-                self._all_texts.pop(self._adapters[slot], None)  # contradicted
-        elif charge is not None and (not len(draft) or self._is_primary(draft.drafter)):
-            seen = DecayingSums(
-                steps=1.0,
-                extra=verdict.num_accepted,
-                cost=(charge.awake_s + len(draft) * charge.row_s) / charge.token_s,
-                drafted=len(draft),
-            )
-            self._add_to_texts(self._adapters[slot], seen)
-            gate.record_step(seen, promised_speed, is_dear=self._is_dear)
-
-    def _probe_price(self, gate: DraftGate, report: StepReport, is_trial: bool) -> float:
-        """Return the price of a probe of one slot, in tokens of all slots that decoded in the step.
-
-        A probe is priced by the number of steps after which a hopeless one ends; a trial's draft step is already part
-        of the gap between trials. Prefill counts half, because a text that was prefilled once serves all later probes.
-        """
-        costs, primary = self.costs, self._drafters.primary or ""
-        seconds = 0.5 * gate.num_unread * costs.reading_seconds(primary) if self._drafters.reads_texts else 0.0
-        if not is_trial:
-            drafting_s = self._drafters.num_steps(primary, PROBE_LENGTH) * costs.draft_seconds(primary, 1)
-            following_s = max(costs.overhead(drafted=True) - costs.overhead(drafted=False), 0.0)
-            seconds += COSTS_KNOWN * (drafting_s + following_s)
-        return seconds * self._throughput.rate(len(report.verdicts), report.num_cells)
-
-    def _add_to_texts(self, mix: AdapterMix, seen: DecayingSums) -> None:
-        """Add a step to the statistics of all texts with these adapters; at most MAX_MIXES mixes are kept."""
-        texts = self._all_texts.pop(mix, None) or DecayingSums()
-        texts.add(seen, TEXTS_MEMORY)
-        self._all_texts[mix] = texts
-        if len(self._all_texts) > MAX_MIXES:
-            del self._all_texts[next(iter(self._all_texts))]
-
-    def _is_primary(self, name: str) -> bool:
-        """Return whether the primary drafter proposed the draft of this name, in this step or an earlier one."""
-        return name in (self._drafters.primary, self._drafters.kept)
+        if any([gate.is_probing for gate in gates.values()]):
+            self.learn_costs()  # a trial is short, and the next step is to know what this one took
+        tokens = {slot: len(report.verdicts[slot][1].samples) for slot in gates}
+        drafts, primary = report.policy.drafts if report.policy else None, self._drafters.primary
+        drafted = [slot for slot in gates if drafts is not None and drafts.num_drafted(slot, primary)]
+        self._switch.record(gates, tokens, drafted, num_lost, report.num_cells)
 
     # ---- costs
     def learn_costs(self) -> None:
@@ -367,10 +294,8 @@ class Controller:
         """
         was_dear, self._is_dear = self._is_dear, self.costs.is_draft_dear(self._drafters.primary or "")
         if was_dear and not self._is_dear:
-            self._forget_speeds()
-            for policy in self._policies.values():
-                if policy.gate is not None:
-                    policy.gate.end_trials()
+            self._throughput.forget()
+            self._switch.decide_soon()
 
     def measured_costs(self) -> MeasuredCosts:
         """Return the costs of the sizes that really ran, for display."""

@@ -1,4 +1,4 @@
-"""Learn costs from finished steps, several steps at a time, and divide a step's seconds by their cause.
+"""Learn costs from finished steps, several steps at a time.
 
 Right after a decode the processor's caches are cold, and the first update is the most expensive: hence several at a
 time. Pure.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.slot_policy import DraftCall, DrafterSet
 from eaglelocal.speculation.policy.step_report import StepReport
@@ -19,16 +18,6 @@ EARLY_STEPS = 64  # by number of decoding slots; costs move most in them, as siz
 OUTLIER = 5.0  # times what was expected, more than which drafting is not charged for a single step
 LONG_READING = 64  # tokens prefilled at once, from which on the cost of one is learned
 ALIKE_CELLS = 128  # cached positions within which decodes are learned together
-
-
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """Seconds of a step, by what they were spent on."""
-
-    step_s: float  # the whole step
-    token_s: float  # per token of plain decoding
-    row_s: float  # added by each drafted row
-    awake_s: float  # drafting and encoding, per slot that was awake
 
 
 class CostLearner:
@@ -78,30 +67,16 @@ class CostLearner:
         for (num_rows, _), same in alike.items():
             self._costs.learn_many(num_rows, [report.decode_s for report in same], num_cells=same[-1].num_cells)
 
-    def charge(self, report: StepReport, *, num_awake: int) -> Charge:
-        """Divide the seconds of the step into plain decoding, drafted rows and drafting.
-
-        num_awake  slots whose drafters were awake
-        """
+    def plain_tokens(self, report: StepReport) -> float:
+        """Return how many tokens plain decoding would have made in the seconds of the step."""
         num_plain_rows = report.num_rows - report.num_drafted - report.num_padding_rows
         plain_s = self._costs.plain_seconds(report.decode_s, num_rows=report.num_rows, num_plain_rows=num_plain_rows)
-        overhead_s = self._costs.overhead(drafted=False)
-        draft_s = {call.drafter: 0.0 for call in report.draft_calls}
-        for call in report.draft_calls:
-            draft_s[call.drafter] += self._draft_s(call)
-        reading_s = sum([call.seconds for call in report.draft_calls if not call.num_levels])
-        other_s = limit_outlier(report.other_s, self._costs.overhead(drafted=num_awake > 0))
-        awake_s = draft_s.get(self._drafters.primary or "", 0.0) + max(other_s - overhead_s, 0.0)
-        return Charge(
-            step_s=report.decode_s + other_s + sum(draft_s.values()) + reading_s,
-            token_s=(plain_s + overhead_s) / max(len(report.verdicts), 1),
-            row_s=(report.decode_s - plain_s) / max(report.num_drafted, 1),
-            awake_s=awake_s / max(num_awake, 1),
-        )
+        draft_s = sum([self._draft_s(call) if call.num_levels else call.seconds for call in report.draft_calls])
+        other_s = limit_outlier(report.other_s, self._costs.overhead(drafted=True))
+        token_s = (plain_s + self._costs.overhead(drafted=False)) / max(len(report.verdicts), 1)
+        return (report.decode_s + other_s + draft_s) / token_s
 
     def _draft_s(self, call: DraftCall) -> float:
-        if not call.num_levels:  # deferred work, done now: it is no cost of staying awake
-            return 0.0
         num_steps = self._drafters.num_steps(call.drafter, call.num_levels)
         return limit_outlier(call.seconds, num_steps * self._costs.draft_seconds(call.drafter, call.num_rows))
 

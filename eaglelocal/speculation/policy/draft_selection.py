@@ -16,7 +16,6 @@ from eaglelocal.speculation.policy.goodput import (
     share_out,
     split_into_units,
 )
-from eaglelocal.speculation.policy.slot_policy import DraftCall
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.tree import EMPTY, DraftChain, TreeNode, list_nodes, make_draft
 
@@ -26,7 +25,6 @@ class DraftSelection:
 
     def __init__(self, drafts: StepDrafts) -> None:
         self._drafts = drafts
-        self._num_sent: dict[int, int] = {}  # tokens, by slot
 
     # ---- the worth of a chain to its slot
     def worth(self, chain: DraftChain) -> float:
@@ -49,67 +47,9 @@ class DraftSelection:
         mean = step.outlook(slot, primary).mean
         return best >= estimate_worth(mean, costs, step_cost, block_size=drafters.block_size)
 
-    def promised_speed(self, slot: int, calls: Sequence[DraftCall]) -> float:
-        """Return the speed relative to plain decoding if the primary drafter's draft for the slot were sent.
-
-        Without one, the rest of an earlier draft counts, for which nothing is drafted.
-
-        calls  of the drafters in this step
-        """
-        step, drafters = self._drafts, self._drafts.drafters
-        found = [
-            chain for name in (drafters.primary, drafters.kept) if (chain := step.chains.get(name or "", {}).get(slot))
-        ]
-        if not found:
-            return 1.0
-        chain = found[0]
-        gains = [node.gain for node in self.list_nodes(slot, chain)] if chain.sibling_gains else chain.gains
-        costs = self._shared_costs(slot, min(len(gains), len(step.row_costs) - 1))
-        size, _ = find_best_size(gains[: len(costs) - 1], costs)
-        drafting = self._drafting_cost(slot, chain.drafter, calls)
-        num_drafted = len(chain.tokens)
-        if step.policies[slot].is_probing and drafters.block_size == 1 and num_drafted > size:
-            drafting *= (size + 1) / num_drafted  # awake it drafts one token more than it sends
-        drafting += step.token_costs.drafted / len(step.auto)
-        a_token = step.plain_cost / len(step.max_draft)  # one, where nothing is gained by drafting
-        cost = (costs[size] - costs[0] + drafting) / max(a_token, 1e-9)
-        return (1.0 + sum(gains[:size])) / (1.0 + cost)
-
-    def _drafting_cost(self, slot: int, drafter: str, calls: Sequence[DraftCall]) -> float:
-        """Return what the slot's draft cost, in tokens: its share of the drafter's calls, by the tokens drafted."""
-        step, num_tokens = self._drafts, {}
-        for each, trunk in step.chains[drafter].items():
-            num_tokens[each] = sum([len(chain.tokens) for chain in trunk.chains]) - len(trunk.branches)
-        cost = sum(
-            [
-                step.drafters.num_steps(drafter, call.num_levels) * step.token_costs.draft_step(drafter, call.num_rows)
-                for call in calls
-                if call.drafter == drafter and call.num_levels
-            ]
-        )
-        return cost * num_tokens[slot] / max(sum(num_tokens.values()), 1)
-
-    def _shared_costs(self, slot: int, length: int) -> list[float]:
-        """Return the slot's costs of 0 .. length drafted tokens: its share of a decode with the rows that others send.
-
-        `select` must have chosen those.
-        """
-        step = self._drafts
-        if step.is_leveled:
-            return step.slot_costs(length)
-        costs = step.row_costs
-        others = sum([self._num_sent.get(each, 0) for each in step.auto if each != slot])
-        others = min(others, len(costs) - 1 - length)
-        return [costs[0], *(costs[0] + (costs[others + n] - costs[0]) * n / (others + n) for n in range(1, length + 1))]
-
     # ---- choosing
     def select(self) -> dict[int, Draft]:
         """Return the draft to verify for each slot."""
-        drafts = self._select()
-        self._num_sent = {slot: len(draft) for slot, draft in drafts.items()}
-        return drafts
-
-    def _select(self) -> dict[int, Draft]:
         step = self._drafts
         if step.is_empty:
             return dict.fromkeys(step.max_draft, EMPTY)
@@ -117,7 +57,7 @@ class DraftSelection:
         gains = [best[slot].gains for slot in step.auto]
         if step.max_siblings and self._may_branch([best[slot] for slot in step.auto]):
             return self._trees(best)
-        sizes = self._sizes(gains)
+        sizes = {slot: size for slot, size in self._sizes(gains).items() if not self._is_forced(slot)}
         return {slot: chain.draft(sizes.get(slot, len(chain.tokens))) for slot, chain in best.items()}
 
     def _best_chain(self, slot: int) -> DraftChain:
@@ -128,7 +68,8 @@ class DraftSelection:
         """
         step = self._drafts
         names = (step.drafters.kept, *step.drafters.names)
-        if step.policies[slot].is_probing:
+        gate = step.policies[slot].gate
+        if gate is not None and gate.is_secret:
             names = step.drafters.lookups
         chains = [step.chains[name][slot] for name in names if slot in step.chains.get(name, ())]
         if len(chains) < 2:
@@ -136,6 +77,11 @@ class DraftSelection:
         if step.policies[slot].gate is None:
             return next((chain for chain in chains if chain.tokens), chains[0])
         return max(chains, key=self.worth)
+
+    def _is_forced(self, slot: int) -> bool:
+        """Return whether the whole draft is sent, whatever it is worth: a trial shows what its rows cost."""
+        gate = self._drafts.policies[slot].gate
+        return gate is not None and gate.is_probing and not gate.is_secret
 
     def _may_branch(self, chains: Sequence[DraftChain]) -> bool:
         return any([chain.branches for chain in chains]) or self.siblings_may_pay(chains)

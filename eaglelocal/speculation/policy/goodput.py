@@ -15,7 +15,10 @@ Rows are added in units: single rows, or levels of all chains. Pure: plain numbe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.speculation.acceptance.acceptance_model import Outlook
@@ -234,3 +237,33 @@ def choose_width(
         if grown_worth > worth:
             best, worth = width, grown_worth
     return best
+
+
+GRID, NUM_REACHES = math.log(0.75), 14  # reaches that are told apart: 1, 0.75, 0.56, .. down to 0.02
+
+
+def expect_gains(
+    kinds: Sequence[Sequence[tuple[float, float]]], rows: Sequence[float], steps: Sequence[float]
+) -> list[float]:
+    """Return the tokens that drafting is expected to gain each slot in a step, its rows and draft steps paid.
+
+    Each next token is drafted if that is worth its draft step, and sent if it is worth its row, once its kind is known:
+    backward induction over the levels of a chain, and over how likely the answer gets so far.
+
+    kinds  (share, chance of acceptance) of the tokens of each slot's text
+    rows   cost of a row of each level, in tokens
+    steps  cost of drafting each level
+    """
+    share, chance = np.moveaxis(np.array(kinds, np.float64), 2, 0)[:, :, None, :]  # [slots, 1, kinds]
+    places = np.arange(NUM_REACHES, dtype=np.float64)
+    reach = np.exp(GRID * places)[None, :, None] * chance  # [slots, reaches, kinds]
+    at = np.minimum(places[None, :, None] + np.log(np.maximum(chance, 1e-6)) / GRID, NUM_REACHES)
+    low = at.astype(np.int64)
+    part = at - low
+    slots = np.arange(len(kinds))[:, None, None]
+    worth = np.zeros((len(kinds), NUM_REACHES + 2))
+    for row, step in zip(reversed(rows), reversed(steps), strict=True):
+        further = worth[slots, low] * (1.0 - part) + worth[slots, low + 1] * part
+        gained = (share * np.maximum(reach - row + further, 0.0)).sum(axis=2) - step
+        worth[:, :NUM_REACHES] = np.maximum(gained, 0.0)
+    return [float(each) for each in worth[:, 0]]

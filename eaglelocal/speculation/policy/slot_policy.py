@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from enum import Enum
 from typing import NamedTuple
 
-from eaglelocal.core.draft import MATCH_LENGTHS
+from eaglelocal.core.draft import MATCH_LENGTHS, MEASURING
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import MAX_DRAFT_TOKENS, DraftPolicy, Spec
-from eaglelocal.speculation.policy.draft_gate import DraftGate, GateState
 from eaglelocal.speculation.policy.pending_drafts import kept_name
 from eaglelocal.speculation.policy.pid import LengthController
 
@@ -81,12 +81,82 @@ class DecodeSlot(NamedTuple):
     max_draft: int
 
 
+class GateState(Enum):
+    AWAKE = "on"
+    PROBING = "probing"
+    ASLEEP = "asleep"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Steps that draft `length` tokens; the first `num_skipped` teach nothing of acceptance.
+
+    sends  the drafts are sent to the target, if they would pay at usual costs
+    """
+
+    num_steps: int
+    num_skipped: int
+    length: int
+    sends: bool = False
+
+
+@dataclass(slots=True)
+class SlotGate:
+    """Whether the primary drafter is awake for a slot, and why not."""
+
+    state: GateState = GateState.AWAKE
+    reason: str = ""
+    num_unread: int = 0  # tokens of the text that it has not read
+    steps_asleep: int = 0
+    steps_idle: int = 0  # in a row without a draft
+    steps_untried: int = 0  # of these, since the last trial
+    trial: Trial | None = None
+    trial_steps: int = 0  # steps of the trial so far
+
+    @property
+    def is_awake(self) -> bool:
+        return self.state is not GateState.ASLEEP
+
+    @property
+    def is_probing(self) -> bool:
+        return self.trial is not None
+
+    @property
+    def is_secret(self) -> bool:
+        """True if what is drafted is not sent."""
+        return self.trial is not None and not self.trial.sends
+
+    @property
+    def probe_length(self) -> int:
+        """Return how many tokens are drafted whatever they cost."""
+        return self.trial.length if self.trial is not None else 0
+
+    @property
+    def is_settling(self) -> bool:
+        """True if the drafter has just woken: its first tokens underrate it, and are not learned from."""
+        return self.trial is not None and self.trial_steps < self.trial.num_skipped
+
+    def wake(self, reason: str) -> None:
+        if self.state is not GateState.AWAKE:
+            self.state, self.reason, self.trial = GateState.AWAKE, reason, None
+            self.num_unread = self.steps_asleep = self.steps_idle = 0
+
+    def sleep(self, reason: str) -> None:
+        if self.trial is not None or self.is_awake:
+            self.num_unread = 0
+        self.state, self.reason, self.trial = GateState.ASLEEP, reason, None
+
+    def try_out(self, trial: Trial) -> None:
+        self.state, self.reason, self.trial, self.trial_steps = GateState.PROBING, MEASURING, trial, 0
+        self.steps_untried = 0
+
+
 @dataclass(slots=True)
 class SlotPolicy:
     """The drafting policy of one request over all its steps: its spec, and the state of the `auto` or PID rule."""
 
     spec: Spec
-    gate: DraftGate | None  # for `auto` only
+    gate: SlotGate | None  # for `auto` only
     pid: LengthController | None = None
     num_vain: dict[str, int] = field(default_factory=dict)  # by lookup: finds in a row of which nothing was sent
     num_asked: int = 0  # steps in which only lookups could draft
@@ -103,6 +173,11 @@ class SlotPolicy:
     @property
     def is_probing(self) -> bool:
         return self.gate is not None and self.gate.is_probing
+
+    def limit(self, max_draft: int) -> int:
+        """Return how many of `max_draft` tokens may be sent: in a trial that sends, no more than it is to send."""
+        trial = self.gate.trial if self.gate is not None else None
+        return min(max_draft, trial.length) if trial is not None and trial.sends else max_draft
 
     def follow(self, last: SlotPolicy) -> None:
         """Carry over from the slot's last request how often lookups found something."""

@@ -13,7 +13,6 @@ from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.core.draft import Draft
 from eaglelocal.speculation.policy.draft_selection import DraftSelection
 from eaglelocal.speculation.policy.goodput import count_paying_levels, pays_to_grow, pays_to_grow_all
-from eaglelocal.speculation.policy.slot_policy import DraftCall
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.policy.tree_growth import SlotTip, TreeGrowth
 from eaglelocal.speculation.tree import MIN_REACH, DraftChain
@@ -43,13 +42,6 @@ class StepPolicy:
         """Return the draft to verify for each slot."""
         return self._selection.select()
 
-    def promised_speed(self, slot: int, calls: Sequence[DraftCall]) -> float:
-        """Return the speed relative to plain decoding if the primary drafter's draft for the slot were sent.
-
-        calls  of the drafters in this step
-        """
-        return self._selection.promised_speed(slot, calls)
-
     # ---- what is drafted on
     def select_tips(self, drafter: str) -> Sequence[SlotTip]:
         """Return the leaves after which this drafter should propose more, in one call."""
@@ -76,9 +68,20 @@ class StepPolicy:
             return able
         forced = [s for s in able if self._must_grow(s, drafter)]
         undecided = [s for s in able if s not in forced and self._policies[s].gate is not None]
-        if undecided and self._pays(drafter, undecided, self._gains(drafter), num_forced=len(forced)):
-            return [s for s in able if s in forced or s in undecided]
-        return forced
+        growing = self._select_growing(drafter, undecided, len(forced))
+        return [s for s in able if s in forced or s in growing]
+
+    def _select_growing(self, drafter: str, slots: Sequence[int], num_forced: int) -> Sequence[int]:
+        """Return the slots for which another level pays: all, or the likeliest half, quarter, .. (not if all
+        send equally many rows)"""
+        if not slots:
+            return slots
+        gains = self._gains(drafter)
+        reach = {slot: gains[slot][-1] if gains[slot] else 1.0 for slot in slots}
+        ranked = sorted(slots, key=lambda slot: -reach[slot] * self.drafts.outlook(slot, drafter).mean)
+        while ranked and not self._pays(drafter, ranked, gains, num_forced=num_forced):
+            ranked = [] if self.drafts.is_leveled else ranked[: len(ranked) // 2]
+        return ranked
 
     def _select_alone(self, drafter: str, slot: int) -> list[int]:
         """Return `select_slots` where one slot decodes, the common case."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.records import dataclass
-from eaglelocal.speculation.policy.draft_gate import GateState
-from eaglelocal.speculation.policy.slot_policy import DraftCall
+from eaglelocal.speculation.policy.slot_policy import DraftCall, GateState
 from eaglelocal.speculation.policy.step_policy import StepPolicy
 
 

@@ -5,11 +5,10 @@ Learned relative to plain decoding and by number of decoding slots. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.request import MAX_DRAFT_TOKENS
-from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
 from eaglelocal.speculation.costs.step_costs import StepCosts
-from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 RATE_MEMORY = 32.0  # steps that the speed is averaged over
 FIRST_TOKENS = 8.0  # with which an estimate starts, so that one lucky step moves it little
@@ -51,13 +50,11 @@ class ThroughputEstimate:
 class Throughput:
     """The throughput estimates, by number of decoding slots.
 
-    max_draft  most tokens that a slot may send; None: no such limit
+    expect_speed  returns the speed relative to plain decoding that is expected of so many slots
     """
 
-    def __init__(
-        self, costs: StepCosts, acceptance: AcceptanceModel, drafters: DrafterSet, max_draft: int | None
-    ) -> None:
-        self._costs, self._acceptance, self._drafters, self._max_draft = costs, acceptance, drafters, max_draft
+    def __init__(self, costs: StepCosts, expect_speed: Callable[[int], float]) -> None:
+        self._costs, self._expect_speed = costs, expect_speed
         self._estimates: dict[int, ThroughputEstimate] = {}
         self._num_plain: dict[int, int] = {}  # plain steps that are not in the estimates yet: they are the commonest
 
@@ -67,7 +64,7 @@ class Throughput:
         """
         estimate = self._find(num_slots)
         if estimate is None:
-            estimate = self._estimates[num_slots] = ThroughputEstimate()
+            estimate = self._estimates[num_slots] = ThroughputEstimate(FIRST_TOKENS * self._expect_speed(num_slots))
         estimate.add(tokens, plain_tokens)
 
     def add_plain(self, num_slots: int) -> None:
@@ -92,27 +89,5 @@ class Throughput:
             return 0.0
         estimate = self._find(num_slots)
         if estimate is None:
-            speed = max(self.best_fixed_speed(num_slots, num_cells) or 1.0, 1.0)
-            estimate = self._estimates[num_slots] = ThroughputEstimate(FIRST_TOKENS * speed)
+            estimate = self._estimates[num_slots] = ThroughputEstimate(FIRST_TOKENS * self._expect_speed(num_slots))
         return num_slots / plain_s * estimate.worth
-
-    def best_fixed_speed(self, num_slots: int, num_cells: int) -> float | None:
-        """Return the speed of the best fixed draft length relative to plain decoding; None if nothing
-        was learned yet.
-        """
-        drafter, costs = self._drafters.primary, self._costs
-        plain_s = costs.seconds(num_slots, num_cells) + costs.overhead(drafted=False)
-        if drafter is None or plain_s <= 0.0 or not self._acceptance.knows(drafter):
-            return None
-        mean = self._acceptance.mean(drafter)
-        overhead_s, step_s = costs.overhead(drafted=True), costs.draft_seconds(drafter, num_slots)
-        speed, reach, tokens = 0.0, 1.0, 1.0
-        most = MAX_DRAFT_TOKENS if self._max_draft is None else min(self._max_draft, MAX_DRAFT_TOKENS)
-        most = min(most, self._drafters.max_depth)
-        for length in range(1, most + 1):
-            reach *= mean
-            tokens += reach
-            num_steps = self._drafters.num_steps(drafter, length)
-            seconds = costs.seconds(num_slots * (1 + length), num_cells) + num_steps * step_s + overhead_s
-            speed = max(speed, tokens * plain_s / seconds)
-        return speed

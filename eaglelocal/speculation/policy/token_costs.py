@@ -33,6 +33,10 @@ class TokenCosts:
         seconds = self._costs.optimistic_seconds(least, least + num_rows, self._num_cells, as_usual=self._as_usual)
         return [rate * each for each in seconds]
 
+    def tokens(self, seconds: float) -> float:
+        """Return what these seconds are worth."""
+        return self._rate * seconds
+
     @property
     def drafted(self) -> float:
         """Cost of keeping drafters awake for a step, besides draft steps and rows."""

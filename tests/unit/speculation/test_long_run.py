@@ -30,8 +30,7 @@ from doubles.simulation import (
 from doubles.tiers import some_of
 
 from eaglelocal.core.request import OFF, PID, fixed_spec
-from eaglelocal.speculation.policy.draft_gate import GateState
-from eaglelocal.speculation.policy.slot_policy import DrafterSet
+from eaglelocal.speculation.policy.slot_policy import DrafterSet, GateState
 
 pytestmark = pytest.mark.full
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.draft import ROOT, Draft
 from eaglelocal.core.request import AUTO_SPEC, fixed_spec
-from eaglelocal.speculation.policy.draft_gate import DraftGate
-from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DraftCall, DrafterSet, SlotPolicy
+from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, SlotGate, SlotPolicy
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.policy.step_policy import StepPolicy
 from eaglelocal.speculation.tree import MIN_REACH
@@ -78,7 +77,7 @@ def choice_of(
     room: int,
     draft_steps: Mapping[int, float] = MappingProxyType({}),
 ) -> StepPolicy:
-    policies = {slot: SlotPolicy(AUTO_SPEC, DraftGate()) for slot in range(len(combs))}
+    policies = {slot: SlotPolicy(AUTO_SPEC, SlotGate()) for slot in range(len(combs))}
     slots = [DecodeSlot(slot, room) for slot in policies]
     drafts = StepDrafts(
         slots,
@@ -212,35 +211,3 @@ def test_fixed_lengths_are_chains() -> None:
     machine = SimulatedMachine(seed=1, ratios=curve(FLAT_TO_8))
     run = Simulation(machine, {0: plain_text(FAIR)}, spec=fixed_spec(3), max_siblings=4)
     assert {step.drafted[0] for step in run.run(300)} == {3}
-
-
-# ---- what a draft promises
-DRAFT_STEPS = {1: 0.1, 2: 0.15, 4: 0.4}
-
-
-def test_a_promise_has_the_price_of_every_call_by_its_width() -> None:
-    comb, prices = Comb([0.9, 0.8], [0.5, 0.5]), [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8]
-    calls = [DraftCall(HEAD, 1, 0.0), DraftCall(HEAD, 4, 0.0), DraftCall("ngram", 4, 0.0)]
-    for widths, cost in [(calls[:1], 0.1), (calls, 0.1 + 0.4), ([DraftCall(HEAD, 1, 0.0, 2)], 0.2)]:
-        choice = choice_of([comb], prices, max_siblings=0, room=8, draft_steps=DRAFT_STEPS)
-        choice.select_drafts()
-        assert choice.promised_speed(0, widths) == pytest.approx((1.0 + 0.9 + 0.72) / (1.0 + 0.2 + cost))
-
-
-def test_a_promise_counts_the_siblings_that_are_sent() -> None:
-    prices = [1.0, *[1.05] * 8]
-    choice = choice_of([Comb([0.5], [0.6])], prices, max_siblings=4, room=8, draft_steps=DRAFT_STEPS)
-    choice.select_drafts()
-    assert choice.promised_speed(0, [DraftCall(HEAD, 1, 0.0)]) == pytest.approx((1.0 + 0.5 + 0.3) / (1.0 + 0.05 + 0.1))
-
-
-def test_a_promise_shares_calls_and_rows_with_other_slots() -> None:
-    """Rows after the second cost much: each slot has half of what both send."""
-    combs, prices = [Comb([0.9], [0.5]), Comb([0.9, 0.9, 0.9], [0.5] * 3)], [2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 3.0]
-    choice = choice_of(combs, prices, max_siblings=0, room=3, draft_steps=DRAFT_STEPS)
-    sent = choice.select_drafts()
-    assert [len(sent[slot]) for slot in (0, 1)] == [1, 3]
-    calls = [DraftCall(HEAD, 2, 0.0), DraftCall(HEAD, 1, 0.0, 2)]
-    gains = 0.9 + 0.81 + 0.729
-    assert choice.promised_speed(0, calls) == pytest.approx(1.9 / (1.0 + 1.0 * 1 / 4 + 0.35 * 1 / 4))
-    assert choice.promised_speed(1, calls) == pytest.approx((1.0 + gains) / (1.0 + 1.0 * 3 / 4 + 0.35 * 3 / 4))

@@ -1,0 +1,247 @@
+"""Decide for which slots the primary drafter is awake: one decision for all slots that decode.
+
+An awake drafter follows a slot's text, which costs time whether or not it drafts. So it is awake for the slots for
+which it is expected to bring more tokens than it costs, judged by what was learned: the acceptance of each text, and
+the costs of steps. Slots share the rows of a decode, hence the comparison of 1, 2, .. slots, the likeliest texts first.
+
+What an asleep drafter would bring becomes unknown with time. So trials draft for a slot: a few steps, of which nothing
+is sent, show the acceptance of its text; a single one whether draft steps, or decodes of more rows, are still slow. All
+trials together may take EXPLORED_SHARE of the time. What they do not take is saved, up to SAVED_STEPS steps, and spent
+faster when something is slow.
+
+    awake --(expected to lose)--> asleep --(the budget allows it, and it could gain)--> trial
+      ^-------------------------------------(expected to gain)------------------------------'
+
+Pure: plain numbers, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+
+from eaglelocal.core.records import dataclass
+from eaglelocal.speculation.acceptance.acceptance_model import OPTIMISM, AcceptanceModel, Outlook
+from eaglelocal.speculation.acceptance.acceptance_table import FAIR_HEAD
+from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.policy.goodput import expect_gains
+from eaglelocal.speculation.policy.slot_policy import DrafterSet, SlotGate, Trial
+from eaglelocal.speculation.policy.token_costs import TokenCosts
+
+EXPLORED_SHARE = 0.01  # of the time, that trials may take in the long run
+BURST_SHARE = 0.08  # of the time, that they may take while savings last
+SAVED_STEPS = 80.0  # steps of plain decoding, that can be saved for trials
+WORTH_KEEPING, WORTH_WAKING = 0.01, 0.03  # gain in tokens per slot and step, below which it sleeps, or does not wake
+DECIDED_EVERY = 8  # steps
+MAX_IDLE = 32  # steps without a draft, in which a text becomes unknown
+LATER = 0.1  # of the time that a drafter slept, to the next trial: what lasted long will last on
+HOPE = 1.5  # standard deviations of a text's acceptance that a trial may find it better by
+TEXT_TRIAL = Trial(num_steps=6, num_skipped=2, length=3)  # the first steps underrate a drafter that just woke
+DRAFT_TRIAL = Trial(num_steps=1, num_skipped=1, length=1)
+ROWS_TRIAL = Trial(num_steps=1, num_skipped=1, length=1, sends=True)
+FAIR_HEAD_KINDS = tuple((weight / sum(each for _, each in FAIR_HEAD), chance) for chance, weight in FAIR_HEAD)
+
+
+@dataclass(slots=True)
+class DraftSwitch:
+    """The decision for the slots on `auto`, and the budget of trials.
+
+    max_draft  most tokens that a slot may send
+    leveled    all slots send equally many rows
+    """
+
+    costs: StepCosts
+    acceptance: AcceptanceModel
+    drafters: DrafterSet
+    max_draft: int
+    leveled: bool
+    credit: float = SAVED_STEPS  # steps of plain decoding that trials may take
+    num_steps: int = 0  # since the last decision
+    since_trial: float = 0.0  # steps since the last trial
+    since_text: float = 0.0  # since the last trial of a text
+    decided_for: tuple[int, ...] = ()  # slots
+
+    def begin(self, slot: int, gate: SlotGate, num_unread: int) -> None:
+        """Decide for a new text, of whose prompt so many tokens are to be read."""
+        gain = self._expect(slot, (slot,), hope=HOPE)
+        if gain < 0.0:
+            gate.sleep(describe_gain(gain, 1))
+            gate.num_unread = num_unread
+
+    def record(
+        self,
+        gates: Mapping[int, SlotGate],
+        tokens: Mapping[int, int],
+        drafted: Container[int],
+        num_lost: float,
+        num_cells: int,
+    ) -> None:
+        """Record a step in which these slots decoded, and decide anew when it is time.
+
+        drafted   slots for which the primary drafter drafted
+        num_lost  tokens that plain decoding would have made in its time, and it did not
+        """
+        self.num_steps += 1
+        self.since_trial += 1.0
+        self.since_text += 1.0
+        self.credit = min(self.credit + EXPLORED_SHARE, SAVED_STEPS)
+        for slot, gate in gates.items():
+            if not gate.is_awake:
+                gate.num_unread += tokens[slot]
+                gate.steps_asleep += 1
+                gate.steps_untried += 1
+            gate.steps_idle = 0 if slot in drafted else gate.steps_idle + 1
+        trying = [slot for slot, gate in gates.items() if gate.is_probing]
+        for slot in trying:
+            gates[slot].trial_steps += 1
+            self.credit -= max(num_lost, 0.0) / len(gates)
+        ended = [slot for slot in trying if self._has_ended(gates[slot], trying, len(gates))]
+        slots = tuple(gates)
+        if ended or (not trying and (self.num_steps >= DECIDED_EVERY or slots != self.decided_for)):
+            self._decide(gates, ended, num_cells)
+        if not any([gate.is_probing for gate in gates.values()]):
+            self._try_out(gates, num_cells)
+
+    def _has_ended(self, gate: SlotGate, trying: Sequence[int], num_slots: int) -> bool:
+        """Return whether a trial is over: after its steps, or once it is known that drafting costs too much here."""
+        trial = gate.trial
+        assert trial is not None
+        if gate.trial_steps >= trial.num_steps:
+            return True
+        return gate.trial_steps > trial.num_skipped and self._hope(trying, num_slots) < 0.0
+
+    def decide_soon(self) -> None:
+        """Decide anew after the next step: what was believed of costs has changed."""
+        self.num_steps = DECIDED_EVERY
+
+    def _decide(self, gates: Mapping[int, SlotGate], ended: Sequence[int], num_cells: int) -> None:
+        self.num_steps, self.decided_for = 0, tuple(gates)
+        slots = [slot for slot, gate in gates.items() if not gate.is_probing or slot in ended]
+        hopes = {slot: OPTIMISM if gates[slot].is_awake and slot not in ended else 0.0 for slot in slots}
+        gains, num_awake = self._choose(slots, hopes, len(gates), num_cells)
+        for at, (slot, gain) in enumerate(gains):
+            gate = gates[slot]
+            is_awake = gate.is_awake and slot not in ended
+            if is_awake and gate.steps_idle >= MAX_IDLE:
+                gate.sleep(f"no promising draft in the last {gate.steps_idle} steps")
+            elif at < num_awake and gain > (WORTH_KEEPING if is_awake else WORTH_WAKING):
+                gate.wake(f"it pays again ({1.0 + gain:.2f}x)")
+            elif gate.is_awake:
+                gate.sleep(describe_gain(gain, len(gates)))
+
+    def _choose(
+        self, slots: Sequence[int], hopes: Mapping[int, float], num_slots: int, num_cells: int | None
+    ) -> tuple[list[tuple[int, float]], int]:
+        """Return the slots, the likeliest first, with the gain in tokens of each; and for how many to be awake."""
+        if not slots:
+            return [], 0
+        outlooks = {slot: self._outlook(slot, hopes[slot]) for slot in slots}
+        ranked = sorted(slots, key=lambda slot: -outlooks[slot].mean)
+        kinds = [outlooks[slot].outcomes for slot in ranked]
+        costs = self._token_costs(num_slots, num_cells)
+        best, most = 0, 0.0
+        found: list[float] = []
+        for number in range(1, len(ranked) + 1):
+            gains = self._gains(kinds[:number], costs, num_slots)
+            if not found or sum(gains) > most:
+                best, most, found = number, sum(gains), gains
+        if most <= 0.0:
+            best = 0
+        beyond = [min(found)] * (len(ranked) - len(found))
+        return list(zip(ranked, [*found, *beyond], strict=True)), best
+
+    def _expect(self, slot: int, slots: Sequence[int], hope: float) -> float:
+        """Return the gain in tokens per step if the drafter were awake for this slot alone."""
+        costs = self._token_costs(len(slots), None)
+        return self._gains([self._outlook(slot, hope).outcomes], costs, len(slots))[0]
+
+    def expect_speed(self, num_slots: int) -> float:
+        """Return the speed relative to plain decoding that is expected of usual texts; 1.0 before any is known."""
+        drafter = self.drafters.primary
+        if drafter is None or not self.acceptance.knows(drafter):
+            return 1.0
+        kinds = [self.acceptance.usual_kinds(drafter)] * num_slots
+        return 1.0 + max(sum(self._gains(kinds, self._token_costs(num_slots, None), num_slots)), 0.0) / num_slots
+
+    def _gains(self, kinds: Sequence[Sequence[tuple[float, float]]], costs: TokenCosts, num_slots: int) -> list[float]:
+        """Return the gain of each slot in tokens, drafting and following the text paid."""
+        number, primary = len(kinds), self.drafters.primary or ""
+        most = min(self.max_draft, self.drafters.max_depth)
+        width = num_slots if self.leveled else number  # rows of a level
+        rows = costs.rows(width * most)
+        levels = [(rows[width * n] - rows[width * (n - 1)]) / number for n in range(1, most + 1)]
+        block = self.drafters.block_size
+        step = costs.draft_step(primary, number) / number
+        if block > 1:
+            levels = levels[:block]
+        steps = [step if n % block == 0 else 0.0 for n in range(len(levels))]
+        return [gain - costs.drafted / number for gain in expect_gains(kinds, levels, steps)]
+
+    def _outlook(self, slot: int, hope: float) -> Outlook:
+        return self.acceptance.outlook(slot, self.drafters.primary or "", hope=hope)
+
+    def _token_costs(self, num_slots: int, num_cells: int | None, *, as_usual: bool = False) -> TokenCosts:
+        plain_s = self.costs.seconds(num_slots, num_cells) + self.costs.overhead(drafted=False)
+        rate = num_slots / plain_s if plain_s > 0.0 else 0.0
+        cells = num_cells or 0
+        return TokenCosts(self.costs, rate=lambda: rate, num_base_rows=num_slots, num_cells=cells, as_usual=as_usual)
+
+    # ---- trials
+    def _try_out(self, gates: Mapping[int, SlotGate], num_cells: int) -> None:
+        """Begin a trial of the asleep slots, if the budget allows it and they could gain.
+
+        All are tried together: a draft step for several costs hardly more than for one, and alone none might pay.
+        """
+        asleep = [slot for slot, gate in gates.items() if not gate.is_awake]
+        if not asleep or self.credit <= 0.0:
+            return
+        trial = self._choose_trial(len(gates))
+        if trial.sends and not self.leveled:
+            asleep = [max(asleep, key=lambda slot: gates[slot].steps_untried)]
+        price = self._price(trial, [gates[slot].num_unread for slot in asleep], len(gates), num_cells)
+        affordable = self.credit if trial is not TEXT_TRIAL else self.since_text * EXPLORED_SHARE
+        last = LATER * min(gates[slot].steps_asleep for slot in asleep)
+        if self.since_trial < max(DECIDED_EVERY, price / BURST_SHARE, last) or price > affordable:
+            return
+        if trial is not DRAFT_TRIAL and self._hope(asleep, len(gates), as_usual=trial.sends) <= WORTH_WAKING:
+            return
+        self.since_trial = 0.0
+        if trial is TEXT_TRIAL:
+            self.since_text = 0.0
+        for slot in asleep:
+            gates[slot].try_out(trial)
+
+    def _choose_trial(self, num_slots: int) -> Trial:
+        raised = self.costs.least_raised(num_slots) if self.costs.is_raised else None
+        if raised is not None:
+            length = -(-(raised - num_slots) // (num_slots if self.leveled else 1))
+            return replace(ROWS_TRIAL, length=min(length, self.max_draft))
+        return DRAFT_TRIAL if self.costs.is_draft_dear(self.drafters.primary or "") else TEXT_TRIAL
+
+    def _price(self, trial: Trial, unread: Sequence[int], num_slots: int, num_cells: int) -> float:
+        """Return the price of a trial, in steps of plain decoding: all that it takes, as if nothing were accepted.
+
+        unread  tokens of each tried text that the drafter has not read
+        """
+        primary = self.drafters.primary or ""
+        costs = self._token_costs(num_slots, num_cells)
+        num_steps = self.drafters.num_steps(primary, trial.length)
+        price = costs.draft_step(primary, len(unread)) * num_steps + costs.drafted
+        if trial.sends:
+            plain, *_, drafted = costs.rows(num_slots * trial.length if self.leveled else trial.length)
+            price += drafted - plain
+        reading = costs.tokens(sum(unread) * self.costs.reading_seconds(primary)) if self.drafters.reads_texts else 0.0
+        return (trial.num_steps * price + reading / 2) / num_slots  # later trials need not read it again
+
+    def _hope(self, slots: Sequence[int], num_slots: int, *, as_usual: bool = False) -> float:
+        """Return the gain of a slot in tokens that a trial may show: texts are as they were, or now suit the head."""
+        costs = self._token_costs(num_slots, None, as_usual=as_usual)
+        texts = [self._outlook(slot, HOPE).outcomes for slot in slots]
+        return max(max(self._gains(kinds, costs, num_slots)) for kinds in (texts, [FAIR_HEAD_KINDS] * len(slots)))
+
+
+def describe_gain(gain: float, num_slots: int) -> str:
+    """Return why drafting with this gain, in tokens per slot and step, is not worth it."""
+    if num_slots > 1:
+        return f"{num_slots} answers at once leave no room for drafts ({1.0 + gain:.2f}x)"
+    return f"it would {'be slower' if gain < 0.0 else 'gain too little'} ({1.0 + gain:.2f}x)"

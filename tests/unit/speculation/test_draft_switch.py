@@ -1,0 +1,162 @@
+"""For which slots the drafter is awake, what trials may take, and the expectation on which both rest."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from doubles.simulated_machine import BF16, Q4_0, Q8_0, SimulatedMachine
+from doubles.simulation import DraftCosts, Profile, Simulation, beyond, curve, plain_text, speed
+from doubles.slow_time import SlowTime
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.speculation.policy.draft_switch import EXPLORED_SHARE, SAVED_STEPS, TEXT_TRIAL
+from eaglelocal.speculation.policy.goodput import expect_gains
+from eaglelocal.speculation.policy.slot_policy import GateState, SlotGate
+
+CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0}
+GOOD, HOPELESS = Profile((0.85,)), Profile((0.05,), spread=0.5, reported=(1.0, 2.0))
+DEAR = DraftCosts(step_s=0.0035, drafted_overhead_s=0.002)  # a row takes 0.07 s
+
+
+# ---- what drafting is expected to gain
+def by_hand(kinds: tuple[tuple[float, float], ...], rows: list[float], steps: list[float], reach: float = 1.0) -> float:
+    """Return what `expect_gains` approximates, by recursion over every kind of every token."""
+    if not rows:
+        return 0.0
+    gain = -steps[0]
+    for share, chance in kinds:
+        further = by_hand(kinds, rows[1:], steps[1:], reach * chance)
+        gain += share * max(reach * chance - rows[0] + further, 0.0)
+    return max(gain, 0.0)
+
+
+chances = st.floats(0.05, 0.99)
+two_kinds = st.tuples(st.floats(0.0, 1.0), chances, chances).map(
+    lambda each: ((each[0], each[1]), (1.0 - each[0], each[2]))
+)
+prices = st.lists(st.floats(0.0, 0.6), min_size=1, max_size=6)
+
+
+@given(two_kinds, prices, st.floats(0.0, 0.2))
+def test_the_expectation_is_that_of_every_outcome(
+    kinds: tuple[tuple[float, float], ...], rows: list[float], step: float
+) -> None:
+    steps = [step] * len(rows)
+    assert expect_gains([kinds], rows, steps)[0] == pytest.approx(by_hand(kinds, rows, steps), abs=0.05)
+
+
+@given(two_kinds, two_kinds, prices, st.floats(0.0, 0.2))
+def test_every_slot_has_its_own_expectation(
+    one: tuple[tuple[float, float], ...], other: tuple[tuple[float, float], ...], rows: list[float], step: float
+) -> None:
+    steps = [step] * len(rows)
+    alone = [*expect_gains([one], rows, steps), *expect_gains([other], rows, steps)]
+    assert expect_gains([one, other], rows, steps) == pytest.approx(alone)
+
+
+def test_rows_behind_a_cliff_are_counted_on() -> None:
+    sure = ((0.5, 0.98), (0.5, 0.97))
+    assert expect_gains([sure], [1.2, 0.0, 0.0, 0.0], [0.01] * 4)[0] > 2.0
+    assert expect_gains([sure], [1.2], [0.01]) == [0.0]
+
+
+# ---- gates
+def test_tokens_that_a_sleeping_drafter_has_not_read_are_counted_from_the_pause() -> None:
+    gate = SlotGate(num_unread=7)
+    gate.sleep("because")
+    assert gate.num_unread == 0, "awake it has read the text"
+    gate.num_unread = 5
+    gate.sleep("still")
+    assert gate.num_unread == 5
+    gate.wake("again")
+    assert gate.is_awake and gate.num_unread == 0
+
+
+def test_the_first_steps_of_a_trial_teach_nothing() -> None:
+    gate = SlotGate()
+    gate.try_out(TEXT_TRIAL)
+    assert gate.is_probing and gate.is_secret and gate.is_settling and gate.probe_length == TEXT_TRIAL.length
+    gate.trial_steps = TEXT_TRIAL.num_skipped
+    assert not gate.is_settling
+
+
+# ---- decisions
+def simulation(name: str, profiles: list[Profile], *, costs: DraftCosts = DEAR, **options: object) -> Simulation:
+    machine = SimulatedMachine(seed=1, ratios=curve(CURVES[name]), hiccups=0.02)
+    texts = {slot: plain_text(profile) for slot, profile in enumerate(profiles)}
+    return Simulation(machine, texts, costs, seed=1, **options)  # type: ignore[arg-type]
+
+
+def lost_share(run: Simulation, num_steps: int) -> float:
+    """Return the share of the time that trials take, beyond that of the same steps without drafts."""
+    trials_s = plain_s = 0.0
+    for _ in range(num_steps):
+        is_trial = run.controller.state(0)[0] is GateState.PROBING
+        step = run.step()
+        plain_s += step.plain_s
+        trials_s += (step.seconds - step.plain_s) * is_trial
+    return trials_s / plain_s
+
+
+@pytest.mark.parametrize("num_slots", [1, 8])
+@pytest.mark.parametrize("name", CURVES)
+def test_trials_take_a_hundredth_of_the_time_whatever_the_number_of_slots(name: str, num_slots: int) -> None:
+    run = simulation(name, [HOPELESS] * num_slots, leveled=num_slots > 1, answer_tokens=10**6)
+    run.run(300 * num_slots)
+    assert run.controller.state(0)[0] is not GateState.AWAKE
+    assert 0.0 < lost_share(run, 3000) < 1.5 * EXPLORED_SHARE
+
+
+def test_what_is_slow_is_tried_out_of_savings() -> None:
+    """Draft steps that take twenty times as long, for good."""
+    run = simulation("bf16", [GOOD], answer_tokens=10**6)
+    run.run(600)
+    run.machine.slow_time = SlowTime(begin_s=run.machine.clock_s, seconds=1e9, draft=20.0)
+    run.run(100)
+    assert lost_share(run, 4000) < EXPLORED_SHARE + SAVED_STEPS / 4000
+
+
+@pytest.mark.parametrize("leveled", [False, True])
+def test_one_predictable_text_among_seven_others_is_still_drafted_for(leveled: bool) -> None:
+    run = simulation("bf16", [GOOD, *[HOPELESS] * 7], costs=DraftCosts(), leveled=leveled, answer_tokens=10**6)
+    run.run(2400)
+    steps = run.run(6000)
+    drafted = [sum(step.drafted[slot] for step in steps) / len(steps) for slot in (0, 1)]
+    assert drafted[0] > 1.0 or leveled, "where all slots send equally many rows it may not pay"
+    assert speed(steps) > (1.02 if not leveled else 0.97)
+
+
+def test_a_text_that_turns_good_is_noticed_in_company() -> None:
+    """Alone no slot pays on a curve with levels of eight rows; all together they do."""
+    run = simulation("q4_0", [HOPELESS] * 8, costs=DraftCosts(), leveled=True, answer_tokens=10**6)
+    run.run(2400)
+    assert run.controller.state(0)[0] is not GateState.AWAKE
+    run.texts = dict.fromkeys(run.texts, plain_text(GOOD))
+    run.run(8 * 300)
+    assert speed(run.run(2400)) > 1.1
+
+
+@pytest.mark.parametrize("num_slots", [2, 4, 8, 16])
+def test_a_weak_head_on_a_processor_is_no_loss_in_waves(num_slots: int) -> None:
+    """Answers that begin together, by a head whose tokens are accepted one time in three."""
+    weak = Profile((0.35, 0.3), reported=(1.0, 0.5))
+    run = simulation("q4_0", [weak] * num_slots, leveled=True, answer_tokens=64)
+    assert speed(beyond(run.run(200 * num_slots), 64 * num_slots)) > 0.97
+
+
+def test_reasons_say_how_many_answers_run() -> None:
+    run = simulation("q8_0", [HOPELESS] * 8, leveled=True, answer_tokens=10**6)
+    run.run(2400)
+    reasons = {run.controller.state(slot)[1] for slot in run.texts}
+    assert any("8 answers at once leave no room for drafts" in reason for reason in reasons), reasons
+
+
+def test_every_change_alternates_and_has_a_reason() -> None:
+    run = simulation("q4_0", [Profile((0.5, 0.45))] * 2, leveled=True, answer_tokens=300)
+    changes = [change for step in run.run(3000) for change in step.changes]
+    assert all(change.reason for change in changes)
+    for slot in run.texts:
+        own = [change.state for change in changes if change.slot == slot]
+        assert all(one is not next_ for one, next_ in itertools.pairwise(own))
