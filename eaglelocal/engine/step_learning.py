@@ -119,7 +119,6 @@ class StepLearning:
                 num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
                 num_cells=step.planned.num_cells,
                 decode_s=times.decode_s,
-                encode_s=times.encode_s,
                 draft_calls=step.drafted.calls,
                 other_s=times.total_s - times.decode_s - sum([call.seconds for call in step.drafted.calls]),
                 verdicts=judged,

@@ -18,7 +18,7 @@ class SteadyController(Controller):
         calls = [call._replace(seconds=0.1 * call.num_levels) for call in report.draft_calls]
         decode_s = 1.0 + 0.05 * report.num_rows
         return super().learn(
-            dataclasses.replace(report, draft_calls=calls, decode_s=decode_s, encode_s=0.0, other_s=0.05)
+            dataclasses.replace(report, draft_calls=calls, decode_s=decode_s, other_s=0.05)
         )
 
 
@@ -26,7 +26,7 @@ class FreeRows(StepCosts):
     def seconds(self, num_rows: int, num_cells: int | None = None) -> float:
         return 1.0
 
-    def optimistic_seconds(self, least: int, most: int, num_cells: int, *, as_usual: bool = False) -> list[float]:
+    def optimistic_seconds(self, least: int, most: int, num_cells: int) -> list[float]:
         return [1.0] * (most + 1 - least)
 
     def draft_seconds(self, drafter: str, num_rows: int) -> float:

@@ -142,7 +142,7 @@ class CliffController(Controller):
         self.steps.append((len(report.verdicts), report.num_rows))
         calls = [call._replace(seconds=0.01 * call.num_levels) for call in report.draft_calls]
         decode_s = cliff_s(report.num_rows)
-        return super().learn(replace(report, draft_calls=calls, decode_s=decode_s, encode_s=0.0, other_s=0.01))
+        return super().learn(replace(report, draft_calls=calls, decode_s=decode_s, other_s=0.01))
 
 
 def test_rows_of_a_fixed_length_are_in_the_prices_of_auto() -> None:

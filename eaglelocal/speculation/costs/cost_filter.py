@@ -1,194 +1,242 @@
-"""Learn the machine's level, the cost of context and the costs of sizes from decode times: an extended Kalman filter.
+"""Learn what each kind of work costs from the seconds that it took: one extended Kalman filter for all.
 
-    log seconds = level + log(ratio[rows] + (per_cell + per_row_cell * rows) * kilocells) + noise
+    log seconds = level + log(ratio[work] + (per_cell + per_row_cell * rows) * kilocells) + noise
 
-with ratio[1] = 1. The level drifts by the minute and takes all sizes with it, the rest hardly moves. The filter
-separates what plain averages mix: repeated decodes of one size update the level alone, a
-change of size updates the ratio. Each size is a state variable of its own, so cliffs stay cliffs.
+The level is the machine's speed: it drifts by the minute and takes everything with it. Ratios hardly drift. The filter
+separates what plain averages mix: repeated decodes of one size move the level, a change of size moves the ratios.
+Decodes alone move the level. Each size is a state variable of its own, so cliffs stay cliffs.
 
-The noise is learned too: on a shared machine some decodes take ten times as long as others, and should not be
-followed. Robust: a surprise (innovation) beyond 2.5 standard deviations counts as one of 2.5, so a step disturbed by
-another program moves little. After three in a row the level, or that one size, becomes uncertain and is learned
-again. No clock, no policy.
+Robust: a surprise (innovation) beyond CLIP standard deviations counts as CLIP. After SURPRISES in a row both the level
+and the ratio become uncertain, and are learned again; the next decode of another size tells which of them it was.
+
+What is not seen for a while is believed to cost what it usually does. Beside its cost each work has a usual one, which
+follows it over ten minutes. A program that slows the machine raises costs above the usual ones, all by the same cause.
+From then on they return to the usual ones, and become as uncertain as they were raised. So what became too expensive is
+tried again later; if it is cheap again, so is all else, and if it is not, it is not tried again so soon. No clock, no
+policy.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-NOISE = 0.05  # standard deviation of the logarithm of a single decode, before it is known
+NOISE = 0.05  # standard deviation of the logarithm of a single sample, before it is known
 NOISE_RANGE = (0.01, 1.5)
-NOISE_RATE = 1 / 64  # learning rate of the noise, per step; slow compared with a jump of the level
+NOISE_RATE = 1 / 64  # learning rate of the noise, per sample; slow compared with a jump of the level
 LEVEL_DRIFT = 0.03  # of the level, per second of decoding; a random walk, like the next two
-SHAPE_DRIFT = 0.004  # of the ratio of a size
+SHAPE_DRIFT = 0.004  # of a ratio
 SLOPE_DRIFT = 0.0003  # of the cost of context
-MAX_SHAPE_DEVIATION = 0.3  # up to which a size that is not seen becomes uncertain
+MAX_DEVIATION = 0.3  # up to which a work that is not seen becomes uncertain
 SLOPE_DEVIATION = 0.1  # before anything is known of the cost of 1000 cells, in decodes of one row
 CLIP = 2.5  # standard deviations up to which a surprise counts
 SURPRISES = 3  # clipped ones in a row, until they are believed
 RESET_VARIANCE = 0.2**2  # variance added then
-REBASED_DEVIATION = 0.25  # of a ratio, per shift by a correction of the unit
-MAX_SIZES = 64  # rows for which ratios are kept; the work of an update grows with the square
+RAISED = math.log(1.2)  # over the usual cost
+MARGIN = math.log(1.1)  # by which a cost may seem to be under the usual one
+USUAL_S, YOUNG_S = 600.0, 10.0  # seconds of a work until another cost is usual; of a new work
+RETURN_STEPS, RETURN_SHARE = 16.0, 0.1  # in which costs return; or of the steps since they are raised
+MAX_SIZES = 64  # numbers of rows whose decodes have ratios; the work of an update grows with the square
 LEVEL_DEVIATION = 5.0  # before anything is known
 
-LEVEL, PER_CELL, PER_ROW_CELL, FIRST_SIZE = 0, 1, 2, 3  # indices in the state
-THE_LEVEL = 0  # its key in _runs, beside numbers of rows
+LEVEL, PER_CELL, PER_ROW_CELL, FIRST = 0, 1, 2, 3  # indices in the state
 
 Floats = npt.NDArray[np.float64]
 
 
+class Work(NamedTuple):
+    """What takes time, by its kind and its number of rows: a decode, a draft step of a drafter, .."""
+
+    kind: str
+    num_rows: int
+
+
+DECODE = "decode"
+
+
 class CostFilter:
-    """State and covariance of the filter; one row is the unit and has no ratio to learn."""
+    """State and covariance of the filter."""
 
     def __init__(self) -> None:
-        self.indices: dict[int, int] = {}  # rows -> index in the state
-        self.noise = NOISE
-        self._runs: dict[int, int] = {}  # surprises in a row, signed, by rows and for THE_LEVEL
+        self.indices: dict[Work, int] = {}
+        self.num_samples: dict[Work, int] = {}
+        self._noises: dict[str, float] = {}  # by kind
+        self._runs: dict[Work | str, int] = {}  # surprises in a row, negative if faster, by work and by kind
+        self._num_raised = 0  # steps since some cost is raised
         self._state: Floats = np.array([0.0, 0.02, 0.02])
+        self._usual: Floats = self._state.copy()
+        self._ages_s: Floats = np.zeros(FIRST)
         self._covariance: Floats = np.diag([LEVEL_DEVIATION, SLOPE_DEVIATION, SLOPE_DEVIATION]) ** 2
         self._allocate()
 
     # ---- what is known
-    @property
-    def level(self) -> float:
-        """Logarithm of the seconds of one row with no context."""
-        return float(self._state[LEVEL])
+    def log_seconds(self, work: Work) -> float:
+        """Return the logarithm of the seconds of a known work, without context."""
+        return float(self._state[LEVEL] + self._state[self.indices[work]])
 
     @property
     def slopes(self) -> tuple[float, float]:
-        """Cost of 1000 cells, in decodes of one row: for the decode, and for each row."""
+        """Seconds of 1000 cells, relative to the level: for the decode, and for each row."""
         return float(self._state[PER_CELL]), float(self._state[PER_ROW_CELL])
 
     @property
     def slope_deviation(self) -> float:
         """Standard deviation of the less certain slope."""
-        return math.sqrt(float(self._diagonal[PER_CELL:FIRST_SIZE].max()))
+        return math.sqrt(float(self._diagonal[PER_CELL:FIRST].max()))
 
     @property
-    def ratios(self) -> dict[int, float]:
-        """Seconds of every kept size, ascending, relative to one row; without context."""
-        values = np.exp(self._state[FIRST_SIZE:]).tolist()
-        known = {rows: values[index - FIRST_SIZE] for rows, index in self.indices.items()} | {1: 1.0}
-        return dict(sorted(known.items()))
+    def level(self) -> float:
+        return float(self._state[LEVEL])
 
     @property
     def shape(self) -> Floats:
         """A copy of the ratios' logarithms, for `has_moved` to compare with."""
-        return self._state[FIRST_SIZE:].copy()
+        return self._state[FIRST:].copy()
 
     def has_moved(self, since: Floats, tolerance: float) -> bool:
-        """Return whether a ratio has changed by more than this share since `since`, or a size was added."""
-        now = self._state[FIRST_SIZE:]
+        """Return whether a ratio has changed by more than this share since `since`, or a work was added."""
+        now = self._state[FIRST:]
         return len(now) != len(since) or bool(len(now) and np.abs(now - since).max() > tolerance)
 
-    def log_ratio(self, num_rows: int) -> float:
-        """Return the logarithm of a kept size's ratio."""
-        return float(self._state[self.indices[num_rows]])
+    def known_sizes(self, kind: str) -> list[int]:
+        """Return the numbers of rows, ascending, for which the cost of a kind of work is kept."""
+        return sorted(work.num_rows for work in self.indices if work.kind == kind)
 
-    def deviation(self, num_rows: int) -> float:
-        """Return the standard deviation of the logarithm of a kept ratio; 0.0 for other sizes."""
-        index = self.indices.get(num_rows)
-        return 0.0 if index is None else math.sqrt(float(self._covariance[index, index]))
+    def deviation(self, work: Work, unit: Work) -> float:
+        """Return the standard deviation of the logarithm of a work's cost relative to another's."""
+        if work == unit:
+            return 0.0
+        at, one = self.indices[work], self.indices[unit]
+        covariance = self._covariance
+        return math.sqrt(max(covariance[at, at] + covariance[one, one] - 2.0 * covariance[at, one], 0.0))
+
+    def noise(self, kind: str) -> float:
+        """Return the standard deviation of the logarithm of one sample."""
+        return self._noises.get(kind, NOISE)
+
+    def usual_log_seconds(self, work: Work) -> float:
+        return float(self._state[LEVEL] + self._usual[self.indices[work]])
 
     # ---- what is set
     def set_level(self, level: float, deviation: float) -> None:
         self._set(LEVEL, level, deviation)
 
-    def set_noise(self, noise: float) -> None:
-        """Set the standard deviation of a single decode's logarithm."""
-        self.noise = noise
+    def set_noise(self, kind: str, noise: float) -> None:
+        self._noises[kind] = noise
 
     def set_slopes(self, per_cell: float, per_row_cell: float, deviation: float) -> None:
         self._set(PER_CELL, per_cell, deviation)
         self._set(PER_ROW_CELL, per_row_cell, deviation)
 
-    def set_ratio(self, num_rows: int, ratio: float, deviation: float) -> None:
-        """Set the cost ratio of a size. A new size is added unless MAX_SIZES are kept; one row is the unit and never
-        changes.
+    def set_ratio(self, work: Work, ratio: float, deviation: float, *, age_s: float = USUAL_S) -> None:
+        """Set the cost of a work relative to the level.
+
+        age_s  seconds for which it is known; a young one soon has another usual cost
         """
-        if num_rows == 1 or (num_rows not in self.indices and self.is_full):
-            return
-        if num_rows not in self.indices:
-            self.indices[num_rows] = len(self._state)
-            self._state = np.append(self._state, 0.0)
+        if work not in self.indices:
+            self.indices[work] = len(self._state)
+            self._state, self._usual = np.append(self._state, 0.0), np.append(self._usual, 0.0)
+            self._ages_s = np.append(self._ages_s, age_s)
             self._covariance = np.pad(self._covariance, (0, 1))
             self._allocate()
-        self._set(self.indices[num_rows], math.log(ratio), deviation)
+        at = self.indices[work]
+        self._set(at, math.log(ratio), deviation)
+        self._usual[at], self._ages_s[at] = self._state[at], age_s
 
-    def rebase(self, shift: float, moved: float) -> None:
-        """Multiply the cost of one row, the unit, by e ** moved, and all ratios by e ** -shift; context keeps its cost.
-
-        With `moved` = `shift` all other sizes keep their seconds, with 0.0 one row does. They need not all be wrong by
-        the same factor, so they become less certain.
-        """
-        self._state[LEVEL] += moved
-        self._state[FIRST_SIZE:] -= shift
-        self._state[PER_CELL:FIRST_SIZE] *= math.exp(-moved)
-        self._diagonal[FIRST_SIZE:] += min((REBASED_DEVIATION * shift) ** 2, RESET_VARIANCE)
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.indices) >= MAX_SIZES
+    def has_room(self, kind: str) -> bool:
+        return len(self.known_sizes(kind)) < MAX_SIZES
 
     # ---- what is measured
-    def learn(self, num_rows: int, seconds: float, kilocells: float, *, ratio: float, count: int = 1) -> None:
-        """Learn one decode, or the median of `count` decodes.
+    def learn(self, work: Work, seconds: float, kilocells: float = 0.0, *, ratio: float, count: int = 1) -> None:
+        """Learn one sample, or the median of `count`.
 
-        ratio  estimate for a size that is not kept
+        ratio  estimate for a work that is not kept
 
-        A median is believed more than one decode, but less than `count` independent ones: consecutive decodes have
-        similar noise. A surprising median counts as `count` surprises, because half of the decodes were that far off.
+        A median is believed more than one sample, but less than `count` independent ones: consecutive samples have
+        similar noise. A surprising median counts as `count` surprises, because half of the samples were that far off.
         """
-        index = self.indices.get(num_rows)
-        state, covariance, gradient = self._state, self._covariance, self._gradient
+        is_decode = work.kind == DECODE
+        if is_decode:
+            self._pass_time(min(seconds, 1.0) * count, count)
+        index, state, gradient = self.indices.get(work), self._state, self._gradient
         base = ratio if index is None else math.exp(state[index])
-        relative = base + (state[PER_CELL] + state[PER_ROW_CELL] * num_rows) * kilocells
+        relative = base + (state[PER_CELL] + state[PER_ROW_CELL] * work.num_rows) * kilocells
         gradient[PER_CELL] = kilocells / relative
-        gradient[PER_ROW_CELL] = num_rows * kilocells / relative
+        gradient[PER_ROW_CELL] = work.num_rows * kilocells / relative
         if index is not None:
             gradient[index] = base / relative
-        shared = covariance @ gradient
-        deviation = math.sqrt(shared @ gradient + self.noise**2 / math.sqrt(count))
+        shared = self._covariance @ gradient
+        noise = self.noise(work.kind)
+        deviation = math.sqrt(shared @ gradient + noise**2 / math.sqrt(count))
         surprise = (math.log(seconds / relative) - state[LEVEL]) / deviation
         clipped = max(-CLIP, min(CLIP, surprise))
+        self._noises[work.kind] = follow_noise(noise, clipped)
         shared /= deviation
-        state += shared * clipped
-        covariance -= shared[:, None] * shared  # symmetric to the last bit
-        self._learn_noise(clipped)
-        if state[PER_CELL] < 0.0 or state[PER_ROW_CELL] < 0.0:
-            np.maximum(state[PER_CELL:FIRST_SIZE], 0.0, out=state[PER_CELL:FIRST_SIZE])
-        self._add_drift(min(seconds, 1.0) * count)
-        self._count_surprises(num_rows, index, 0 if surprise == clipped else int(math.copysign(count, surprise)))
+        if is_decode:
+            self._covariance -= shared[:, None] * shared  # symmetric to the last bit
+            state += shared * clipped
+        else:  # the level is the decodes'
+            own = shared.copy()
+            own[:FIRST] = 0.0
+            both = own[:, None] * shared
+            self._covariance += own[:, None] * own - both - both.T
+            state += own * clipped
+        np.maximum(state[PER_CELL:FIRST], 0.0, out=state[PER_CELL:FIRST])
+        if is_decode:
+            self._settle_level()
+        self.num_samples[work] = self.num_samples.get(work, 0) + count
+        self._count_surprises(work, index, 0 if surprise == clipped else int(math.copysign(count, surprise)))
         if index is not None:
+            self._follow_usual(index, min(seconds, 1.0) * count)
             gradient[index] = 0.0
 
-    def _learn_noise(self, surprise: float) -> None:
-        """Adapt the noise until surprises are as large as expected: 0.8 standard deviations on average."""
-        low, high = NOISE_RANGE
-        self.noise = min(high, max(low, self.noise * math.exp(NOISE_RATE * (abs(surprise) / 0.8 - 1))))
-
-    def _add_drift(self, seconds: float) -> None:
-        """Make everything less certain, by the seconds that passed and not by the number of steps."""
+    def _pass_time(self, seconds: float, num_steps: int) -> None:
+        """Make everything less certain, by the seconds of decoding that passed; let raised costs return."""
         self._diagonal += (self._diagonal < self._max_variances) * (self._drift * seconds)
+        rises = np.maximum(self._state - self._usual, 0.0)
+        rises[:FIRST] = 0.0
+        if not rises.max() > RAISED:
+            self._num_raised = 0
+            return
+        self._num_raised += num_steps
+        share = 1.0 - math.exp(-num_steps / max(RETURN_STEPS, RETURN_SHARE * self._num_raised))
+        self._state -= share * rises
+        self._covariance += (2.0 * share * rises)[:, None] * rises
 
-    def _count_surprises(self, num_rows: int, index: int | None, surprises: int) -> None:
-        """Make the level or the size uncertain after SURPRISES in a row.
+    def _settle_level(self) -> None:
+        """Lower the level, and raise all ratios by as much, if a decode seems to cost less than usual: nothing makes it
+        cheaper, so what the others have become is more.
+        """
+        moves = self._state[self._decodes] - self._usual[self._decodes]
+        excess = -MARGIN - float(moves.min(initial=0.0))
+        if excess > 0.0:
+            self._state[FIRST:] += excess
+            self._state[:FIRST] -= [excess, 0.0, 0.0]
+            self._state[PER_CELL:FIRST] *= math.exp(excess)
+
+    def _follow_usual(self, index: int, seconds: float) -> None:
+        age_s = self._ages_s[index] = min(self._ages_s[index] + seconds, USUAL_S)
+        within_s = USUAL_S if self._num_raised else age_s
+        self._usual[index] += min(seconds / within_s, 1.0) * (self._state[index] - self._usual[index])
+
+    def _count_surprises(self, work: Work, index: int | None, surprises: int) -> None:
+        """Make level and ratio uncertain after SURPRISES in a row.
 
         surprises  how many there were now, negative if faster than expected
         """
-        level_run = self._count_run(THE_LEVEL, surprises)
-        size_run = self._count_run(num_rows, surprises)
-        if abs(level_run) >= SURPRISES:
-            self._diagonal[LEVEL] += RESET_VARIANCE
-            self._runs.clear()
-        elif index is not None and abs(size_run) >= SURPRISES:
+        by_kind, by_work = self._count_run(work.kind, surprises), self._count_run(work, surprises)
+        if max(abs(by_kind), abs(by_work)) < SURPRISES:
+            return
+        if index is not None:
             self._diagonal[index] += RESET_VARIANCE
-            self._runs[num_rows] = 0
+        if abs(by_kind) >= SURPRISES and work.kind == DECODE:
+            self._diagonal[LEVEL] += RESET_VARIANCE
+        self._runs.clear()
 
-    def _count_run(self, key: int, surprises: int) -> int:
+    def _count_run(self, key: Work | str, surprises: int) -> int:
         before = self._runs.get(key, 0)
         run = self._runs[key] = before + surprises if surprises and before * surprises >= 0 else surprises
         return run
@@ -200,10 +248,17 @@ class CostFilter:
 
     def _allocate(self) -> None:
         size = len(self._state)
+        self._decodes = [index for work, index in self.indices.items() if work.kind == DECODE]
         self._gradient = np.zeros(size)
         self._gradient[LEVEL] = 1.0
         self._diagonal = self._covariance.reshape(-1)[:: size + 1]  # a view
-        num_sizes = size - FIRST_SIZE
-        self._drift = np.array([LEVEL_DRIFT, SLOPE_DRIFT, SLOPE_DRIFT, *[SHAPE_DRIFT] * num_sizes]) ** 2
-        limits = [LEVEL_DEVIATION, SLOPE_DEVIATION, SLOPE_DEVIATION, *[MAX_SHAPE_DEVIATION] * num_sizes]
+        num_works = size - FIRST
+        self._drift = np.array([LEVEL_DRIFT, SLOPE_DRIFT, SLOPE_DRIFT, *[SHAPE_DRIFT] * num_works]) ** 2
+        limits = [LEVEL_DEVIATION, SLOPE_DEVIATION, SLOPE_DEVIATION, *[MAX_DEVIATION] * num_works]
         self._max_variances = np.array(limits) ** 2  # variances that drift does not exceed
+
+
+def follow_noise(noise: float, surprise: float) -> float:
+    """Adapt the noise until surprises are as large as expected: 0.8 standard deviations on average."""
+    low, high = NOISE_RANGE
+    return min(high, max(low, noise * math.exp(NOISE_RATE * (abs(surprise) / 0.8 - 1))))

@@ -1,9 +1,9 @@
 """Predict the cost of steps: target decodes by rows and context, draft steps, and the overhead of a step.
 
 Machines drift by the minute, by a third and more, and everything drifts together. So costs are kept relative to one
-level, the cost of a one-row decode, and only the level follows fast. Each size (number of rows) that ran has a ratio of
-its own, because a cost curve is a step function. Sizes that never ran are interpolated between those that did; beyond
-the largest each row costs at least its share of that one, for a decode can always be split into several.
+level (cost_filter.py), and only the level follows fast. Each size (number of rows) that ran has a cost of its own,
+because a cost curve is a step function. Sizes that never ran are interpolated between those that did; beyond the
+largest each row costs at least its share of that one, for a decode can always be split into several.
 
 A size that is believed too expensive is never run, so a wrong belief would persist: calibration has time for few sizes
 of a large model, and any size may be measured at a bad moment. So the policy gets an optimistic cost: the less certain
@@ -21,20 +21,32 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from eaglelocal.core.stats import ContextCost, MeasuredCosts, SizeCost
-from eaglelocal.speculation.costs.cost_curve import interpolate_costs, make_optimistic, smooth_costs
-from eaglelocal.speculation.costs.cost_filter import CLIP, SLOPE_DEVIATION
-from eaglelocal.speculation.costs.draft_costs import DraftCosts
+from eaglelocal.speculation.costs.cost_curve import (
+    BEYOND,
+    REACH,
+    UNMEASURED_DEVIATION,
+    interpolate_costs,
+    make_optimistic,
+    smooth_costs,
+)
+from eaglelocal.speculation.costs.cost_filter import DECODE, NOISE, SLOPE_DEVIATION, YOUNG_S, CostFilter, Work
 from eaglelocal.speculation.costs.kernel_warmup import KernelWarmup
 from eaglelocal.speculation.costs.saved_costs import FORMAT, MAX_ROWS, UNREADABLE, SavedCosts
-from eaglelocal.speculation.costs.size_costs import MANY, SizeCosts
 from eaglelocal.speculation.stored_numbers import clamp
 
 MIN_SECONDS = 1e-9  # no clock resolves less
-CORRECTIONS = -10.0, 10.0
+MANY = 3  # samples whose median an outlier does not move
+FEW_DEVIATION = 0.25  # of a cost that was measured once
+STORED_LEVEL_DEVIATION, STORED_DEVIATION = 0.5, 0.08  # of what was stored, at least
+READING_SHARE = 1 / 32  # of a draft step: the cost of prefilling one token among many; optimistic, until measured
 TABLE_STEPS, TABLE_TOLERANCE = 16, 0.003  # steps, or change of a ratio, after which the table is recomputed
+
+ONE = Work(DECODE, 1)  # the unit of what is stored
+PLAIN, DRAFTED = Work("host", 0), Work("host", 1)  # outside decode and draft steps
+DRAFTS, READS = "draft ", "read "  # beginnings of kinds, before a drafter's name
 
 
 class StepCosts:
@@ -44,23 +56,26 @@ class StepCosts:
     """
 
     def __init__(self, *, makes_kernels: bool = False) -> None:
-        self._sizes, self._draft_costs = SizeCosts(), DraftCosts()
+        self._filter = CostFilter()
         self._kernel_warmup = KernelWarmup(makes_kernels=makes_kernels)
         self._kilocells = 0.0  # of the last decode
         self._one_s = 0.0  # a decode of one row with no context
-        self._slopes = (0.0, 0.0)
+        self._slopes = (0.0, 0.0)  # relative to that
         self._ratios: list[float] = []  # [rows]; empty: to be recomputed
         self._optimistic: list[float] = []  # [rows], optimistic ratios
-        self._floored: dict[tuple[int, bool], list[float]] = {}  # those, by smallest size, and whether as usual
+        self._floored: dict[int, list[float]] = {}  # those, by smallest size
+        self._drafts: dict[
+            str, dict[int, float]
+        ] = {}  # costs of draft steps relative to the level, by drafter and rows
         self._table_age = 0  # steps
-        self._table_shape = self._sizes.filter.shape
+        self._table_shape = self._filter.shape
         self._most = 0  # largest size ever asked for
 
     # ---- what is predicted
     @property
     def is_known(self) -> bool:
         """True if two sizes have been measured. Before that every size is predicted to cost the same."""
-        return len(self._sizes.num_samples) > 1
+        return len(self._measured_sizes()) > 1
 
     def seconds(self, num_rows: int, num_cells: int | None = None) -> float:
         """Return the seconds of a decode of num_rows, each of which attends to num_cells.
@@ -73,70 +88,27 @@ class StepCosts:
         per_cell, per_row_cell = self._slopes
         return self._one_s * (self._ratios[num_rows] + (per_cell + per_row_cell * num_rows) * kilocells)
 
-    @property
-    def is_raised(self) -> bool:
-        """Return whether some size costs clearly more than it usually does."""
-        return self._sizes.usual.is_raised
-
-    def least_raised(self, least: int) -> int | None:
-        """Return the smallest size that costs clearly more than it usually does, of more than `least` rows."""
-        return self._sizes.usual.least_raised(least)
-
-    def is_dear(self, num_rows: int) -> bool:
-        """Return whether this size costs clearly more than it usually does."""
-        return self._sizes.usual.rise(num_rows) > 0.0
-
-    def is_as_usual(self, num_rows: int, seconds: float, num_cells: int) -> bool:
-        """Return whether a decode of a size that had become expensive took its usual time again.
-
-        One decode shows it: by chance a decode may take longer, but not shorter by more than the noise.
-        """
-        known, believed_s = self._sizes.filter, self.seconds(num_rows, num_cells)
-        ratio, rise = math.exp(known.log_ratio(num_rows)), self._sizes.usual.rise(num_rows)
-        usual_s = max(believed_s - self._one_s * ratio * (1.0 - math.exp(-rise)), believed_s * math.exp(-rise))
-        return math.log(believed_s / seconds) > max(math.log(believed_s / usual_s) / 2, CLIP * known.noise)
-
-    def optimistic_seconds(self, least: int, most: int, num_cells: int, *, as_usual: bool = False) -> list[float]:
+    def optimistic_seconds(self, least: int, most: int, num_cells: int) -> list[float]:
         """Return `seconds` of least, least + 1, .. most rows; for sizes that are not well known, optimistic ones.
 
         A size that is believed too expensive never runs, so only optimism can correct the belief. No size costs less
         than `least`, the step without drafts: otherwise a drafted row would seem to save time.
-
-        as_usual  sizes that cost more than they usually do are believed to cost what is usual
         """
         if most >= len(self._ratios):
             self._tabulate(most)
         kilocells, one_s, (per_cell, per_row_cell) = num_cells / 1000, self._one_s, self._slopes
         cells_cost, row_cost = per_cell * kilocells, per_row_cell * kilocells
-        key = least, as_usual and self.is_raised
-        floored = self._floored.get(key)
+        floored = self._floored.get(least)
         if floored is None:
-            floored = self._floored[key] = self._floor(*key)
+            hoped = self._optimistic
+            floored = self._floored[least] = [max(ratio, hoped[least]) for ratio in hoped[least:]]
         ratios = floored[: most + 1 - least]
         return [one_s * (ratio + cells_cost + row_cost * num_rows) for num_rows, ratio in enumerate(ratios, least)]
-
-    def _floor(self, least: int, as_usual: bool) -> list[float]:
-        """Return optimistic ratios of `least` and more rows, none less than that of `least`."""
-        hoped = self._optimistic
-        if as_usual:
-            known, usual = self._sizes.filter, self._sizes.usual.ratios
-            points = {rows: min(cost, usual[rows]) for rows, cost in known.ratios.items() if rows in usual}
-            deviations = {rows: known.deviation(rows) for rows in points}
-            hoped = make_optimistic(points, deviations, self._most, noise=known.noise)
-        return [max(ratio, hoped[least]) for ratio in hoped[least:]]
 
     def ratio(self, num_rows: int, num_cells: int | None = None) -> float:
         """Return the seconds of num_rows rows / seconds of one row; 1.0 while that is unknown."""
         one_s = self.seconds(1, num_cells)
         return self.seconds(num_rows, num_cells) / one_s if one_s and self.is_known else 1.0
-
-    def is_comparable(self, seconds: float) -> bool:
-        """Return whether these seconds of a decode are long enough to compute a level from."""
-        return self.is_known and MIN_SECONDS <= seconds < math.inf
-
-    def implied_level(self, num_rows: int, seconds: float, num_cells: int) -> float:
-        """Return the logarithm of the seconds of one row without context, as implied by this decode."""
-        return math.log(seconds * self._sizes.unit_s / self.seconds(num_rows, num_cells))
 
     def plain_seconds(
         self, step_s: float, *, num_rows: int, num_plain_rows: int, num_cells: int | None = None
@@ -149,63 +121,118 @@ class StepCosts:
 
     def num_samples(self, num_rows: int) -> int:
         """Return the number of decodes of exactly this size that were seen."""
-        return self._sizes.num_samples.get(num_rows, 0)
+        return self._filter.num_samples.get(Work(DECODE, num_rows), 0)
 
     def deviation(self, num_rows: int) -> float:
-        """Return how uncertain the ratio of a size is: 0.05 means by about 5 %."""
-        return self._sizes.deviation(num_rows)
+        """Return how uncertain the cost of a size is, relative to one row: 0.05 means by about 5 %."""
+        sizes = self._filter.known_sizes(DECODE)
+        if num_rows in sizes and 1 in sizes:
+            return self._filter.deviation(Work(DECODE, num_rows), ONE)
+        return UNMEASURED_DEVIATION[num_rows > max(sizes, default=1)]
 
     def draft_seconds(self, drafter: str, num_rows: int) -> float:
         """Return the seconds of a draft step; 0.0 for a drafter that has not run yet, so that it is tried."""
-        return self._sizes.unit_s * self._draft_costs.draft_step(drafter, num_rows)
+        costs = self._draft_costs(drafter)
+        if not costs:
+            return 0.0
+        cost = costs.get(num_rows)
+        return self._level_s * (interpolate_costs(costs, num_rows)[num_rows] if cost is None else cost)
 
     def untried_draft_seconds(self, drafter: str, num_rows: int) -> float:
-        """Return the seconds of a draft step; optimistic for numbers of rows that never ran."""
-        return self._sizes.unit_s * self._draft_costs.untried_draft_step(drafter, num_rows)
+        """Return the seconds of a draft step; optimistic for up to REACH times the largest number of rows that ran.
+
+        A number of rows that looks too expensive would never run, and its cost would never be known.
+        """
+        most = max(self._draft_costs(drafter), default=0)
+        if not most < num_rows <= REACH * most:
+            return self.draft_seconds(drafter, num_rows)
+        return self.draft_seconds(drafter, most) * float((num_rows / most) ** BEYOND)
 
     def reading_seconds(self, drafter: str) -> float:
-        """Return the seconds in which the drafter prefills one token, among many at once."""
-        return self._sizes.unit_s * self._draft_costs.reading(drafter)
-
-    def is_draft_dear(self, drafter: str) -> bool:
-        """Return whether draft steps like the drafter's last one cost far more than they usually do."""
-        return self._draft_costs.is_dear(drafter)
+        """Return the seconds in which the drafter prefills one token, among many at once. Before any was measured, it
+        is a share of a draft step.
+        """
+        work = Work(READS + drafter, 1)
+        known = self._filter
+        return (
+            math.exp(known.log_seconds(work))
+            if work in known.indices
+            else READING_SHARE * self.draft_seconds(drafter, 1)
+        )
 
     def overhead(self, drafted: bool) -> float:
-        """Return the seconds of a step outside decode and draft steps."""
-        return self._sizes.unit_s * self._draft_costs.overhead(drafted)
+        """Return the seconds of a step outside decode and draft steps; of a kind that has not run, those of the other."""
+        known = self._filter
+        for work in (DRAFTED, PLAIN) if drafted else (PLAIN, DRAFTED):
+            if work in known.indices:
+                return math.exp(known.log_seconds(work))
+        return 0.0
 
     def measured(self) -> MeasuredCosts:
         """Return the costs of the sizes that really ran, for display."""
-        unit_s, ratios, num_samples = self._sizes.unit_s, self._sizes.filter.ratios, self._sizes.num_samples
+        known = self._filter
         return MeasuredCosts(
             decodes=tuple(
-                SizeCost(rows, unit_s * ratios[rows], num_samples[rows])
-                for rows in sorted(rows for rows in num_samples if rows in ratios)
+                SizeCost(rows, math.exp(known.log_seconds(Work(DECODE, rows))), self.num_samples(rows))
+                for rows in self._measured_sizes()
             ),
             draft_steps=tuple(
-                (drafter, SizeCost(rows, unit_s * cost, count))
-                for drafter, rows, cost, count in self._draft_costs.measured()
+                (
+                    name,
+                    SizeCost(rows, self.draft_seconds(name, rows), known.num_samples.get(Work(DRAFTS + name, rows), 1)),
+                )
+                for name in self._drafters()
+                for rows in known.known_sizes(DRAFTS + name)
             ),
             context=self._context(),
-            noise=self._sizes.filter.noise,
+            noise=known.noise(DECODE),
             plain_overhead_s=self.overhead(False),
             drafted_overhead_s=self.overhead(True),
         )
 
     def _context(self) -> ContextCost | None:
-        known, unit_s = self._sizes.filter, self._sizes.unit_s
-        if known.slope_deviation > SLOPE_DEVIATION / 2:
+        if self._filter.slope_deviation > SLOPE_DEVIATION / 2:
             return None
-        per_cell, per_row_cell = known.slopes
-        return ContextCost(unit_s * per_cell / 1000, unit_s * per_row_cell / 1000)
+        per_cell, per_row_cell = self._filter.slopes
+        return ContextCost(self._level_s * per_cell / 1000, self._level_s * per_row_cell / 1000)
+
+    @property
+    def _level_s(self) -> float:
+        """Seconds to which the costs that the filter keeps are relative."""
+        return math.exp(self._filter.level)
+
+    def _measured_sizes(self) -> list[int]:
+        known = self._filter
+        return [rows for rows in known.known_sizes(DECODE) if known.num_samples.get(Work(DECODE, rows))]
+
+    def _drafters(self) -> list[str]:
+        return sorted({work.kind.removeprefix(DRAFTS) for work in self._filter.indices if work.kind.startswith(DRAFTS)})
+
+    def _draft_costs(self, drafter: str) -> dict[int, float]:
+        """Return the costs of draft steps by number of rows, ascending, relative to the level."""
+        costs = self._drafts.get(drafter)
+        if costs is None:
+            known, kind = self._filter, DRAFTS + drafter
+            costs = self._drafts[drafter] = {
+                rows: math.exp(known.log_seconds(Work(kind, rows)) - known.level) for rows in known.known_sizes(kind)
+            }
+        return costs
 
     # ---- what is measured
     def calibrate(self, seconds: Mapping[int, Sequence[float]]) -> None:
         """Learn decodes that were measured one after another over an empty context; single rows must be among them."""
-        self._sizes.calibrate(seconds)
-        for rows in seconds:
-            self._kernel_warmup.note(("decode", rows))
+        single = statistics.median(seconds[1])
+        noise = measure_noise(seconds.values())
+        known = self._filter
+        known.set_noise(DECODE, noise)
+        known.set_level(math.log(single), noise)
+        for rows, took in seconds.items():
+            spread = max(noise, math.log(max(took) / min(took)) / 2) * math.sqrt(2 / len(took))
+            least = FEW_DEVIATION / len(took) if len(took) < MANY else 0.0
+            work = Work(DECODE, rows)
+            known.set_ratio(work, statistics.median_low(took) / single, max(spread, least))
+            known.num_samples[work] = known.num_samples.get(work, 0) + len(took)
+            self._kernel_warmup.note(work)
         self._ratios = []
 
     def learn(self, num_rows: int, seconds: float, *, num_cells: int = 0) -> None:
@@ -214,70 +241,95 @@ class StepCosts:
 
     def learn_many(self, num_rows: int, seconds: Sequence[float], *, num_cells: int = 0) -> None:
         """Learn decodes of one size over similar contexts; MANY or more count once, by their median."""
-        if self._kernel_warmup.note(("decode", num_rows)):
-            seconds = seconds[1:]
-        if len(seconds) >= MANY:
-            self._learn(num_rows, statistics.median(seconds), num_cells, len(seconds))
-            return
-        for each in seconds:
-            self._learn(num_rows, each, num_cells, 1)
+        work, known = Work(DECODE, num_rows), self._filter
+        for each, count in self._summarize(work, seconds):
+            if not 0 < num_rows <= MAX_ROWS:
+                return
+            estimate = self._estimate(num_rows)
+            is_new = work not in known.num_samples
+            if work not in known.indices and known.has_room(DECODE):
+                deviation = self.deviation(num_rows) if known.known_sizes(DECODE) else NOISE
+                known.set_ratio(work, estimate, deviation, age_s=YOUNG_S)
+            self._kilocells = num_cells / 1000
+            known.learn(work, each, self._kilocells, ratio=estimate, count=count)
+            self._drafts.clear()
+            if is_new or self._is_outdated():
+                self._ratios = []
+            else:
+                self._one_s, self._slopes = self._find_unit()
 
-    def _learn(self, num_rows: int, seconds: float, num_cells: int, count: int) -> None:
-        if not (0 < num_rows <= MAX_ROWS and MIN_SECONDS <= seconds < math.inf):
-            return
-        estimate = 1.0 if self._sizes.is_kept(num_rows) else self.ratio(num_rows, 0)
-        self._kilocells = num_cells / 1000
-        is_changed = self._sizes.learn(num_rows, seconds, self._kilocells, estimate=estimate, count=count)
-        if is_changed or self._is_outdated():
-            self._ratios = []
-        else:
-            self._one_s, self._slopes = self._sizes.unit_s, self._sizes.filter.slopes
+    def _estimate(self, num_rows: int) -> float:
+        """Return the cost of a size relative to the level, as predicted."""
+        return self.seconds(num_rows, 0) / self._level_s if self.is_known else 1.0
+
+    def learn_draft(self, drafter: str, num_rows: int, seconds: float) -> None:
+        """Learn a draft step."""
+        self.learn_drafts(drafter, num_rows, [seconds])
+
+    def learn_drafts(self, drafter: str, num_rows: int, seconds: Sequence[float]) -> None:
+        """Learn draft steps after as many rows; MANY or more count once, by their median."""
+        self._learn_other(Work(DRAFTS + drafter, num_rows), seconds, self.draft_seconds(drafter, num_rows))
+        self._drafts.pop(drafter, None)
+
+    def learn_reading(self, drafter: str, num_tokens: int, seconds: float) -> None:
+        """Learn how long the drafter took to prefill tokens of a text."""
+        self._learn_other(Work(READS + drafter, 1), [seconds / num_tokens], 0.0)
+
+    def learn_overhead(self, drafted: bool, seconds: float) -> None:
+        """Learn the seconds of a step outside decode and draft steps."""
+        self.learn_overheads(drafted, [seconds])
+
+    def learn_overheads(self, drafted: bool, seconds: Sequence[float]) -> None:
+        """Learn the seconds of such steps; MANY or more count once, by their median."""
+        self._learn_other(DRAFTED if drafted else PLAIN, seconds, self.overhead(drafted))
+
+    def _learn_other(self, work: Work, seconds: Sequence[float], estimate_s: float) -> None:
+        """Learn samples of a work that is no decode; estimate_s: what was predicted, or 0.0."""
+        known = self._filter
+        for each, count in self._summarize(work, seconds):
+            if work not in known.indices:
+                known.set_ratio(work, (estimate_s or each) / self._level_s, UNMEASURED_DEVIATION[0], age_s=YOUNG_S)
+            known.learn(work, each, ratio=1.0, count=count)
+
+    def _summarize(self, work: Work, seconds: Sequence[float]) -> list[tuple[float, int]]:
+        """Return the samples that count, each with its number: MANY or more count once, by their median."""
+        if self._kernel_warmup.note(work):
+            seconds = seconds[1:]
+        sound = [max(each, MIN_SECONDS) for each in seconds if 0.0 <= each < math.inf]
+        return [(statistics.median(sound), len(sound))] if len(sound) >= MANY else [(each, 1) for each in sound]
 
     def _is_outdated(self) -> bool:
         """Return whether to recompute the table: the level moves at every step, the ratios hardly."""
         self._table_age += 1
-        return self._table_age >= TABLE_STEPS or self._sizes.filter.has_moved(self._table_shape, TABLE_TOLERANCE)
-
-    def correct(self, num_rows: int, error: float, *, level: float) -> None:
-        """Multiply the cost of a size by e ** error, relative to all others.
-
-        level  logarithm of the seconds of one row, without context, as decodes of this size imply
-        """
-        error = clamp(error, CORRECTIONS)
-        if num_rows > 1:
-            self._sizes.set_ratio(num_rows, self.ratio(num_rows, 0) * math.exp(error))
-        else:
-            moved = clamp(level - self._sizes.filter.level, CORRECTIONS)
-            self._sizes.rebase(error, moved)
-            self._draft_costs.scale(math.exp(-moved))
-        self._ratios = []
-
-    def restore_usual(self) -> None:
-        """Reset all sizes that cost more than usual to their usual cost."""
-        self._sizes.restore_usual()
-        self._ratios = []
-
-    def learn_draft(self, drafter: str, num_rows: int, seconds: float) -> None:
-        if not self._kernel_warmup.note((drafter, num_rows)):
-            self._draft_costs.add_draft_step(drafter, num_rows, seconds / self._sizes.unit_s)
-
-    def learn_reading(self, drafter: str, num_tokens: int, seconds: float) -> None:
-        """Learn how long the drafter took to prefill tokens of a text."""
-        self._draft_costs.add_reading(drafter, seconds / num_tokens / self._sizes.unit_s)
-
-    def learn_overhead(self, drafted: bool, seconds: float, *, encode_s: float = 0.0) -> None:
-        """Learn the seconds of a step outside decode and draft steps.
-
-        encode_s  the part in which drafters' models encode the target's rows
-        """
-        if not self._kernel_warmup.note(("overhead", drafted)):
-            unit_s = self._sizes.unit_s
-            self._draft_costs.add_overhead(drafted, seconds / unit_s, encode_s / unit_s)
+        return self._table_age >= TABLE_STEPS or self._filter.has_moved(self._table_shape, TABLE_TOLERANCE)
 
     # ---- what outlives the process
     def state(self) -> dict[str, object]:
         """Return everything learned, as plain data."""
-        return {"format": FORMAT, **self._sizes.state(), **self._draft_costs.state()}
+        known = self._filter
+        sizes = known.known_sizes(DECODE)
+        one_s, (per_cell, per_row_cell) = self._find_unit()
+        relative = self._level_s / one_s
+        return {
+            "format": FORMAT,
+            "level": math.log(one_s),
+            "slopes": [per_cell, per_row_cell, known.slope_deviation],
+            "sizes": [
+                [rows, self._log_cost(Work(DECODE, rows)), self.deviation(rows), self.num_samples(rows)]
+                for rows in sizes
+            ],
+            "noise": known.noise(DECODE),
+            "drafters": {
+                name: [[rows, cost * relative] for rows, cost in self._draft_costs(name).items()]
+                for name in self._drafters()
+            },
+            "reading": {
+                work.kind.removeprefix(READS): self._log_cost(work)
+                for work in known.indices
+                if work.kind.startswith(READS)
+            },
+            "overheads": [self._log_cost(work) if work in known.indices else None for work in (PLAIN, DRAFTED)],
+        }
 
     def restore(self, state: object) -> bool:
         """Load what was learned earlier. Return False, and change nothing, if the data is not understood."""
@@ -285,23 +337,56 @@ class StepCosts:
             saved = SavedCosts.read(state)
         except UNREADABLE:
             return False
-        self._sizes, self._draft_costs = SizeCosts(saved), DraftCosts(saved)
-        self._ratios = []
+        known = self._filter = CostFilter()
+        known.set_level(saved.level, STORED_LEVEL_DEVIATION)
+        known.set_slopes(*saved.slopes)
+        for rows, ratio, deviation, samples in saved.sizes:
+            known.set_ratio(Work(DECODE, rows), ratio, max(deviation, STORED_DEVIATION))
+            if samples:
+                known.num_samples[Work(DECODE, rows)] = samples
+        others = {Work(DRAFTS + name, rows): cost for name, steps in saved.drafters.items() for rows, cost in steps}
+        others |= {Work(READS + name, 1): cost for name, cost in saved.reading.items()}
+        others |= {work: cost for work, cost in zip((PLAIN, DRAFTED), saved.overheads, strict=True) if cost is not None}
+        for work, cost in others.items():
+            known.set_ratio(work, max(cost, MIN_SECONDS), UNMEASURED_DEVIATION[0])
+        self._ratios, self._drafts = [], {}
         return True
 
     # ---- the table
+    def _find_unit(self) -> tuple[float, tuple[float, float]]:
+        """Return the seconds of one row without context, and the slopes relative to it."""
+        known = self._filter
+        one_s = math.exp(known.log_seconds(ONE)) if ONE in known.indices else self._level_s
+        per_cell, per_row_cell = known.slopes
+        relative = self._level_s / one_s
+        return one_s, (per_cell * relative, per_row_cell * relative)
+
+    def _log_cost(self, work: Work) -> float:
+        """Return the cost of a work relative to one row."""
+        return math.exp(self._filter.log_seconds(work)) / self._find_unit()[0]
+
     def _tabulate(self, num_rows: int) -> None:
         """Compute the ratios of all sizes up to num_rows, and up to the largest size asked for earlier."""
-        known = self._sizes.filter
+        known = self._filter
         self._most = max(num_rows, self._most)
         self._ratios = self._optimistic = [1.0] * (self._most + 1)
+        self._one_s, self._slopes = self._find_unit()
         if self.is_known:
-            measured = known.ratios
-            deviations = {rows: known.deviation(rows) for rows in measured}
+            sizes = known.known_sizes(DECODE)
+            measured = {rows: self._log_cost(Work(DECODE, rows)) for rows in sizes} | {1: 1.0}
+            deviations = {rows: self.deviation(rows) for rows in measured}
+            measured = dict(sorted(measured.items()))
             believed = smooth_costs(measured, deviations)
             self._ratios = interpolate_costs(believed, self._most)
-            self._optimistic = make_optimistic(believed, deviations, self._most, noise=known.noise)
+            self._optimistic = make_optimistic(believed, deviations, self._most, noise=known.noise(DECODE))
+        elif not self._measured_sizes():
+            self._one_s = 0.0
         self._floored = {}
-        self._slopes = known.slopes
-        self._one_s = self._sizes.unit_s if self._sizes.num_samples else 0.0
         self._table_age, self._table_shape = 0, known.shape
+
+
+def measure_noise(samples: Iterable[Sequence[float]]) -> float:
+    """Return the standard deviation of the logarithm of one decode, from repeated ones; outliers do not count."""
+    spreads = [abs(math.log(value / statistics.median(took))) for took in samples for value in took if len(took) > 2]
+    apart = [spread for spread in spreads if spread > 0.0]  # the median itself is no sample of the noise
+    return max(NOISE, 1.2 * statistics.median(apart)) if apart else NOISE

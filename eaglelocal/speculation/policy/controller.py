@@ -8,6 +8,7 @@ no model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -18,10 +19,10 @@ from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.costs.ubatch_split import choose_padding_rows
-from eaglelocal.speculation.policy.cost_checks import CostChecks
 from eaglelocal.speculation.policy.cost_learner import CostLearner
 from eaglelocal.speculation.policy.draft_switch import DraftSwitch
 from eaglelocal.speculation.policy.pending_drafts import PendingDraft, PendingDrafts
+from eaglelocal.speculation.policy.plain_steps import PlainSteps
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, GateState, SlotGate, SlotPolicy
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.policy.step_policy import StepPolicy
@@ -61,8 +62,7 @@ class Controller:
         self._switch = DraftSwitch(costs, self.acceptance, drafters, most, leveled)
         self._throughput = Throughput(costs, self._switch.expect_speed)
         self._cost_learner = CostLearner(costs, drafters)
-        self._cost_checks, self._is_retry = CostChecks(costs), False  # whether the current step is one
-        self._is_dear = False  # its draft steps cost far more than usual
+        self._plain_steps: dict[int, PlainSteps] = {}  # by number of decoding slots
         self._pending_drafts = PendingDrafts()
         self._is_reported = True  # the last step; while a device computes, the next one begins before
 
@@ -143,17 +143,13 @@ class Controller:
     def begin_step(self, slots: Sequence[DecodeSlot], *, num_prefill_rows: int, num_cells: int) -> StepPolicy:
         """Return the StepPolicy of a step in which `slots` decode."""
         is_ruled = self._is_ruled([each.slot for each in slots])
-        is_checked = not num_prefill_rows and self._can_be_plain(slots)
-        self._is_retry = is_checked and self._cost_checks.is_retry_due
-        if is_checked and not self._is_retry and self._cost_checks.is_plain_due(len(slots)):
+        if not num_prefill_rows and self._can_be_plain(slots) and self._plain(len(slots)).is_due:
             slots = [DecodeSlot(each.slot, 0) for each in slots]
-        slots = [DecodeSlot(each.slot, self._policies[each.slot].limit(each.max_draft)) for each in slots]
         token_costs = TokenCosts(
             self.costs,
             rate=lambda: 0.0 if is_ruled else self._throughput.rate(len(slots), num_cells),
             num_base_rows=len(slots) + num_prefill_rows,
             num_cells=num_cells,
-            as_usual=self._is_retry or any([self._policies[each.slot].is_probing for each in slots]),
         )
         drafts = StepDrafts(
             slots,
@@ -185,6 +181,15 @@ class Controller:
         policies = [self._policies[each.slot] for each in slots]
         return bool(policies) and all([policy.gate is not None and not policy.is_probing for policy in policies])
 
+    def _plain(self, num_slots: int) -> PlainSteps:
+        return self._plain_steps.setdefault(num_slots, PlainSteps())
+
+    def _record_plain(self, report: StepReport) -> None:
+        """Record whether a step was plain, and by how much it surprised. Its padding rows do not count as drafts."""
+        expected_s = self.costs.seconds(report.num_rows, report.num_cells) if report.num_passes == 1 else 0.0
+        surprise = math.log(report.decode_s / expected_s) if expected_s > 0.0 and report.decode_s > 0.0 else 0.0
+        self._plain(len(report.verdicts)).record(is_plain=not report.num_drafted, surprise=surprise)
+
     def choose_padding_rows(
         self, decoding: Mapping[int, int], idle: Sequence[int], undivided: int = 0
     ) -> dict[int, int]:
@@ -196,11 +201,10 @@ class Controller:
         self._is_reported = True
         is_ruled, num_awake = self._is_ruled(report.verdicts), self._num_awake(report.verdicts)
         is_drafted = num_awake > 0 or report.num_drafted > 0
-        if not (is_ruled or report.num_prefill_rows) and self._cost_checks.record(report, is_retry=self._is_retry):
-            self._throughput.forget()
+        if not (is_ruled or report.num_prefill_rows):
+            self._record_plain(report)
         before = {slot: self._policies[slot].state is GateState.AWAKE for slot in report.verdicts}
         self._cost_learner.add(report, is_awake=num_awake > 0, is_priced=is_drafted and not is_ruled)
-        self._note_dear_drafts()
         self._update_pid(report)
         if is_ruled:
             return []
@@ -223,7 +227,6 @@ class Controller:
     def learn_plain(self, report: StepReport) -> list[Change]:
         """Learn from a step without a StepPolicy, which drafted nothing and changes no slot's state."""
         self._is_reported = True
-        self._cost_checks.interrupt()
         self._cost_learner.add(report, is_awake=False, is_priced=False)
         num_auto = 0
         for slot, (_, verdict) in report.verdicts.items():
@@ -286,16 +289,6 @@ class Controller:
     def learn_costs(self) -> None:
         """Learn the costs of all finished steps now; otherwise they are learned in groups."""
         self._cost_learner.learn()
-        self._note_dear_drafts()
-
-    def _note_dear_drafts(self) -> None:
-        """Update whether draft steps are expensive. When they become cheap again, restart: gates judged
-        by other costs.
-        """
-        was_dear, self._is_dear = self._is_dear, self.costs.is_draft_dear(self._drafters.primary or "")
-        if was_dear and not self._is_dear:
-            self._throughput.forget()
-            self._switch.decide_soon()
 
     def measured_costs(self) -> MeasuredCosts:
         """Return the costs of the sizes that really ran, for display."""

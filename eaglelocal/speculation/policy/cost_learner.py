@@ -49,15 +49,21 @@ class CostLearner:
         """Learn the costs of the pending steps, all at once."""
         pending, self._pending = self._pending, []
         self._learn_decodes([report for report, _ in pending])
+        drafts: dict[tuple[str, int], list[float]] = {}
+        overheads: dict[bool, list[float]] = {}
         for report, was_awake in pending:
             for drafter, num_rows, seconds, num_levels in report.draft_calls:
                 if num_levels:
                     num_steps = self._drafters.num_steps(drafter, num_levels)
-                    self._costs.learn_draft(drafter, num_rows, seconds / num_steps)
+                    drafts.setdefault((drafter, num_rows), []).append(seconds / num_steps)
                 elif self._drafters.reads_texts and num_rows >= LONG_READING:
                     self._costs.learn_reading(drafter, num_rows, seconds)
             if not report.num_prefill_rows:
-                self._costs.learn_overhead(was_awake, report.other_s, encode_s=report.encode_s)
+                overheads.setdefault(was_awake, []).append(report.other_s)
+        for (drafter, num_rows), samples in drafts.items():
+            self._costs.learn_drafts(drafter, num_rows, samples)
+        for was_awake, samples in overheads.items():
+            self._costs.learn_overheads(was_awake, samples)
 
     def _learn_decodes(self, reports: Sequence[StepReport]) -> None:
         alike: dict[tuple[int, int], list[StepReport]] = {}  # by rows and context

@@ -57,7 +57,7 @@ class DraftSelection:
         gains = [best[slot].gains for slot in step.auto]
         if step.max_siblings and self._may_branch([best[slot] for slot in step.auto]):
             return self._trees(best)
-        sizes = {slot: size for slot, size in self._sizes(gains).items() if not self._is_forced(slot)}
+        sizes = self._sizes(gains)
         return {slot: chain.draft(sizes.get(slot, len(chain.tokens))) for slot, chain in best.items()}
 
     def _best_chain(self, slot: int) -> DraftChain:
@@ -69,7 +69,7 @@ class DraftSelection:
         step = self._drafts
         names = (step.drafters.kept, *step.drafters.names)
         gate = step.policies[slot].gate
-        if gate is not None and gate.is_secret:
+        if gate is not None and gate.is_probing:
             names = step.drafters.lookups
         chains = [step.chains[name][slot] for name in names if slot in step.chains.get(name, ())]
         if len(chains) < 2:
@@ -77,11 +77,6 @@ class DraftSelection:
         if step.policies[slot].gate is None:
             return next((chain for chain in chains if chain.tokens), chains[0])
         return max(chains, key=self.worth)
-
-    def _is_forced(self, slot: int) -> bool:
-        """Return whether the whole draft is sent, whatever it is worth: a trial shows what its rows cost."""
-        gate = self._drafts.policies[slot].gate
-        return gate is not None and gate.is_probing and not gate.is_secret
 
     def _may_branch(self, chains: Sequence[DraftChain]) -> bool:
         return any([chain.branches for chain in chains]) or self.siblings_may_pay(chains)

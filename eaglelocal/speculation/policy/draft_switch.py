@@ -4,10 +4,9 @@ An awake drafter follows a slot's text, which costs time whether or not it draft
 which it is expected to bring more tokens than it costs, judged by what was learned: the acceptance of each text, and
 the costs of steps. Slots share the rows of a decode, hence the comparison of 1, 2, .. slots, the likeliest texts first.
 
-What an asleep drafter would bring becomes unknown with time. So trials draft for a slot: a few steps, of which nothing
-is sent, show the acceptance of its text; a single one whether draft steps, or decodes of more rows, are still slow. All
-trials together may take EXPLORED_SHARE of the time. What they do not take is saved, up to SAVED_STEPS steps, and spent
-faster when something is slow.
+What an asleep drafter would bring becomes unknown with time. So a trial drafts a few steps for all asleep slots: nothing
+is sent, and the acceptance of their texts shows. Trials may take EXPLORED_SHARE of the time. What costs are becomes
+unknown too: that is left to them, as they return to the usual ones (costs/cost_filter.py).
 
     awake --(expected to lose)--> asleep --(the budget allows it, and it could gain)--> trial
       ^-------------------------------------(expected to gain)------------------------------'
@@ -29,16 +28,11 @@ from eaglelocal.speculation.policy.slot_policy import DrafterSet, SlotGate, Tria
 from eaglelocal.speculation.policy.token_costs import TokenCosts
 
 EXPLORED_SHARE = 0.01  # of the time, that trials may take in the long run
-BURST_SHARE = 0.08  # of the time, that they may take while savings last
-SAVED_STEPS = 80.0  # steps of plain decoding, that can be saved for trials
 WORTH_KEEPING, WORTH_WAKING = 0.01, 0.03  # gain in tokens per slot and step, below which it sleeps, or does not wake
 DECIDED_EVERY = 8  # steps
 MAX_IDLE = 32  # steps without a draft, in which a text becomes unknown
-LATER = 0.1  # of the time that a drafter slept, to the next trial: what lasted long will last on
 HOPE = 1.5  # standard deviations of a text's acceptance that a trial may find it better by
 TEXT_TRIAL = Trial(num_steps=6, num_skipped=2, length=3)  # the first steps underrate a drafter that just woke
-DRAFT_TRIAL = Trial(num_steps=1, num_skipped=1, length=1)
-ROWS_TRIAL = Trial(num_steps=1, num_skipped=1, length=1, sends=True)
 FAIR_HEAD_KINDS = tuple((weight / sum(each for _, each in FAIR_HEAD), chance) for chance, weight in FAIR_HEAD)
 
 
@@ -55,10 +49,8 @@ class DraftSwitch:
     drafters: DrafterSet
     max_draft: int
     leveled: bool
-    credit: float = SAVED_STEPS  # steps of plain decoding that trials may take
+    credit: float = 0.0  # steps of plain decoding that a trial may take
     num_steps: int = 0  # since the last decision
-    since_trial: float = 0.0  # steps since the last trial
-    since_text: float = 0.0  # since the last trial of a text
     decided_for: tuple[int, ...] = ()  # slots
 
     def begin(self, slot: int, gate: SlotGate, num_unread: int) -> None:
@@ -82,14 +74,9 @@ class DraftSwitch:
         num_lost  tokens that plain decoding would have made in its time, and it did not
         """
         self.num_steps += 1
-        self.since_trial += 1.0
-        self.since_text += 1.0
-        self.credit = min(self.credit + EXPLORED_SHARE, SAVED_STEPS)
         for slot, gate in gates.items():
             if not gate.is_awake:
                 gate.num_unread += tokens[slot]
-                gate.steps_asleep += 1
-                gate.steps_untried += 1
             gate.steps_idle = 0 if slot in drafted else gate.steps_idle + 1
         trying = [slot for slot, gate in gates.items() if gate.is_probing]
         for slot in trying:
@@ -99,8 +86,11 @@ class DraftSwitch:
         slots = tuple(gates)
         if ended or (not trying and (self.num_steps >= DECIDED_EVERY or slots != self.decided_for)):
             self._decide(gates, ended, num_cells)
-        if not any([gate.is_probing for gate in gates.values()]):
-            self._try_out(gates, num_cells)
+        asleep = [slot for slot, gate in gates.items() if not gate.is_awake]
+        if asleep:
+            self.credit += EXPLORED_SHARE
+            if self.num_steps % DECIDED_EVERY == 0 and not any([gate.is_probing for gate in gates.values()]):
+                self._try_out(gates, asleep, num_cells)
 
     def _has_ended(self, gate: SlotGate, trying: Sequence[int], num_slots: int) -> bool:
         """Return whether a trial is over: after its steps, or once it is known that drafting costs too much here."""
@@ -109,10 +99,6 @@ class DraftSwitch:
         if gate.trial_steps >= trial.num_steps:
             return True
         return gate.trial_steps > trial.num_skipped and self._hope(trying, num_slots) < 0.0
-
-    def decide_soon(self) -> None:
-        """Decide anew after the next step: what was believed of costs has changed."""
-        self.num_steps = DECIDED_EVERY
 
     def _decide(self, gates: Mapping[int, SlotGate], ended: Sequence[int], num_cells: int) -> None:
         self.num_steps, self.decided_for = 0, tuple(gates)
@@ -180,62 +166,41 @@ class DraftSwitch:
     def _outlook(self, slot: int, hope: float) -> Outlook:
         return self.acceptance.outlook(slot, self.drafters.primary or "", hope=hope)
 
-    def _token_costs(self, num_slots: int, num_cells: int | None, *, as_usual: bool = False) -> TokenCosts:
+    def _token_costs(self, num_slots: int, num_cells: int | None) -> TokenCosts:
         plain_s = self.costs.seconds(num_slots, num_cells) + self.costs.overhead(drafted=False)
         rate = num_slots / plain_s if plain_s > 0.0 else 0.0
         cells = num_cells or 0
-        return TokenCosts(self.costs, rate=lambda: rate, num_base_rows=num_slots, num_cells=cells, as_usual=as_usual)
+        return TokenCosts(self.costs, rate=lambda: rate, num_base_rows=num_slots, num_cells=cells)
 
     # ---- trials
-    def _try_out(self, gates: Mapping[int, SlotGate], num_cells: int) -> None:
+    def _try_out(self, gates: Mapping[int, SlotGate], asleep: Sequence[int], num_cells: int) -> None:
         """Begin a trial of the asleep slots, if the budget allows it and they could gain.
 
         All are tried together: a draft step for several costs hardly more than for one, and alone none might pay.
         """
-        asleep = [slot for slot, gate in gates.items() if not gate.is_awake]
-        if not asleep or self.credit <= 0.0:
+        price = self._price([gates[slot].num_unread for slot in asleep], len(gates), num_cells)
+        if price > self.credit:
             return
-        trial = self._choose_trial(len(gates))
-        if trial.sends and not self.leveled:
-            asleep = [max(asleep, key=lambda slot: gates[slot].steps_untried)]
-        price = self._price(trial, [gates[slot].num_unread for slot in asleep], len(gates), num_cells)
-        affordable = self.credit if trial is not TEXT_TRIAL else self.since_text * EXPLORED_SHARE
-        last = LATER * min(gates[slot].steps_asleep for slot in asleep)
-        if self.since_trial < max(DECIDED_EVERY, price / BURST_SHARE, last) or price > affordable:
-            return
-        if trial is not DRAFT_TRIAL and self._hope(asleep, len(gates), as_usual=trial.sends) <= WORTH_WAKING:
-            return
-        self.since_trial = 0.0
-        if trial is TEXT_TRIAL:
-            self.since_text = 0.0
-        for slot in asleep:
-            gates[slot].try_out(trial)
+        self.credit = price
+        if self._hope(asleep, len(gates)) > WORTH_WAKING:
+            for slot in asleep:
+                gates[slot].try_out(TEXT_TRIAL)
 
-    def _choose_trial(self, num_slots: int) -> Trial:
-        raised = self.costs.least_raised(num_slots) if self.costs.is_raised else None
-        if raised is not None:
-            length = -(-(raised - num_slots) // (num_slots if self.leveled else 1))
-            return replace(ROWS_TRIAL, length=min(length, self.max_draft))
-        return DRAFT_TRIAL if self.costs.is_draft_dear(self.drafters.primary or "") else TEXT_TRIAL
-
-    def _price(self, trial: Trial, unread: Sequence[int], num_slots: int, num_cells: int) -> float:
+    def _price(self, unread: Sequence[int], num_slots: int, num_cells: int) -> float:
         """Return the price of a trial, in steps of plain decoding: all that it takes, as if nothing were accepted.
 
         unread  tokens of each tried text that the drafter has not read
         """
         primary = self.drafters.primary or ""
         costs = self._token_costs(num_slots, num_cells)
-        num_steps = self.drafters.num_steps(primary, trial.length)
+        num_steps = self.drafters.num_steps(primary, TEXT_TRIAL.length)
         price = costs.draft_step(primary, len(unread)) * num_steps + costs.drafted
-        if trial.sends:
-            plain, *_, drafted = costs.rows(num_slots * trial.length if self.leveled else trial.length)
-            price += drafted - plain
         reading = costs.tokens(sum(unread) * self.costs.reading_seconds(primary)) if self.drafters.reads_texts else 0.0
-        return (trial.num_steps * price + reading / 2) / num_slots  # later trials need not read it again
+        return (TEXT_TRIAL.num_steps * price + reading / 2) / num_slots  # later trials need not read it again
 
-    def _hope(self, slots: Sequence[int], num_slots: int, *, as_usual: bool = False) -> float:
+    def _hope(self, slots: Sequence[int], num_slots: int) -> float:
         """Return the gain of a slot in tokens that a trial may show: texts are as they were, or now suit the head."""
-        costs = self._token_costs(num_slots, None, as_usual=as_usual)
+        costs = self._token_costs(num_slots, None)
         texts = [self._outlook(slot, HOPE).outcomes for slot in slots]
         return max(max(self._gains(kinds, costs, num_slots)) for kinds in (texts, [FAIR_HEAD_KINDS] * len(slots)))
 

@@ -89,15 +89,11 @@ class GateState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Steps that draft `length` tokens; the first `num_skipped` teach nothing of acceptance.
-
-    sends  the drafts are sent to the target, if they would pay at usual costs
-    """
+    """Steps that draft `length` tokens and send none; the first `num_skipped` teach nothing of acceptance."""
 
     num_steps: int
     num_skipped: int
     length: int
-    sends: bool = False
 
 
 @dataclass(slots=True)
@@ -107,9 +103,7 @@ class SlotGate:
     state: GateState = GateState.AWAKE
     reason: str = ""
     num_unread: int = 0  # tokens of the text that it has not read
-    steps_asleep: int = 0
     steps_idle: int = 0  # in a row without a draft
-    steps_untried: int = 0  # of these, since the last trial
     trial: Trial | None = None
     trial_steps: int = 0  # steps of the trial so far
 
@@ -120,11 +114,6 @@ class SlotGate:
     @property
     def is_probing(self) -> bool:
         return self.trial is not None
-
-    @property
-    def is_secret(self) -> bool:
-        """True if what is drafted is not sent."""
-        return self.trial is not None and not self.trial.sends
 
     @property
     def probe_length(self) -> int:
@@ -139,7 +128,7 @@ class SlotGate:
     def wake(self, reason: str) -> None:
         if self.state is not GateState.AWAKE:
             self.state, self.reason, self.trial = GateState.AWAKE, reason, None
-            self.num_unread = self.steps_asleep = self.steps_idle = 0
+            self.num_unread = self.steps_idle = 0
 
     def sleep(self, reason: str) -> None:
         if self.trial is not None or self.is_awake:
@@ -148,7 +137,6 @@ class SlotGate:
 
     def try_out(self, trial: Trial) -> None:
         self.state, self.reason, self.trial, self.trial_steps = GateState.PROBING, MEASURING, trial, 0
-        self.steps_untried = 0
 
 
 @dataclass(slots=True)
@@ -173,11 +161,6 @@ class SlotPolicy:
     @property
     def is_probing(self) -> bool:
         return self.gate is not None and self.gate.is_probing
-
-    def limit(self, max_draft: int) -> int:
-        """Return how many of `max_draft` tokens may be sent: in a trial that sends, no more than it is to send."""
-        trial = self.gate.trial if self.gate is not None else None
-        return min(max_draft, trial.length) if trial is not None and trial.sends else max_draft
 
     def follow(self, last: SlotPolicy) -> None:
         """Carry over from the slot's last request how often lookups found something."""

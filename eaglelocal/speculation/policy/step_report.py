@@ -22,7 +22,6 @@ class StepReport:
     decode_s: float
     draft_calls: Sequence[DraftCall]
     other_s: float  # everything else: sampling, encoding, emitting tokens
-    encode_s: float = 0.0  # of other_s: drafters' models encoding the target's rows
     verdicts: Mapping[int, tuple[Draft, Verdict]]  # of decoding slots
     policy: StepPolicy | None = None  # that decided the drafts; None: acceptance is not learned
 

@@ -13,13 +13,10 @@ class TokenCosts:
 
     rate           returns the tokens that a second is worth
     num_base_rows  rows of the step without drafts
-    as_usual       sizes that have become expensive cost what they did before
     """
 
-    def __init__(
-        self, costs: StepCosts, *, rate: Callable[[], float], num_base_rows: int, num_cells: int, as_usual: bool = False
-    ) -> None:
-        self._costs, self._estimate_rate, self._as_usual = costs, rate, as_usual
+    def __init__(self, costs: StepCosts, *, rate: Callable[[], float], num_base_rows: int, num_cells: int) -> None:
+        self._costs, self._estimate_rate = costs, rate
         self.num_base_rows, self._num_cells = num_base_rows, num_cells
         self._draft_steps: dict[tuple[str, int], float] = {}
 
@@ -30,7 +27,7 @@ class TokenCosts:
     def rows(self, num_rows: int, num_ruled: int = 0) -> list[float]:
         """Return the cost of the decode with 0 .. num_rows drafted rows, besides `num_ruled` that are sent anyway."""
         rate, least = self._rate, self.num_base_rows + num_ruled
-        seconds = self._costs.optimistic_seconds(least, least + num_rows, self._num_cells, as_usual=self._as_usual)
+        seconds = self._costs.optimistic_seconds(least, least + num_rows, self._num_cells)
         return [rate * each for each in seconds]
 
     def tokens(self, seconds: float) -> float:

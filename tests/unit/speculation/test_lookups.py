@@ -32,9 +32,9 @@ class UnaskedCosts(StepCosts):
 
     is_closed = False
 
-    def optimistic_seconds(self, *sizes: int, as_usual: bool = False) -> list[float]:
+    def optimistic_seconds(self, *sizes: int) -> list[float]:
         assert not self.is_closed
-        return super().optimistic_seconds(*sizes, as_usual=as_usual)
+        return super().optimistic_seconds(*sizes)
 
     def overhead(self, drafted: bool) -> float:
         assert not self.is_closed
