@@ -36,7 +36,7 @@ CLIP = 2.5  # standard deviations up to which a surprise counts
 SURPRISES = 3  # clipped ones in a row, until they are believed
 RESET_VARIANCE = 0.2**2  # variance added then
 RAISED = math.log(1.2)  # over the usual cost
-MARGIN = math.log(1.1)  # by which a cost may seem to be under the usual one
+LEVEL_SHARE = 1 / 16  # of what a decode costs beyond the usual, that is taken for the machine's
 USUAL_S, YOUNG_S = 600.0, 10.0  # seconds of a work until another cost is usual; of a new work
 RETURN_STEPS, RETURN_SHARE = 16.0, 0.1  # in which costs return; or of the steps since they are raised
 MAX_SIZES = 64  # numbers of rows whose decodes have ratios; the work of an update grows with the square
@@ -185,37 +185,38 @@ class CostFilter:
             self._covariance += own[:, None] * own - both - both.T
             state += own * clipped
         np.maximum(state[PER_CELL:FIRST], 0.0, out=state[PER_CELL:FIRST])
-        if is_decode:
-            self._settle_level()
         self.num_samples[work] = self.num_samples.get(work, 0) + count
         self._count_surprises(work, index, 0 if surprise == clipped else int(math.copysign(count, surprise)))
         if index is not None:
             self._follow_usual(index, min(seconds, 1.0) * count)
+            if is_decode:
+                self._settle_level(index, count)
             gradient[index] = 0.0
 
     def _pass_time(self, seconds: float, num_steps: int) -> None:
         """Make everything less certain, by the seconds of decoding that passed; let raised costs return."""
         self._diagonal += (self._diagonal < self._max_variances) * (self._drift * seconds)
-        rises = np.maximum(self._state - self._usual, 0.0)
+        rises = self._state - self._usual
+        rises *= rises > RAISED
         rises[:FIRST] = 0.0
-        if not rises.max() > RAISED:
+        if not rises.any():
             self._num_raised = 0
             return
         self._num_raised += num_steps
         share = 1.0 - math.exp(-num_steps / max(RETURN_STEPS, RETURN_SHARE * self._num_raised))
         self._state -= share * rises
-        self._covariance += (2.0 * share * rises)[:, None] * rises
+        self._covariance += (share * rises)[:, None] * rises  # half of it by the same cause
+        self._diagonal += share * rises**2
 
-    def _settle_level(self) -> None:
-        """Lower the level, and raise all ratios by as much, if a decode seems to cost less than usual: nothing makes it
-        cheaper, so what the others have become is more.
+    def _settle_level(self, index: int, count: int) -> None:
+        """Move the level, and all ratios the other way, until the decodes that run cost what they usually do.
+
+        That changes no prediction. It tells what has become slow: the machine, or the decodes that do not run.
         """
-        moves = self._state[self._decodes] - self._usual[self._decodes]
-        excess = -MARGIN - float(moves.min(initial=0.0))
-        if excess > 0.0:
-            self._state[FIRST:] += excess
-            self._state[:FIRST] -= [excess, 0.0, 0.0]
-            self._state[PER_CELL:FIRST] *= math.exp(excess)
+        excess = (1.0 - (1.0 - LEVEL_SHARE) ** count) * float(self._state[index] - self._usual[index])
+        self._state[FIRST:] -= excess
+        self._state[LEVEL] += excess
+        self._state[PER_CELL:FIRST] *= math.exp(-excess)
 
     def _follow_usual(self, index: int, seconds: float) -> None:
         age_s = self._ages_s[index] = min(self._ages_s[index] + seconds, USUAL_S)
