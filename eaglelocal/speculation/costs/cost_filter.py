@@ -34,7 +34,6 @@ MAX_DEVIATION = 0.3  # up to which a work that is not seen becomes uncertain
 SLOPE_DEVIATION = 0.1  # before anything is known of the cost of 1000 cells, in decodes of one row
 CLIP = 2.5  # standard deviations up to which a surprise counts
 SURPRISES = 3  # clipped ones in a row, until they are believed
-RESET_VARIANCE = 0.2**2  # variance added then
 RAISED = math.log(1.2)  # over the usual cost
 LEVEL_SHARE = 1 / 16  # of what a decode costs beyond the usual, that is taken for the machine's
 USUAL_S, YOUNG_S = 600.0, 10.0  # seconds of a work until another cost is usual; of a new work
@@ -57,6 +56,16 @@ class Work(NamedTuple):
 DECODE = "decode"
 
 
+class Run(NamedTuple):
+    """Surprises in a row, in one direction: how many samples, and the least logarithm by which one differed."""
+
+    count: int
+    difference: float
+
+
+NO_RUN = Run(0, 0.0)
+
+
 class CostFilter:
     """State and covariance of the filter."""
 
@@ -64,7 +73,7 @@ class CostFilter:
         self.indices: dict[Work, int] = {}
         self.num_samples: dict[Work, int] = {}
         self._noises: dict[str, float] = {}  # by kind
-        self._runs: dict[Work | str, int] = {}  # surprises in a row, negative if faster, by work and by kind
+        self._runs: dict[Work | str, Run] = {}  # by work and by kind
         self._num_raised = 0  # steps since some cost is raised
         self._state: Floats = np.array([0.0, 0.02, 0.02])
         self._usual: Floats = self._state.copy()
@@ -168,45 +177,63 @@ class CostFilter:
         gradient[PER_ROW_CELL] = work.num_rows * kilocells / relative
         if index is not None:
             gradient[index] = base / relative
-        shared = self._covariance @ gradient
-        noise = self.noise(work.kind)
-        deviation = math.sqrt(shared @ gradient + noise**2 / math.sqrt(count))
-        surprise = (math.log(seconds / relative) - state[LEVEL]) / deviation
-        clipped = max(-CLIP, min(CLIP, surprise))
-        self._noises[work.kind] = follow_noise(noise, clipped)
-        shared /= deviation
-        if is_decode:
-            self._covariance -= shared[:, None] * shared  # symmetric to the last bit
-            state += shared * clipped
-        else:  # the level is the decodes'
-            own = shared.copy()
-            own[:FIRST] = 0.0
-            both = own[:, None] * shared
-            self._covariance += own[:, None] * own - both - both.T
-            state += own * clipped
-        np.maximum(state[PER_CELL:FIRST], 0.0, out=state[PER_CELL:FIRST])
+        variance = self.noise(work.kind) ** 2 / math.sqrt(count)
+        difference = math.log(seconds / relative) - float(state[LEVEL])
+        surprise = difference / math.sqrt(gradient @ self._covariance @ gradient + variance)
+        surprises = count if abs(surprise) > CLIP else 0
+        self._noises[work.kind] = follow_noise(self.noise(work.kind), max(-CLIP, min(CLIP, surprise)))
+        self._count_surprises(work, index, surprises, difference)
+        rise = 0.0 if index is None else float(self._rises()[index])
+        self._update(difference, variance, moves_level=is_decode)
         self.num_samples[work] = self.num_samples.get(work, 0) + count
-        self._count_surprises(work, index, 0 if surprise == clipped else int(math.copysign(count, surprise)))
         if index is not None:
+            self._return(index, rise)
             self._follow_usual(index, min(seconds, 1.0) * count)
             if is_decode:
                 self._settle_level(index, count)
             gradient[index] = 0.0
 
+    def _update(self, difference: float, variance: float, *, moves_level: bool) -> None:
+        """Move the state towards a sample that differs so much from what was expected."""
+        shared = self._covariance @ self._gradient
+        deviation = math.sqrt(shared @ self._gradient + variance)
+        shared /= deviation
+        clipped = max(-CLIP, min(CLIP, difference / deviation))
+        own = shared
+        if moves_level:
+            self._covariance -= shared[:, None] * shared  # symmetric to the last bit
+        else:
+            own = shared.copy()
+            own[:FIRST] = 0.0
+            both = own[:, None] * shared
+            self._covariance += own[:, None] * own - both - both.T
+        self._state += own * clipped
+        np.maximum(self._state[PER_CELL:FIRST], 0.0, out=self._state[PER_CELL:FIRST])
+
     def _pass_time(self, seconds: float, num_steps: int) -> None:
         """Make everything less certain, by the seconds of decoding that passed; let raised costs return."""
         self._diagonal += (self._diagonal < self._max_variances) * (self._drift * seconds)
-        rises = self._state - self._usual
-        rises *= rises > RAISED
-        rises[:FIRST] = 0.0
+        rises = self._rises()
         if not rises.any():
             self._num_raised = 0
             return
         self._num_raised += num_steps
         share = 1.0 - math.exp(-num_steps / max(RETURN_STEPS, RETURN_SHARE * self._num_raised))
         self._state -= share * rises
-        self._covariance += (share * rises)[:, None] * rises  # half of it by the same cause
-        self._diagonal += share * rises**2
+        self._diagonal[:] = np.maximum(self._diagonal, (rises / 2.0) ** 2)
+
+    def _rises(self) -> Floats:
+        """Return by how much ratios are clearly above the usual ones, else 0.0."""
+        rises = self._state - self._usual
+        rises *= rises > RAISED
+        rises[:FIRST] = 0.0
+        return rises
+
+    def _return(self, index: int, rise: float) -> None:
+        """Let all that is raised return if this ratio has: it was by the same cause."""
+        if rise and self._state[index] - self._usual[index] < rise / 2.0:
+            self._state -= self._rises()
+            self._num_raised = 0
 
     def _settle_level(self, index: int, count: int) -> None:
         """Move the level, and all ratios the other way, until the decodes that run cost what they usually do.
@@ -223,23 +250,29 @@ class CostFilter:
         within_s = USUAL_S if self._num_raised else age_s
         self._usual[index] += min(seconds / within_s, 1.0) * (self._state[index] - self._usual[index])
 
-    def _count_surprises(self, work: Work, index: int | None, surprises: int) -> None:
-        """Make level and ratio uncertain after SURPRISES in a row.
+    def _count_surprises(self, work: Work, index: int | None, surprises: int, difference: float) -> None:
+        """Make level and ratio uncertain after SURPRISES in a row, as far as all of them differ from what was expected.
 
-        surprises  how many there were now, negative if faster than expected
+        surprises  how many there were now
         """
-        by_kind, by_work = self._count_run(work.kind, surprises), self._count_run(work, surprises)
-        if max(abs(by_kind), abs(by_work)) < SURPRISES:
+        by_kind = self._count_run(work.kind, surprises, difference)
+        by_work = self._count_run(work, surprises, difference)
+        if max(by_kind.count, by_work.count) < SURPRISES:
             return
         if index is not None:
-            self._diagonal[index] += RESET_VARIANCE
-        if abs(by_kind) >= SURPRISES and work.kind == DECODE:
-            self._diagonal[LEVEL] += RESET_VARIANCE
+            self._diagonal[index] += max(by_kind, by_work).difference ** 2 / 2
+        if by_kind.count >= SURPRISES and work.kind == DECODE:
+            self._diagonal[LEVEL] += by_kind.difference**2 / 2
         self._runs.clear()
 
-    def _count_run(self, key: Work | str, surprises: int) -> int:
-        before = self._runs.get(key, 0)
-        run = self._runs[key] = before + surprises if surprises and before * surprises >= 0 else surprises
+    def _count_run(self, key: Work | str, surprises: int, difference: float) -> Run:
+        before = self._runs.get(key, NO_RUN)
+        if before.count and surprises and before.difference * difference > 0.0:
+            least = min(before.difference, difference, key=abs)
+            run = Run(before.count + abs(surprises), least)
+        else:
+            run = Run(abs(surprises), difference)
+        self._runs[key] = run
         return run
 
     def _set(self, index: int, value: float, deviation: float) -> None:

@@ -15,6 +15,7 @@ from eaglelocal.speculation.policy.step_report import StepReport
 
 AT_ONCE, LATER_AT_ONCE, MOST_AT_ONCE = 2, 8, 16  # steps learned together: early, later, if no draft depends on costs
 EARLY_STEPS = 64  # by number of decoding slots; costs move most in them, as sizes run for the first time
+SURPRISES, SURPRISING = 3, 1.5  # decodes in a row that take so many times as long as expected are learned at once
 OUTLIER = 5.0  # times what was expected, more than which drafting is not charged for a single step
 LONG_READING = 64  # tokens prefilled at once, from which on the cost of one is learned
 ALIKE_CELLS = 128  # cached positions within which decodes are learned together
@@ -26,6 +27,7 @@ class CostLearner:
     def __init__(self, costs: StepCosts, drafters: DrafterSet) -> None:
         self._costs, self._drafters = costs, drafters
         self._pending: list[tuple[StepReport, bool]] = []  # with whether drafters were awake
+        self._num_surprising = 0  # the last steps in a row
         self._num_priced: Counter[int] = Counter()  # steps whose drafts depend on costs, by number of decoding slots
 
     def add(self, report: StepReport, *, is_awake: bool, is_priced: bool) -> None:
@@ -35,8 +37,17 @@ class CostLearner:
         is_priced  drafts depend on costs
         """
         self._pending.append((report, is_awake))
-        if len(self._pending) >= self._num_at_once(len(report.verdicts), is_priced=is_priced):
+        self._num_surprising = self._num_surprising + 1 if is_priced and self._is_surprising(report) else 0
+        enough = self._num_at_once(len(report.verdicts), is_priced=is_priced)
+        if len(self._pending) >= enough or self._num_surprising >= SURPRISES:
             self.learn()
+
+    def _is_surprising(self, report: StepReport) -> bool:
+        """Return whether the decode took clearly more or less than was expected."""
+        if report.num_passes > 1 or report.num_prefill_rows:
+            return False
+        expected_s = self._costs.seconds(report.num_rows, report.num_cells)
+        return not SURPRISING > report.decode_s / max(expected_s, 1e-9) > 1.0 / SURPRISING
 
     def _num_at_once(self, num_slots: int, *, is_priced: bool) -> int:
         """Return for how many steps, this one included, costs are learned together."""
@@ -48,6 +59,7 @@ class CostLearner:
     def learn(self) -> None:
         """Learn the costs of the pending steps, all at once."""
         pending, self._pending = self._pending, []
+        self._num_surprising = 0
         self._learn_decodes([report for report, _ in pending])
         drafts: dict[tuple[str, int], list[float]] = {}
         overheads: dict[bool, list[float]] = {}
