@@ -24,6 +24,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from eaglelocal.speculation.stored_numbers import clamp
+
 NOISE = 0.05  # standard deviation of the logarithm of a single sample, before it is known
 NOISE_RANGE = (0.01, 1.5)
 NOISE_RATE = 1 / 64  # learning rate of the noise, per sample; slow compared with a jump of the level
@@ -33,11 +35,13 @@ SLOPE_DRIFT = 0.0003  # of the cost of context
 MAX_DEVIATION = 0.3  # up to which a work that is not seen becomes uncertain
 SLOPE_DEVIATION = 0.1  # before anything is known of the cost of 1000 cells, in decodes of one row
 CLIP = 2.5  # standard deviations up to which a surprise counts
+DIFFERENCES = -math.log(8.0), math.log(8.0)  # that are believed at once: the machine may have been suspended
 SURPRISES = 3  # clipped ones in a row, until they are believed
 RAISED = math.log(1.2)  # over the usual cost
 LEVEL_SHARE = 1 / 16  # of what a decode costs beyond the usual, that is taken for the machine's
 USUAL_S, YOUNG_S = 600.0, 10.0  # seconds of a work until another cost is usual; of a new work
-RETURN_STEPS, RETURN_SHARE = 16.0, 0.1  # in which costs return; or of the steps since they are raised
+import os
+RETURN_STEPS, RETURN_SHARE = float(os.environ.get("RS",16)), float(os.environ.get("RSH",0.1))
 MAX_SIZES = 64  # numbers of rows whose decodes have ratios; the work of an update grows with the square
 LEVEL_DEVIATION = 5.0  # before anything is known
 
@@ -178,7 +182,7 @@ class CostFilter:
         if index is not None:
             gradient[index] = base / relative
         variance = self.noise(work.kind) ** 2 / math.sqrt(count)
-        difference = math.log(seconds / relative) - float(state[LEVEL])
+        difference = clamp(math.log(seconds / relative) - float(state[LEVEL]), DIFFERENCES)
         surprise = difference / math.sqrt(gradient @ self._covariance @ gradient + variance)
         surprises = count if abs(surprise) > CLIP else 0
         self._noises[work.kind] = follow_noise(self.noise(work.kind), max(-CLIP, min(CLIP, surprise)))
@@ -214,24 +218,20 @@ class CostFilter:
         """Make everything less certain, by the seconds of decoding that passed; let raised costs return."""
         self._diagonal += (self._diagonal < self._max_variances) * (self._drift * seconds)
         rises = self._rises()
-        if not rises.any():
-            self._num_raised = 0
-            return
-        self._num_raised += num_steps
+        self._num_raised = max(self._num_raised + (num_steps if rises.max() > RAISED else -num_steps), 0)
         share = 1.0 - math.exp(-num_steps / max(RETURN_STEPS, RETURN_SHARE * self._num_raised))
         self._state -= share * rises
         self._diagonal[:] = np.maximum(self._diagonal, (rises / 2.0) ** 2)
 
     def _rises(self) -> Floats:
-        """Return by how much ratios are clearly above the usual ones, else 0.0."""
-        rises = self._state - self._usual
-        rises *= rises > RAISED
+        """Return by how much ratios are above the usual ones, else 0.0."""
+        rises = np.maximum(self._state - self._usual, 0.0)
         rises[:FIRST] = 0.0
         return rises
 
     def _return(self, index: int, rise: float) -> None:
         """Let all that is raised return if this ratio has: it was by the same cause."""
-        if rise and self._state[index] - self._usual[index] < rise / 2.0:
+        if rise > RAISED and self._state[index] - self._usual[index] < rise / 2.0:
             self._state -= self._rises()
             self._num_raised = 0
 
@@ -259,10 +259,10 @@ class CostFilter:
         by_work = self._count_run(work, surprises, difference)
         if max(by_kind.count, by_work.count) < SURPRISES:
             return
-        if index is not None:
-            self._diagonal[index] += max(by_kind, by_work).difference ** 2 / 2
         if by_kind.count >= SURPRISES and work.kind == DECODE:
-            self._diagonal[LEVEL] += by_kind.difference**2 / 2
+            self._diagonal[LEVEL] += by_kind.difference**2
+        elif index is not None:
+            self._diagonal[index] += by_work.difference**2
         self._runs.clear()
 
     def _count_run(self, key: Work | str, surprises: int, difference: float) -> Run:

@@ -130,11 +130,6 @@ class StepCosts:
             return self._filter.deviation(Work(DECODE, num_rows), ONE)
         return UNMEASURED_DEVIATION[num_rows > max(sizes, default=1)]
 
-    def doubt(self, one: int, other: int) -> float:
-        """Return how uncertain the costs of two sizes are relative to each other, as a logarithm; 0.0 for new ones."""
-        works = Work(DECODE, one), Work(DECODE, other)
-        return self._filter.deviation(*works) if all([work in self._filter.indices for work in works]) else 0.0
-
     def draft_seconds(self, drafter: str, num_rows: int) -> float:
         """Return the seconds of a draft step; 0.0 for a drafter that has not run yet, so that it is tried."""
         costs = self._draft_costs(drafter)

@@ -22,7 +22,7 @@ from eaglelocal.speculation.costs.ubatch_split import choose_padding_rows
 from eaglelocal.speculation.policy.cost_learner import CostLearner
 from eaglelocal.speculation.policy.draft_switch import DraftSwitch
 from eaglelocal.speculation.policy.pending_drafts import PendingDraft, PendingDrafts
-from eaglelocal.speculation.policy.plain_steps import TOLERANCE, PlainSteps
+from eaglelocal.speculation.policy.plain_steps import PlainSteps
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, GateState, SlotGate, SlotPolicy
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.policy.step_policy import StepPolicy
@@ -188,12 +188,7 @@ class Controller:
         """Record whether a step was plain, and by how much it surprised. Its padding rows do not count as drafts."""
         expected_s = self.costs.seconds(report.num_rows, report.num_cells) if report.num_passes == 1 else 0.0
         surprise = math.log(report.decode_s / expected_s) if expected_s > 0.0 and report.decode_s > 0.0 else 0.0
-        num_slots = len(report.verdicts)
-        doubt = self.costs.doubt(report.num_rows, num_slots)
-        if doubt > TOLERANCE:
-            self.learn_costs()
-            doubt = self.costs.doubt(report.num_rows, num_slots)
-        self._plain(num_slots).record(is_plain=not report.num_drafted, surprise=surprise, doubt=doubt)
+        self._plain(len(report.verdicts)).record(is_plain=not report.num_drafted, surprise=surprise)
 
     def choose_padding_rows(
         self, decoding: Mapping[int, int], idle: Sequence[int], undivided: int = 0

@@ -28,16 +28,10 @@ class PlainSteps:
     def is_due(self) -> bool:
         return self.num_drafted >= (1 if self.num_confirming else self.gap)
 
-    def record(self, *, is_plain: bool, surprise: float, doubt: float) -> None:
-        """Record a step.
-
-        surprise  logarithm of its decode's seconds relative to those predicted
-        doubt     standard deviation of its cost relative to that of a plain step
-        """
+    def record(self, *, is_plain: bool, surprise: float) -> None:
+        """Record a step; surprise: the logarithm of its decode's seconds relative to those predicted."""
         if not is_plain:
             self.num_drafted += 1
-            if doubt > TOLERANCE:
-                self.num_confirming = max(self.num_confirming, 1)
             return
         was_due, self.num_drafted = self.is_due, 0
         if not was_due:
