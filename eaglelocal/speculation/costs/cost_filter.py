@@ -192,7 +192,7 @@ class CostFilter:
         self.num_samples[work] = self.num_samples.get(work, 0) + count
         if index is not None:
             self._return(index, rise)
-            self._follow_usual(index, min(seconds, 1.0) * count)
+            self._follow_usual(index, min(relative * math.exp(state[LEVEL]), 1.0) * count)
             if is_decode:
                 self._settle_level(index, count)
             gradient[index] = 0.0
