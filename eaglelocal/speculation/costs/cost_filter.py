@@ -37,11 +37,11 @@ SLOPE_DEVIATION = 0.1  # before anything is known of the cost of 1000 cells, in 
 CLIP = 2.5  # standard deviations up to which a surprise counts
 DIFFERENCES = -math.log(8.0), math.log(8.0)  # that are believed at once: the machine may have been suspended
 SURPRISES = 3  # clipped ones in a row, until they are believed
-RAISED = math.log(1.2)  # over the usual cost
+RAISED, RETURNED = math.log(1.2), math.log(1.02)  # over the usual cost
 LEVEL_SHARE = 1 / 16  # of what a decode costs beyond the usual, that is taken for the machine's
-USUAL_S, YOUNG_S = 600.0, 10.0  # seconds of a work until another cost is usual; of a new work
-import os
-RETURN_STEPS, RETURN_SHARE = float(os.environ.get("RS",16)), float(os.environ.get("RSH",0.1))
+USUAL_S = 600.0  # seconds of a work until another cost is usual, once it is well known
+WELL_KNOWN = 8  # samples of a work, from which on it can be raised
+RETURN_STEPS, RETURN_SHARE = 16.0, 0.1  # in which raised costs return; or of the steps since they are raised
 MAX_SIZES = 64  # numbers of rows whose decodes have ratios; the work of an update grows with the square
 LEVEL_DEVIATION = 5.0  # before anything is known
 
@@ -63,7 +63,7 @@ DECODE = "decode"
 class Run(NamedTuple):
     """Surprises in a row, in one direction: how many samples, and the least logarithm by which one differed."""
 
-    count: int
+    num: int
     difference: float
 
 
@@ -75,13 +75,13 @@ class CostFilter:
 
     def __init__(self) -> None:
         self.indices: dict[Work, int] = {}
-        self.num_samples: dict[Work, int] = {}
         self._noises: dict[str, float] = {}  # by kind
         self._runs: dict[Work | str, Run] = {}  # by work and by kind
-        self._num_raised = 0  # steps since some cost is raised
+        self.num_raised = 0  # steps since some cost is raised
         self._state: Floats = np.array([0.0, 0.02, 0.02])
         self._usual: Floats = self._state.copy()
-        self._ages_s: Floats = np.zeros(FIRST)
+        self._counts: Floats = np.zeros(FIRST)  # samples
+        self._raised: npt.NDArray[np.bool_] = np.zeros(FIRST, np.bool_)
         self._covariance: Floats = np.diag([LEVEL_DEVIATION, SLOPE_DEVIATION, SLOPE_DEVIATION]) ** 2
         self._allocate()
 
@@ -130,6 +130,10 @@ class CostFilter:
         """Return the standard deviation of the logarithm of one sample."""
         return self._noises.get(kind, NOISE)
 
+    def num_samples(self, work: Work) -> int:
+        index = self.indices.get(work)
+        return 0 if index is None else int(self._counts[index])
+
     def usual_log_seconds(self, work: Work) -> float:
         return float(self._state[LEVEL] + self._usual[self.indices[work]])
 
@@ -144,20 +148,20 @@ class CostFilter:
         self._set(PER_CELL, per_cell, deviation)
         self._set(PER_ROW_CELL, per_row_cell, deviation)
 
-    def set_ratio(self, work: Work, ratio: float, deviation: float, *, age_s: float = USUAL_S) -> None:
-        """Set the cost of a work relative to the level.
+    def set_ratio(self, work: Work, ratio: float, deviation: float, *, num_samples: int = 0) -> None:
+        """Set the cost of a work relative to the level, and take it for the usual one.
 
-        age_s  seconds for which it is known; a young one soon has another usual cost
+        num_samples  from which it is known
         """
         if work not in self.indices:
             self.indices[work] = len(self._state)
             self._state, self._usual = np.append(self._state, 0.0), np.append(self._usual, 0.0)
-            self._ages_s = np.append(self._ages_s, age_s)
+            self._counts, self._raised = np.append(self._counts, 0.0), np.append(self._raised, False)
             self._covariance = np.pad(self._covariance, (0, 1))
             self._allocate()
         at = self.indices[work]
         self._set(at, math.log(ratio), deviation)
-        self._usual[at], self._ages_s[at] = self._state[at], age_s
+        self._usual[at], self._counts[at] = self._state[at], num_samples
 
     def has_room(self, kind: str) -> bool:
         return len(self.known_sizes(kind)) < MAX_SIZES
@@ -189,10 +193,9 @@ class CostFilter:
         self._count_surprises(work, index, surprises, difference)
         rise = 0.0 if index is None else float(self._rises()[index])
         self._update(difference, variance, moves_level=is_decode)
-        self.num_samples[work] = self.num_samples.get(work, 0) + count
         if index is not None:
             self._return(index, rise)
-            self._follow_usual(index, min(relative * math.exp(state[LEVEL]), 1.0) * count)
+            self._follow_usual(index, min(relative * math.exp(state[LEVEL]), 1.0), count)
             if is_decode:
                 self._settle_level(index, count)
             gradient[index] = 0.0
@@ -218,22 +221,26 @@ class CostFilter:
         """Make everything less certain, by the seconds of decoding that passed; let raised costs return."""
         self._diagonal += (self._diagonal < self._max_variances) * (self._drift * seconds)
         rises = self._rises()
-        self._num_raised = max(self._num_raised + (num_steps if rises.max() > RAISED else -num_steps), 0)
-        share = 1.0 - math.exp(-num_steps / max(RETURN_STEPS, RETURN_SHARE * self._num_raised))
+        is_raised = bool((self._raised & (self._counts >= WELL_KNOWN)).any())
+        self.num_raised = max(self.num_raised + (num_steps if is_raised else -num_steps), 0)
+        share = 1.0 - math.exp(-num_steps / max(RETURN_STEPS, RETURN_SHARE * self.num_raised))
         self._state -= share * rises
         self._diagonal[:] = np.maximum(self._diagonal, (rises / 2.0) ** 2)
 
     def _rises(self) -> Floats:
-        """Return by how much ratios are above the usual ones, else 0.0."""
-        rises = np.maximum(self._state - self._usual, 0.0)
+        """Return by how much raised ratios are above the usual ones: those that were clearly above them, until they
+        have returned; 0.0 for others.
+        """
+        rises = self._state - self._usual
         rises[:FIRST] = 0.0
-        return rises
+        self._raised = (rises > RAISED) | (self._raised & (rises > RETURNED))
+        return rises * self._raised
 
     def _return(self, index: int, rise: float) -> None:
         """Let all that is raised return if this ratio has: it was by the same cause."""
         if rise > RAISED and self._state[index] - self._usual[index] < rise / 2.0:
             self._state -= self._rises()
-            self._num_raised = 0
+            self.num_raised = 0
 
     def _settle_level(self, index: int, count: int) -> None:
         """Move the level, and all ratios the other way, until the decodes that run cost what they usually do.
@@ -245,10 +252,15 @@ class CostFilter:
         self._state[LEVEL] += excess
         self._state[PER_CELL:FIRST] *= math.exp(-excess)
 
-    def _follow_usual(self, index: int, seconds: float) -> None:
-        age_s = self._ages_s[index] = min(self._ages_s[index] + seconds, USUAL_S)
-        within_s = USUAL_S if self._num_raised else age_s
-        self._usual[index] += min(seconds / within_s, 1.0) * (self._state[index] - self._usual[index])
+    def _follow_usual(self, index: int, seconds: float, count: int) -> None:
+        """Let the usual cost follow by `count` samples of so many seconds; while something is raised, by seconds only:
+        else the mean of all samples.
+        """
+        share = min(seconds * count / USUAL_S, 1.0)
+        if not self.num_raised:
+            share = max(share, count / (self._counts[index] + count + 1.0))
+        self._counts[index] += count
+        self._usual[index] += share * (self._state[index] - self._usual[index])
 
     def _count_surprises(self, work: Work, index: int | None, surprises: int, difference: float) -> None:
         """Make level and ratio uncertain after SURPRISES in a row, as far as all of them differ from what was expected.
@@ -257,9 +269,9 @@ class CostFilter:
         """
         by_kind = self._count_run(work.kind, surprises, difference)
         by_work = self._count_run(work, surprises, difference)
-        if max(by_kind.count, by_work.count) < SURPRISES:
+        if max(by_kind.num, by_work.num) < SURPRISES:
             return
-        if by_kind.count >= SURPRISES and work.kind == DECODE:
+        if by_kind.num >= SURPRISES and work.kind == DECODE:
             self._diagonal[LEVEL] += by_kind.difference**2
         elif index is not None:
             self._diagonal[index] += by_work.difference**2
@@ -267,9 +279,9 @@ class CostFilter:
 
     def _count_run(self, key: Work | str, surprises: int, difference: float) -> Run:
         before = self._runs.get(key, NO_RUN)
-        if before.count and surprises and before.difference * difference > 0.0:
+        if before.num and surprises and before.difference * difference > 0.0:
             least = min(before.difference, difference, key=abs)
-            run = Run(before.count + abs(surprises), least)
+            run = Run(before.num + abs(surprises), least)
         else:
             run = Run(abs(surprises), difference)
         self._runs[key] = run

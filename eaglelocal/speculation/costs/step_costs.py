@@ -32,10 +32,9 @@ from eaglelocal.speculation.costs.cost_curve import (
     make_optimistic,
     smooth_costs,
 )
-from eaglelocal.speculation.costs.cost_filter import DECODE, NOISE, SLOPE_DEVIATION, YOUNG_S, CostFilter, Work
+from eaglelocal.speculation.costs.cost_filter import DECODE, NOISE, SLOPE_DEVIATION, CostFilter, Work
 from eaglelocal.speculation.costs.kernel_warmup import KernelWarmup
 from eaglelocal.speculation.costs.saved_costs import FORMAT, MAX_ROWS, UNREADABLE, SavedCosts
-from eaglelocal.speculation.stored_numbers import clamp
 
 MIN_SECONDS = 1e-9  # no clock resolves less
 MANY = 3  # samples whose median an outlier does not move
@@ -121,7 +120,7 @@ class StepCosts:
 
     def num_samples(self, num_rows: int) -> int:
         """Return the number of decodes of exactly this size that were seen."""
-        return self._filter.num_samples.get(Work(DECODE, num_rows), 0)
+        return self._filter.num_samples(Work(DECODE, num_rows))
 
     def deviation(self, num_rows: int) -> float:
         """Return how uncertain the cost of a size is, relative to one row: 0.05 means by about 5 %."""
@@ -129,6 +128,11 @@ class StepCosts:
         if num_rows in sizes and 1 in sizes:
             return self._filter.deviation(Work(DECODE, num_rows), ONE)
         return UNMEASURED_DEVIATION[num_rows > max(sizes, default=1)]
+
+    @property
+    def is_raised(self) -> bool:
+        """Return whether something has cost clearly more than usual lately."""
+        return self._filter.num_raised > 0
 
     def draft_seconds(self, drafter: str, num_rows: int) -> float:
         """Return the seconds of a draft step; 0.0 for a drafter that has not run yet, so that it is tried."""
@@ -179,7 +183,7 @@ class StepCosts:
             draft_steps=tuple(
                 (
                     name,
-                    SizeCost(rows, self.draft_seconds(name, rows), known.num_samples.get(Work(DRAFTS + name, rows), 1)),
+                    SizeCost(rows, self.draft_seconds(name, rows), known.num_samples(Work(DRAFTS + name, rows))),
                 )
                 for name in self._drafters()
                 for rows in known.known_sizes(DRAFTS + name)
@@ -203,7 +207,7 @@ class StepCosts:
 
     def _measured_sizes(self) -> list[int]:
         known = self._filter
-        return [rows for rows in known.known_sizes(DECODE) if known.num_samples.get(Work(DECODE, rows))]
+        return [rows for rows in known.known_sizes(DECODE) if self.num_samples(rows)]
 
     def _drafters(self) -> list[str]:
         return sorted({work.kind.removeprefix(DRAFTS) for work in self._filter.indices if work.kind.startswith(DRAFTS)})
@@ -230,8 +234,8 @@ class StepCosts:
             spread = max(noise, math.log(max(took) / min(took)) / 2) * math.sqrt(2 / len(took))
             least = FEW_DEVIATION / len(took) if len(took) < MANY else 0.0
             work = Work(DECODE, rows)
-            known.set_ratio(work, statistics.median_low(took) / single, max(spread, least))
-            known.num_samples[work] = known.num_samples.get(work, 0) + len(took)
+            num_samples = known.num_samples(work) + len(took)
+            known.set_ratio(work, statistics.median_low(took) / single, max(spread, least), num_samples=num_samples)
             self._kernel_warmup.note(work)
         self._ratios = []
 
@@ -246,10 +250,10 @@ class StepCosts:
             if not 0 < num_rows <= MAX_ROWS:
                 return
             estimate = self._estimate(num_rows)
-            is_new = work not in known.num_samples
+            is_new = not known.num_samples(work)
             if work not in known.indices and known.has_room(DECODE):
                 deviation = self.deviation(num_rows) if known.known_sizes(DECODE) else NOISE
-                known.set_ratio(work, estimate, deviation, age_s=YOUNG_S)
+                known.set_ratio(work, estimate, deviation)
             self._kilocells = num_cells / 1000
             known.learn(work, each, self._kilocells, ratio=estimate, count=count)
             self._drafts.clear()
@@ -288,7 +292,7 @@ class StepCosts:
         known = self._filter
         for each, count in self._summarize(work, seconds):
             if work not in known.indices:
-                known.set_ratio(work, (estimate_s or each) / self._level_s, UNMEASURED_DEVIATION[0], age_s=YOUNG_S)
+                known.set_ratio(work, (estimate_s or each) / self._level_s, UNMEASURED_DEVIATION[0])
             known.learn(work, each, ratio=1.0, count=count)
 
     def _summarize(self, work: Work, seconds: Sequence[float]) -> list[tuple[float, int]]:
@@ -341,14 +345,12 @@ class StepCosts:
         known.set_level(saved.level, STORED_LEVEL_DEVIATION)
         known.set_slopes(*saved.slopes)
         for rows, ratio, deviation, samples in saved.sizes:
-            known.set_ratio(Work(DECODE, rows), ratio, max(deviation, STORED_DEVIATION))
-            if samples:
-                known.num_samples[Work(DECODE, rows)] = samples
+            known.set_ratio(Work(DECODE, rows), ratio, max(deviation, STORED_DEVIATION), num_samples=samples)
         others = {Work(DRAFTS + name, rows): cost for name, steps in saved.drafters.items() for rows, cost in steps}
         others |= {Work(READS + name, 1): cost for name, cost in saved.reading.items()}
         others |= {work: cost for work, cost in zip((PLAIN, DRAFTED), saved.overheads, strict=True) if cost is not None}
         for work, cost in others.items():
-            known.set_ratio(work, max(cost, MIN_SECONDS), UNMEASURED_DEVIATION[0])
+            known.set_ratio(work, max(cost, MIN_SECONDS), UNMEASURED_DEVIATION[0], num_samples=1)
         self._ratios, self._drafts = [], {}
         return True
 

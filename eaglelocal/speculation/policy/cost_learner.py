@@ -39,15 +39,16 @@ class CostLearner:
         self._pending.append((report, is_awake))
         self._num_surprising = self._num_surprising + 1 if is_priced and self._is_surprising(report) else 0
         enough = self._num_at_once(len(report.verdicts), is_priced=is_priced)
-        if len(self._pending) >= enough or self._num_surprising >= SURPRISES:
+        if len(self._pending) >= enough or self._num_surprising >= (1 if self._costs.is_raised else SURPRISES):
             self.learn()
 
     def _is_surprising(self, report: StepReport) -> bool:
-        """Return whether the decode took clearly more or less than was expected."""
-        if report.num_passes > 1 or report.num_prefill_rows:
-            return False
-        expected_s = self._costs.seconds(report.num_rows, report.num_cells)
-        return not SURPRISING > report.decode_s / max(expected_s, 1e-9) > 1.0 / SURPRISING
+        """Return whether the decode, or drafting, took clearly more or less than was expected."""
+        calls = [call for call in report.draft_calls if call.num_levels]
+        pairs = [(sum([call.seconds for call in calls]), sum(map(self._expected_s, calls)))]
+        if report.num_passes == 1 and not report.num_prefill_rows:
+            pairs.append((report.decode_s, self._costs.seconds(report.num_rows, report.num_cells)))
+        return not all([SURPRISING * took >= expected >= took / SURPRISING for took, expected in pairs])
 
     def _num_at_once(self, num_slots: int, *, is_priced: bool) -> int:
         """Return for how many steps, this one included, costs are learned together."""
@@ -95,8 +96,11 @@ class CostLearner:
         return (report.decode_s + other_s + draft_s) / token_s
 
     def _draft_s(self, call: DraftCall) -> float:
+        return limit_outlier(call.seconds, self._expected_s(call))
+
+    def _expected_s(self, call: DraftCall) -> float:
         num_steps = self._drafters.num_steps(call.drafter, call.num_levels)
-        return limit_outlier(call.seconds, num_steps * self._costs.draft_seconds(call.drafter, call.num_rows))
+        return num_steps * self._costs.draft_seconds(call.drafter, call.num_rows)
 
 
 def limit_outlier(seconds: float, expected_s: float) -> float:

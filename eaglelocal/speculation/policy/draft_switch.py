@@ -17,7 +17,6 @@ Pure: plain numbers, no clock.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.acceptance.acceptance_model import OPTIMISM, AcceptanceModel, Outlook

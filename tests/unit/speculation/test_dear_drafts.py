@@ -9,8 +9,7 @@ from doubles.simulated_machine import BF16, Q4_0, SimulatedMachine
 from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, curve, plain_text, speed
 from doubles.tiers import some_of
 
-from eaglelocal.speculation.costs.draft_costs import READING_SHARE
-from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.costs.step_costs import READING_SHARE, StepCosts
 from eaglelocal.speculation.policy.draft_switch import EXPLORED_SHARE, TEXT_TRIAL
 from eaglelocal.speculation.policy.slot_policy import DrafterSet, GateState
 
