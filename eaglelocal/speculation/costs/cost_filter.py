@@ -81,6 +81,7 @@ class CostFilter:
         self._state: Floats = np.array([0.0, 0.02, 0.02])
         self._usual: Floats = self._state.copy()
         self._counts: Floats = np.zeros(FIRST)  # samples
+        self._weights: Floats = np.zeros(FIRST)  # of the usual costs, in samples
         self._raised: npt.NDArray[np.bool_] = np.zeros(FIRST, np.bool_)
         self._covariance: Floats = np.diag([LEVEL_DEVIATION, SLOPE_DEVIATION, SLOPE_DEVIATION]) ** 2
         self._allocate()
@@ -148,20 +149,22 @@ class CostFilter:
         self._set(PER_CELL, per_cell, deviation)
         self._set(PER_ROW_CELL, per_row_cell, deviation)
 
-    def set_ratio(self, work: Work, ratio: float, deviation: float, *, num_samples: int = 0) -> None:
+    def set_ratio(self, work: Work, ratio: float, deviation: float, *, num_samples: int | None = None) -> None:
         """Set the cost of a work relative to the level, and take it for the usual one.
 
-        num_samples  from which it is known
+        num_samples  from which it is known; None: it is estimated
         """
         if work not in self.indices:
             self.indices[work] = len(self._state)
             self._state, self._usual = np.append(self._state, 0.0), np.append(self._usual, 0.0)
-            self._counts, self._raised = np.append(self._counts, 0.0), np.append(self._raised, False)
+            self._counts, self._weights = np.append(self._counts, 0.0), np.append(self._weights, 0.0)
+            self._raised = np.append(self._raised, False)
             self._covariance = np.pad(self._covariance, (0, 1))
             self._allocate()
         at = self.indices[work]
         self._set(at, math.log(ratio), deviation)
-        self._usual[at], self._counts[at] = self._state[at], num_samples
+        self._usual[at], self._counts[at] = self._state[at], num_samples or 0
+        self._weights[at] = 0.0 if num_samples is None else math.inf
 
     def has_room(self, kind: str) -> bool:
         return len(self.known_sizes(kind)) < MAX_SIZES
@@ -221,7 +224,7 @@ class CostFilter:
         """Make everything less certain, by the seconds of decoding that passed; let raised costs return."""
         self._diagonal += (self._diagonal < self._max_variances) * (self._drift * seconds)
         rises = self._rises()
-        is_raised = bool((self._raised & (self._counts >= WELL_KNOWN)).any())
+        is_raised = bool((self._raised & (self._weights >= WELL_KNOWN)).any())
         self.num_raised = max(self.num_raised + (num_steps if is_raised else -num_steps), 0)
         share = 1.0 - math.exp(-num_steps / max(RETURN_STEPS, RETURN_SHARE * self.num_raised))
         self._state -= share * rises
@@ -253,13 +256,14 @@ class CostFilter:
         self._state[PER_CELL:FIRST] *= math.exp(-excess)
 
     def _follow_usual(self, index: int, seconds: float, count: int) -> None:
-        """Let the usual cost follow by `count` samples of so many seconds; while something is raised, by seconds only:
-        else the mean of all samples.
+        """Let the usual cost follow by `count` samples of so many seconds. If it was only estimated, and nothing is
+        raised, it becomes the mean of all samples.
         """
         share = min(seconds * count / USUAL_S, 1.0)
         if not self.num_raised:
-            share = max(share, count / (self._counts[index] + count + 1.0))
+            share = max(share, count / (self._weights[index] + count + 1.0))
         self._counts[index] += count
+        self._weights[index] += count
         self._usual[index] += share * (self._state[index] - self._usual[index])
 
     def _count_surprises(self, work: Work, index: int | None, surprises: int, difference: float) -> None:
