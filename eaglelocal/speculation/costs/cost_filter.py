@@ -63,7 +63,7 @@ DECODE = "decode"
 class Run(NamedTuple):
     """Surprises in a row, in one direction: how many samples, and the least logarithm by which one differed."""
 
-    num: int
+    num_samples: int
     difference: float
 
 
@@ -188,13 +188,16 @@ class CostFilter:
         gradient[PER_ROW_CELL] = work.num_rows * kilocells / relative
         if index is not None:
             gradient[index] = base / relative
+        rise = 0.0
+        if index is not None and self._raised[index]:
+            rise = float(state[index] - self._usual[index])
+            self._diagonal[index] = max(self._diagonal[index], (rise / 2.0) ** 2)  # it may have returned
         variance = self.noise(work.kind) ** 2 / math.sqrt(count)
         difference = clamp(math.log(seconds / relative) - float(state[LEVEL]), DIFFERENCES)
         surprise = difference / math.sqrt(gradient @ self._covariance @ gradient + variance)
         surprises = count if abs(surprise) > CLIP else 0
         self._noises[work.kind] = follow_noise(self.noise(work.kind), max(-CLIP, min(CLIP, surprise)))
         self._count_surprises(work, index, surprises, difference)
-        rise = 0.0 if index is None else float(self._rises()[index])
         self._update(difference, variance, moves_level=is_decode)
         if index is not None:
             self._return(index, rise)
@@ -228,7 +231,6 @@ class CostFilter:
         self.num_raised = max(self.num_raised + (num_steps if is_raised else -num_steps), 0)
         share = 1.0 - math.exp(-num_steps / max(RETURN_STEPS, RETURN_SHARE * self.num_raised))
         self._state -= share * rises
-        self._diagonal[:] = np.maximum(self._diagonal, (rises / 2.0) ** 2)
 
     def _rises(self) -> Floats:
         """Return by how much raised ratios are above the usual ones: those that were clearly above them, until they
@@ -241,7 +243,7 @@ class CostFilter:
 
     def _return(self, index: int, rise: float) -> None:
         """Let all that is raised return if this ratio has: it was by the same cause."""
-        if rise > RAISED and self._state[index] - self._usual[index] < rise / 2.0:
+        if rise > RETURNED and self._state[index] - self._usual[index] < rise / 2.0:
             self._state -= self._rises()
             self.num_raised = 0
 
@@ -273,9 +275,9 @@ class CostFilter:
         """
         by_kind = self._count_run(work.kind, surprises, difference)
         by_work = self._count_run(work, surprises, difference)
-        if max(by_kind.num, by_work.num) < SURPRISES:
+        if max(by_kind.num_samples, by_work.num_samples) < SURPRISES:
             return
-        if by_kind.num >= SURPRISES and work.kind == DECODE:
+        if by_kind.num_samples >= SURPRISES and work.kind == DECODE:
             self._diagonal[LEVEL] += by_kind.difference**2
         elif index is not None:
             self._diagonal[index] += by_work.difference**2
@@ -283,9 +285,9 @@ class CostFilter:
 
     def _count_run(self, key: Work | str, surprises: int, difference: float) -> Run:
         before = self._runs.get(key, NO_RUN)
-        if before.num and surprises and before.difference * difference > 0.0:
+        if before.num_samples and surprises and before.difference * difference > 0.0:
             least = min(before.difference, difference, key=abs)
-            run = Run(before.num + abs(surprises), least)
+            run = Run(before.num_samples + abs(surprises), least)
         else:
             run = Run(abs(surprises), difference)
         self._runs[key] = run

@@ -39,6 +39,7 @@ from eaglelocal.speculation.costs.saved_costs import FORMAT, MAX_ROWS, UNREADABL
 MIN_SECONDS = 1e-9  # no clock resolves less
 MANY = 3  # samples whose median an outlier does not move
 FEW_DEVIATION = 0.25  # of a cost that was measured once
+ESTIMATED_DEVIATION = 1.0  # of a draft step or an overhead that was not measured
 STORED_LEVEL_DEVIATION, STORED_DEVIATION = 0.5, 0.08  # of what was stored, at least
 READING_SHARE = 1 / 32  # of a draft step: the cost of prefilling one token among many; optimistic, until measured
 TABLE_STEPS, TABLE_TOLERANCE = 16, 0.003  # steps, or change of a ratio, after which the table is recomputed
@@ -233,6 +234,8 @@ class StepCosts:
         for rows, took in seconds.items():
             spread = max(noise, math.log(max(took) / min(took)) / 2) * math.sqrt(2 / len(took))
             least = FEW_DEVIATION / len(took) if len(took) < MANY else 0.0
+            if rows == 1:
+                spread = least = 0.0  # it is the unit of the others, which are as uncertain relative to it
             work = Work(DECODE, rows)
             num_samples = known.num_samples(work) + len(took)
             known.set_ratio(work, statistics.median_low(took) / single, max(spread, least), num_samples=num_samples)
@@ -292,7 +295,7 @@ class StepCosts:
         known = self._filter
         for each, count in self._summarize(work, seconds):
             if work not in known.indices:
-                known.set_ratio(work, (estimate_s or each) / self._level_s, UNMEASURED_DEVIATION[0])
+                known.set_ratio(work, (estimate_s or each) / self._level_s, ESTIMATED_DEVIATION)
             known.learn(work, each, ratio=1.0, count=count)
 
     def _summarize(self, work: Work, seconds: Sequence[float]) -> list[tuple[float, int]]:
