@@ -259,14 +259,15 @@ class CostFilter:
 
     def _follow_usual(self, index: int, seconds: float, count: int) -> None:
         """Let the usual cost follow by `count` samples of so many seconds. If it was only estimated, and nothing is
-        raised, it becomes the mean of all samples.
+        raised, it becomes the mean of all samples; not if it costs far less: then the level is too high.
         """
         share = min(seconds * count / USUAL_S, 1.0)
-        if not self.num_raised:
+        difference = float(self._state[index] - self._usual[index])
+        if not self.num_raised and difference > -RAISED:
             share = max(share, count / (self._weights[index] + count + 1.0))
         self._counts[index] += count
         self._weights[index] += count
-        self._usual[index] += share * (self._state[index] - self._usual[index])
+        self._usual[index] += share * difference
 
     def _count_surprises(self, work: Work, index: int | None, surprises: int, difference: float) -> None:
         """Make level and ratio uncertain after SURPRISES in a row, as far as all of them differ from what was expected.
