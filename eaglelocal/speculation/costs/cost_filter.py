@@ -38,7 +38,6 @@ CLIP = 2.5  # standard deviations up to which a surprise counts
 DIFFERENCES = -math.log(8.0), math.log(8.0)  # that are believed at once: the machine may have been suspended
 SURPRISES = 3  # clipped ones in a row, until they are believed
 RAISED, RETURNED = math.log(1.2), math.log(1.02)  # over the usual cost
-LEVEL_SHARE = 1 / 16  # of what a decode costs beyond the usual, that is taken for the machine's
 USUAL_S = 600.0  # seconds of a work until another cost is usual, once it is well known
 WELL_KNOWN = 8  # samples of a work, from which on it can be raised
 RETURN_STEPS, RETURN_SHARE = 16.0, 0.1  # in which raised costs return; or of the steps since they are raised
@@ -170,10 +169,20 @@ class CostFilter:
         return len(self.known_sizes(kind)) < MAX_SIZES
 
     # ---- what is measured
-    def learn(self, work: Work, seconds: float, kilocells: float = 0.0, *, ratio: float, count: int = 1) -> None:
+    def learn(
+        self,
+        work: Work,
+        seconds: float,
+        kilocells: float = 0.0,
+        *,
+        ratio: float,
+        count: int = 1,
+        is_plain: bool = False,
+    ) -> None:
         """Learn one sample, or the median of `count`.
 
-        ratio  estimate for a work that is not kept
+        ratio     estimate for a work that is not kept
+        is_plain  a decode without drafts: its cost relative to the level stays the usual one
 
         A median is believed more than one sample, but less than `count` independent ones: consecutive samples have
         similar noise. A surprising median counts as `count` surprises, because half of the samples were that far off.
@@ -202,8 +211,8 @@ class CostFilter:
         if index is not None:
             self._return(index, rise)
             self._follow_usual(index, min(relative * math.exp(state[LEVEL]), 1.0), count)
-            if is_decode:
-                self._settle_level(index, count)
+            if is_plain:
+                self._settle_level(index)
             gradient[index] = 0.0
 
     def _update(self, difference: float, variance: float, *, moves_level: bool) -> None:
@@ -247,12 +256,12 @@ class CostFilter:
             self._state -= self._rises()
             self.num_raised = 0
 
-    def _settle_level(self, index: int, count: int) -> None:
-        """Move the level, and all ratios the other way, until the decodes that run cost what they usually do.
+    def _settle_level(self, index: int) -> None:
+        """Move the level, and all ratios the other way, until this decode costs what it usually does.
 
-        That changes no prediction. It tells what has become slow: the machine, or the decodes that do not run.
+        That changes no prediction. It tells what has become slow: not plain decodes alone, but the machine, or all else.
         """
-        excess = (1.0 - (1.0 - LEVEL_SHARE) ** count) * float(self._state[index] - self._usual[index])
+        excess = float(self._state[index] - self._usual[index])
         self._state[FIRST:] -= excess
         self._state[LEVEL] += excess
         self._state[PER_CELL:FIRST] *= math.exp(-excess)

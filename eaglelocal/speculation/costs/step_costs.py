@@ -244,10 +244,15 @@ class StepCosts:
 
     def learn(self, num_rows: int, seconds: float, *, num_cells: int = 0) -> None:
         """Learn a decode of a real step; each of its rows attended to num_cells cells, as in `seconds`."""
-        self.learn_many(num_rows, [seconds], num_cells=num_cells)
+        self.learn_many(num_rows, [seconds], num_cells=num_cells, is_plain=num_rows == 1)
 
-    def learn_many(self, num_rows: int, seconds: Sequence[float], *, num_cells: int = 0) -> None:
-        """Learn decodes of one size over similar contexts; MANY or more count once, by their median."""
+    def learn_many(
+        self, num_rows: int, seconds: Sequence[float], *, num_cells: int = 0, is_plain: bool = False
+    ) -> None:
+        """Learn decodes of one size over similar contexts; MANY or more count once, by their median.
+
+        is_plain  they had no drafts
+        """
         work, known = Work(DECODE, num_rows), self._filter
         for each, count in self._summarize(work, seconds):
             if not 0 < num_rows <= MAX_ROWS:
@@ -258,7 +263,7 @@ class StepCosts:
                 deviation = self.deviation(num_rows) if known.known_sizes(DECODE) else NOISE
                 known.set_ratio(work, estimate, deviation)
             self._kilocells = num_cells / 1000
-            known.learn(work, each, self._kilocells, ratio=estimate, count=count)
+            known.learn(work, each, self._kilocells, ratio=estimate, count=count, is_plain=is_plain)
             self._drafts.clear()
             if is_new or self._is_outdated():
                 self._ratios = []

@@ -79,12 +79,14 @@ class CostLearner:
             self._costs.learn_overheads(was_awake, samples)
 
     def _learn_decodes(self, reports: Sequence[StepReport]) -> None:
-        alike: dict[tuple[int, int], list[StepReport]] = {}  # by rows and context
+        alike: dict[tuple[int, int, bool], list[StepReport]] = {}  # by rows, context, and whether without drafts
         for report in reports:
             if report.num_passes == 1 and not report.num_prefill_rows:  # prompt rows have no logits
-                alike.setdefault((report.num_rows, report.num_cells // ALIKE_CELLS), []).append(report)
-        for (num_rows, _), same in alike.items():
-            self._costs.learn_many(num_rows, [report.decode_s for report in same], num_cells=same[-1].num_cells)
+                is_plain = not report.num_drafted
+                alike.setdefault((report.num_rows, report.num_cells // ALIKE_CELLS, is_plain), []).append(report)
+        for (num_rows, _, is_plain), same in alike.items():
+            seconds = [report.decode_s for report in same]
+            self._costs.learn_many(num_rows, seconds, num_cells=same[-1].num_cells, is_plain=is_plain)
 
     def plain_tokens(self, report: StepReport) -> float:
         """Return how many tokens plain decoding would have made in the seconds of the step."""

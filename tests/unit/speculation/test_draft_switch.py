@@ -11,7 +11,7 @@ from doubles.slow_time import SlowTime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.speculation.policy.draft_switch import EXPLORED_SHARE, SAVED_STEPS, TEXT_TRIAL
+from eaglelocal.speculation.policy.draft_switch import EXPLORED_SHARE, TEXT_TRIAL
 from eaglelocal.speculation.policy.goodput import expect_gains
 from eaglelocal.speculation.policy.slot_policy import GateState, SlotGate
 
@@ -44,7 +44,7 @@ def test_the_expectation_is_that_of_every_outcome(
     kinds: tuple[tuple[float, float], ...], rows: list[float], step: float
 ) -> None:
     steps = [step] * len(rows)
-    assert expect_gains([kinds], rows, steps)[0] == pytest.approx(by_hand(kinds, rows, steps), abs=0.05)
+    assert expect_gains([kinds], rows, steps)[0] == pytest.approx(by_hand(kinds, rows, steps), abs=0.1)
 
 
 @given(two_kinds, two_kinds, prices, st.floats(0.0, 0.2))
@@ -77,7 +77,7 @@ def test_tokens_that_a_sleeping_drafter_has_not_read_are_counted_from_the_pause(
 def test_the_first_steps_of_a_trial_teach_nothing() -> None:
     gate = SlotGate()
     gate.try_out(TEXT_TRIAL)
-    assert gate.is_probing and gate.is_secret and gate.is_settling and gate.probe_length == TEXT_TRIAL.length
+    assert gate.is_probing and gate.is_settling and gate.probe_length == TEXT_TRIAL.length
     gate.trial_steps = TEXT_TRIAL.num_skipped
     assert not gate.is_settling
 
@@ -109,13 +109,14 @@ def test_trials_take_a_hundredth_of_the_time_whatever_the_number_of_slots(name: 
     assert 0.0 < lost_share(run, 3000) < 1.5 * EXPLORED_SHARE
 
 
-def test_what_is_slow_is_tried_out_of_savings() -> None:
-    """Draft steps that take twenty times as long, for good."""
+def test_what_became_slow_for_good_is_tried_more_and_more_rarely() -> None:
+    """Draft steps that take twenty times as long."""
     run = simulation("bf16", [GOOD], answer_tokens=10**6)
     run.run(600)
     run.machine.slow_time = SlowTime(begin_s=run.machine.clock_s, seconds=1e9, draft=20.0)
-    run.run(100)
-    assert lost_share(run, 4000) < EXPLORED_SHARE + SAVED_STEPS / 4000
+    run.run(1000)
+    first, later = speed(run.run(2000)), speed(run.run(4000))
+    assert 0.93 < first < 1.0 and later > 0.97
 
 
 @pytest.mark.parametrize("leveled", [False, True])
