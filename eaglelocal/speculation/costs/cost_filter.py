@@ -205,7 +205,7 @@ class CostFilter:
         difference = clamp(math.log(seconds / relative) - float(state[LEVEL]), DIFFERENCES)
         surprise = difference / math.sqrt(gradient @ self._covariance @ gradient + variance)
         surprises = count if abs(surprise) > CLIP else 0
-        self._noises[work.kind] = follow_noise(self.noise(work.kind), max(-CLIP, min(CLIP, surprise)))
+        self._noises[work.kind] = follow_noise(self.noise(work.kind), max(-CLIP, min(CLIP, surprise)), count)
         self._count_surprises(work, index, surprises, difference)
         self._update(difference, variance, moves_level=is_decode)
         if index is not None:
@@ -320,7 +320,7 @@ class CostFilter:
         self._max_variances = np.array(limits) ** 2  # variances that drift does not exceed
 
 
-def follow_noise(noise: float, surprise: float) -> float:
+def follow_noise(noise: float, surprise: float, count: int) -> float:
     """Adapt the noise until surprises are as large as expected: 0.8 standard deviations on average."""
     low, high = NOISE_RANGE
-    return min(high, max(low, noise * math.exp(NOISE_RATE * (abs(surprise) / 0.8 - 1))))
+    return min(high, max(low, noise * math.exp(NOISE_RATE * count * (abs(surprise) / 0.8 - 1))))
