@@ -39,6 +39,7 @@ DIFFERENCES = -math.log(8.0), math.log(8.0)  # that are believed at once: the ma
 SURPRISES = 3  # clipped ones in a row, until they are believed
 RAISED, RETURNED = math.log(1.2), math.log(1.02)  # over the usual cost
 USUAL_S = 600.0  # seconds of a work until another cost is usual, once it is well known
+NUM_STEADY = 16  # plain samples after a jump of the level, in which it shows what has jumped
 WELL_KNOWN = 8  # samples of a work, from which on it can be raised
 RETURN_STEPS, RETURN_SHARE = 16.0, 0.1  # in which raised costs return; or of the steps since they are raised
 MAX_SIZES = 64  # numbers of rows whose decodes have ratios; the work of an update grows with the square
@@ -76,6 +77,7 @@ class CostFilter:
         self.indices: dict[Work, int] = {}
         self._noises: dict[str, float] = {}  # by kind
         self._runs: dict[Work | str, Run] = {}  # by work and by kind
+        self._num_steady = NUM_STEADY + 1  # plain samples since the level jumped
         self.num_raised = 0  # steps since some cost is raised
         self._state: Floats = np.array([0.0, 0.02, 0.02])
         self._usual: Floats = self._state.copy()
@@ -253,9 +255,15 @@ class CostFilter:
     def _settle_level(self, index: int) -> None:
         """Move the level, and all ratios the other way, until this decode costs what it usually does.
 
-        That changes no prediction. It tells what has become slow: not plain decodes alone, but the machine, or all else.
+        That changes no prediction. It tells what has become slow: the machine, or all that is drafted; plain decodes
+        are not slow alone. If the level has not jumped lately, their usual cost was wrong.
         """
         excess = float(self._state[index] - self._usual[index])
+        if self._num_steady > NUM_STEADY:
+            usual = self._usual[index]
+            self._usual[FIRST:] -= excess
+            self._usual[index] = usual
+        self._num_steady += 1
         self._state[FIRST:] -= excess
         self._state[LEVEL] += excess
         self._state[PER_CELL:FIRST] *= math.exp(-excess)
@@ -283,6 +291,7 @@ class CostFilter:
             return
         if by_kind.num_samples >= SURPRISES and work.kind == DECODE:
             self._diagonal[LEVEL] += by_kind.difference**2
+            self._num_steady = 0
         elif index is not None:
             self._diagonal[index] += by_work.difference**2
         self._runs.clear()

@@ -166,7 +166,7 @@ class StepCosts:
         )
 
     def overhead(self, drafted: bool) -> float:
-        """Return the seconds of a step outside decode and draft steps. A kind that has not run costs what the other does."""
+        """Return the seconds of a step outside decode and draft steps; a new kind costs what the other one does."""
         known = self._filter
         for work in (DRAFTED, PLAIN) if drafted else (PLAIN, DRAFTED):
             if work in known.indices:

@@ -283,7 +283,8 @@ class Controller:
         tokens = {slot: len(report.verdicts[slot][1].samples) for slot in gates}
         drafts, primary = report.policy.drafts if report.policy else None, self._drafters.primary
         drafted = [slot for slot in gates if drafts is not None and drafts.num_drafted(slot, primary)]
-        self._switch.record(gates, tokens, drafted, num_lost, report.num_cells)
+        ruled = [len(draft) for slot, (draft, _) in report.verdicts.items() if slot not in gates]
+        self._switch.record(gates, tokens, drafted, num_lost, report.num_cells, ruled)
 
     # ---- costs
     def learn_costs(self) -> None:

@@ -16,6 +16,7 @@ Pure: plain numbers, no clock.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Mapping, Sequence
 
 from eaglelocal.core.records import dataclass
@@ -51,6 +52,7 @@ class DraftSwitch:
     credit: float = 0.0  # steps of plain decoding that a trial may take
     num_steps: int = 0  # since the last decision
     decided_for: tuple[int, ...] = ()  # slots
+    ruled: Sequence[int] = ()  # lengths of the drafts of other slots, which rules set
 
     def begin(self, slot: int, gate: SlotGate, num_unread: int) -> None:
         """Decide for a new text, of whose prompt so many tokens are to be read."""
@@ -66,12 +68,15 @@ class DraftSwitch:
         drafted: Container[int],
         num_lost: float,
         num_cells: int,
+        ruled: Sequence[int] = (),
     ) -> None:
         """Record a step in which these slots decoded, and decide anew when it is time.
 
         drafted   slots for which the primary drafter drafted
         num_lost  tokens that plain decoding would have made in its time, and it did not
+        ruled     lengths of the drafts of other slots, which rules set
         """
+        self.ruled = ruled
         self.num_steps += 1
         for slot, gate in gates.items():
             if not gate.is_awake:
@@ -152,9 +157,11 @@ class DraftSwitch:
         """Return the gain of each slot in tokens, drafting and following the text paid."""
         number, primary = len(kinds), self.drafters.primary or ""
         most = min(self.max_draft, self.drafters.max_depth)
-        width = num_slots if self.leveled else number  # rows of a level
-        rows = costs.rows(width * most)
-        levels = [(rows[width * n] - rows[width * (n - 1)]) / number for n in range(1, most + 1)]
+        width = num_slots + len(self.ruled) if self.leveled else number  # rows of a level
+        rows = costs.rows(width * most, 0 if self.leveled else sum(self.ruled))
+        free = max(self.ruled, default=0) if self.leveled else 0  # levels that padding fills anyway
+        depths = [max(n, free) for n in range(most + 1)]
+        levels = [(rows[width * n] - rows[width * before]) / number for before, n in itertools.pairwise(depths)]
         block = self.drafters.block_size
         step = costs.draft_step(primary, number) / number
         if block > 1:
@@ -166,6 +173,7 @@ class DraftSwitch:
         return self.acceptance.outlook(slot, self.drafters.primary or "", hope=hope)
 
     def _token_costs(self, num_slots: int, num_cells: int | None) -> TokenCosts:
+        num_slots += len(self.ruled)
         plain_s = self.costs.seconds(num_slots, num_cells) + self.costs.overhead(drafted=False)
         rate = num_slots / plain_s if plain_s > 0.0 else 0.0
         cells = num_cells or 0

@@ -121,8 +121,8 @@ def test_a_hopeless_drafter_costs_next_to_nothing(name: str, num_slots: int) -> 
         num_tokens = sum(step.num_tokens for step in steps)
         drafted, tokens = drafted + num_drafted, tokens + num_tokens
         shares.append(num_drafted / num_tokens)
-    assert drafted < 0.01 * tokens
-    assert max(shares) < 0.08
+    assert drafted < 0.02 * tokens
+    assert max(shares) < 0.12
 
 
 @pytest.mark.parametrize("name", ["q8_0", "cliff"])
@@ -217,7 +217,7 @@ def test_slots_of_unlike_texts() -> None:
     run.run(800)
     steps = run.run(3000)
     sent = {slot: sum(step.drafted[slot] for step in steps) / len(steps) for slot in texts}
-    assert sent[0] > 1.5 > 0.3 > sent[1]
+    assert sent[0] > 1.5 > 0.5 > sent[1]
     assert speed(steps) > 1.2
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 from doubles.simulated_machine import GPU, Q4_0, SimulatedMachine
-from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, curve, plain_text
+from doubles.simulation import CALIBRATED_ROWS, PRIMARY, DraftCosts, Profile, Simulation, curve, plain_text
 from doubles.tiers import some_of
 
 from eaglelocal.core.request import AUTO_SPEC, OFF, PID, Spec, fixed_spec
@@ -98,6 +98,7 @@ def test_auto_keeps_to_cheap_sizes_beside_a_fixed_length(name: str, leveled: boo
             leveled=leveled,
             seed=seed,
             paired=True,
+            timed=sorted({*CALIBRATED_ROWS, 3, 6, 9, 15}),  # as an engine of three slots does
         )
         simulation.run(800)
         steps = simulation.run(1200)
