@@ -38,10 +38,8 @@ FIRST_VARIANCE, MAX_VARIANCE = 0.3, 1.0  # of a shift: at the start of a text, a
 DRIFT, SILENT_DRIFT = 0.002, 0.006  # variance added per token of text: where the drafter was observed, and where not
 MAX_SHIFT = 3.0
 OPTIMISM = 0.5  # standard deviations of the shift that an outlook adds, as a rule
-USUAL_TOKENS, TEXT_MEMORY = (
-    12.0,
-    64.0,
-)  # tokens of a text that outweigh all others, and after which two thirds are forgotten
+USUAL_TOKENS = 12.0  # of all texts, that a text's own tokens outweigh
+TEXT_MEMORY = 64.0  # tokens of a text, after which two thirds are forgotten
 UNKNOWN_CONFIDENCE = 0.6  # for drafters that report none
 LOWEST, HIGHEST = sigmoid(LOW), sigmoid(HIGH)  # range of confidences that the bins distinguish
 SIBLING_LEVEL, SIBLING_SLOPE = -1.0, 0.7  # of siblings, fitted to the embedded head
@@ -52,7 +50,7 @@ MAX_MIXES = 32  # whose tables are kept
 
 @dataclass(slots=True)
 class Shift:
-    """How one text differs from others for one drafter: the log-odds offset of its tokens, and their kinds."""
+    """The difference between one text and others for one drafter: the log-odds offset of its tokens, their kinds."""
 
     value: float = 0.0
     variance: float = FIRST_VARIANCE

@@ -4,16 +4,17 @@
 
 The level is the machine's speed: it drifts by the minute and takes everything with it. Ratios hardly drift. The filter
 separates what plain averages mix: repeated decodes of one size move the level, a change of size moves the ratios.
-Decodes alone move the level. Each size is a state variable of its own, so cliffs stay cliffs.
+Each size is a state variable of its own, so cliffs stay cliffs. Draft steps and overheads do not move the level.
 
-Robust: a surprise (innovation) beyond CLIP standard deviations counts as CLIP. After SURPRISES in a row both the level
-and the ratio become uncertain, and are learned again; the next decode of another size tells which of them it was.
+Robust: a surprise (innovation) beyond CLIP standard deviations counts as CLIP. After SURPRISES in a row the level
+becomes uncertain, or the ratio if decodes of other sizes did not surprise, and is learned again.
 
 What is not seen for a while is believed to cost what it usually does. Beside its cost each work has a usual one, which
 follows it over ten minutes. A program that slows the machine raises costs above the usual ones, all by the same cause.
-From then on they return to the usual ones, and become as uncertain as they were raised. So what became too expensive is
-tried again later; if it is cheap again, so is all else, and if it is not, it is not tried again so soon. No clock, no
-policy.
+Raised costs return to the usual ones. So what became too expensive is tried again later; if it is cheap again, all
+else is; if not, it is known again after one sample. The longer costs are raised, the more slowly they return.
+
+No clock, no policy.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Work(NamedTuple):
-    """What takes time, by its kind and its number of rows: a decode, a draft step of a drafter, .."""
+    """A kind of work that takes time, and its number of rows: a decode, a draft step of a drafter, .."""
 
     kind: str
     num_rows: int
@@ -313,7 +314,6 @@ class CostFilter:
 
     def _allocate(self) -> None:
         size = len(self._state)
-        self._decodes = [index for work, index in self.indices.items() if work.kind == DECODE]
         self._gradient = np.zeros(size)
         self._diagonal = self._covariance.reshape(-1)[:: size + 1]  # a view
         num_works = size - FIRST

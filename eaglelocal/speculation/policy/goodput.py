@@ -239,7 +239,7 @@ def choose_width(
     return best
 
 
-GRID, NUM_REACHES = math.log(0.75), 14  # reaches that are told apart: 1, 0.75, 0.56, .. down to 0.02
+GRID, NUM_REACHES = math.log(0.75), 14  # reaches that are distinguished: 1, 0.75, 0.56, .. down to 0.02
 
 
 def expect_gains(

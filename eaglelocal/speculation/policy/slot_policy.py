@@ -98,7 +98,7 @@ class Trial:
 
 @dataclass(slots=True)
 class SlotGate:
-    """Whether the primary drafter is awake for a slot, and why not."""
+    """The state of the primary drafter for a slot, awake or not, and why not."""
 
     state: GateState = GateState.AWAKE
     reason: str = ""
