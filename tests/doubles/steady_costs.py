@@ -17,9 +17,7 @@ class SteadyController(Controller):
     def learn(self, report: StepReport) -> list[Change]:
         calls = [call._replace(seconds=0.1 * call.num_levels) for call in report.draft_calls]
         decode_s = 1.0 + 0.05 * report.num_rows
-        return super().learn(
-            dataclasses.replace(report, draft_calls=calls, decode_s=decode_s, other_s=0.05)
-        )
+        return super().learn(dataclasses.replace(report, draft_calls=calls, decode_s=decode_s, other_s=0.05))
 
 
 class FreeRows(StepCosts):
