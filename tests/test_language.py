@@ -127,8 +127,6 @@ def unknown_names_in_docstrings() -> Iterator[Place]:
 def ragged_tables_in_docstrings() -> Iterator[Place]:
     """Names and their explanations, which do not all begin in one column."""
     for file in FILES:
-        if "speculation" in file.parts:
-            continue
         for node in nodes_of(file):
             if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 continue

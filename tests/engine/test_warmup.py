@@ -159,6 +159,6 @@ def test_drafts_are_made_before_the_first_request_where_a_gpu_computes(
     engine = real_engine(files / "F32.gguf", "eagle3", files / "F32-head.gguf", spec=AUTO_SPEC)
     assert (engine.drafters[-1].native_s > 0.0) is uses_gpu
     costs = engine.controller.costs
-    costs.learn_draft("another", 1, 0.001)
+    costs.learn_drafts("another", 1, [0.001])
     assert (costs.draft_seconds("another", 1) == 0.0) is uses_gpu
     engine.close()

@@ -137,9 +137,6 @@ class CostFilter:
         index = self.indices.get(work)
         return 0 if index is None else int(self._counts[index])
 
-    def usual_log_seconds(self, work: Work) -> float:
-        return float(self._state[LEVEL] + self._usual[self.indices[work]])
-
     # ---- what is set
     def set_level(self, level: float, deviation: float) -> None:
         self._set(LEVEL, level, deviation)

@@ -274,10 +274,6 @@ class StepCosts:
         """Return the cost of a size relative to the level, as predicted."""
         return self.seconds(num_rows, 0) / self._level_s if self.is_known else 1.0
 
-    def learn_draft(self, drafter: str, num_rows: int, seconds: float) -> None:
-        """Learn a draft step."""
-        self.learn_drafts(drafter, num_rows, [seconds])
-
     def learn_drafts(self, drafter: str, num_rows: int, seconds: Sequence[float]) -> None:
         """Learn draft steps after as many rows; MANY or more count once, by their median."""
         self._learn_other(Work(DRAFTS + drafter, num_rows), seconds, lambda: self.draft_seconds(drafter, num_rows))
@@ -287,12 +283,8 @@ class StepCosts:
         """Learn how long the drafter took to prefill tokens of a text."""
         self._learn_other(Work(READS + drafter, 1), [seconds / num_tokens], lambda: 0.0)
 
-    def learn_overhead(self, drafted: bool, seconds: float) -> None:
-        """Learn the seconds of a step outside decode and draft steps."""
-        self.learn_overheads(drafted, [seconds])
-
     def learn_overheads(self, drafted: bool, seconds: Sequence[float]) -> None:
-        """Learn the seconds of such steps; MANY or more count once, by their median."""
+        """Learn the seconds of steps outside decode and draft steps; MANY or more count once, by their median."""
         self._learn_other(DRAFTED if drafted else PLAIN, seconds, lambda: self.overhead(drafted))
 
     def _learn_other(self, work: Work, seconds: Sequence[float], estimate: Callable[[], float]) -> None:

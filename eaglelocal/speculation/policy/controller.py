@@ -35,7 +35,7 @@ class Controller:
     """The drafting policy of an engine, for all requests and steps, and everything it has learned.
 
     spec          for requests that set none
-    leveled  slots have caches of their own, so that a step costs least when all draft equally far
+    leveled       slots have caches of their own, so that a step costs least when all draft equally far
     max_siblings  siblings that a slot may send beside its chain; 0: drafts are chains
     max_draft     most tokens that a slot may send, whatever its request sets; None: no such limit
     adapters      of requests that choose none: their acceptance outlives the process

@@ -107,7 +107,7 @@ def test_reading_for_a_hundredth_of_the_time_does_not_keep_it_asleep_for_good(nu
 def test_what_reading_costs_is_measured_and_kept() -> None:
     costs = StepCosts()
     costs.calibrate({1: [DECODE_S] * 3})
-    costs.learn_draft("model", 1, 0.02)
+    costs.learn_drafts("model", 1, [0.02])
     assert costs.reading_seconds("model") == pytest.approx(0.02 * READING_SHARE)
     costs.learn_reading("model", 100, 0.3)
     assert costs.reading_seconds("model") == pytest.approx(0.003)

@@ -167,10 +167,10 @@ def test_one_draft_step_shows_that_draft_steps_are_cheap_again() -> None:
     costs = measured(4, 8)
     for seconds in (*[0.1] * 30, *[2.0] * 10):
         run_plain(costs, 1)
-        costs.learn_draft("head", 1, seconds)
+        costs.learn_drafts("head", 1, [seconds])
     assert costs.draft_seconds("head", 1) == pytest.approx(2.0, rel=0.1)
     run_plain(costs, 1)
-    costs.learn_draft("head", 1, 0.11)
+    costs.learn_drafts("head", 1, [0.11])
     assert costs.draft_seconds("head", 1) == pytest.approx(0.11, rel=0.2)
 
 

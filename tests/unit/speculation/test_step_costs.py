@@ -269,9 +269,9 @@ def test_draft_steps_by_drafter_and_rows() -> None:
     costs = measured()
     assert costs.draft_seconds("head", 1) == 0.0
     for seconds in (0.02, 0.02, 0.5, 0.02, 0.021):
-        costs.learn_draft("head", 1, seconds)
-    costs.learn_draft("head", 3, 0.03)
-    costs.learn_draft("model", 1, 0.3)
+        costs.learn_drafts("head", 1, [seconds])
+    costs.learn_drafts("head", 3, [0.03])
+    costs.learn_drafts("model", 1, [0.3])
     assert costs.draft_seconds("head", 1) == pytest.approx(0.02, rel=0.15), "a single hiccup"
     assert costs.draft_seconds("head", 2) == pytest.approx(0.025, rel=0.15)
     assert costs.draft_seconds("head", 6) == pytest.approx(0.06, rel=0.05)
@@ -281,7 +281,7 @@ def test_draft_steps_by_drafter_and_rows() -> None:
 
 def test_draft_steps_slow_down_with_the_machine() -> None:
     costs = measured()
-    costs.learn_draft("head", 1, 0.02)
+    costs.learn_drafts("head", 1, [0.02])
     for _ in range(30):
         costs.learn(1, 1.5)
     assert costs.draft_seconds("head", 1) == pytest.approx(0.03, rel=0.05)
@@ -290,16 +290,16 @@ def test_draft_steps_slow_down_with_the_machine() -> None:
 def test_the_rest_of_a_step() -> None:
     costs = measured()
     assert costs.overhead(drafted=True) == 0.0
-    costs.learn_overhead(drafted=False, seconds=0.01)
+    costs.learn_overheads(False, [0.01])
     assert costs.overhead(drafted=True) == pytest.approx(0.01, rel=0.02)
-    costs.learn_overhead(drafted=True, seconds=0.03)
+    costs.learn_overheads(True, [0.03])
     assert costs.overhead(drafted=True) == pytest.approx(0.03, rel=0.02)
     assert costs.overhead(drafted=False) == pytest.approx(0.01, rel=0.02)
 
 
 def test_what_was_measured_is_reported() -> None:
     costs = measured()
-    costs.learn_draft("head", 1, 0.02)
+    costs.learn_drafts("head", 1, [0.02])
     reported = costs.measured()
     assert [(cost.num_rows, cost.num_samples) for cost in reported.decodes] == [(1, 4), (5, 4)]
     assert [cost.seconds for cost in reported.decodes] == pytest.approx([1.0, 2.0])
@@ -312,8 +312,8 @@ def test_what_was_learnt_outlives_the_process() -> None:
     machine = SimulatedMachine()
     costs = calibrated(machine)
     run(costs, machine, mixed, 200)
-    costs.learn_draft("head", 2, 0.01)
-    costs.learn_overhead(drafted=True, seconds=0.002)
+    costs.learn_drafts("head", 2, [0.01])
+    costs.learn_overheads(True, [0.002])
     again = StepCosts()
     assert again.restore(json.loads(json.dumps(costs.state())))
     for rows in range(1, 20):
@@ -338,9 +338,9 @@ def test_costs_on_disk_are_read_without_restoring_them(seed: int) -> None:
     costs = calibrated(machine)
     run(costs, machine, (mixed, in_runs, mostly_one)[seed % 3], 40 * seed)
     if seed % 2:
-        costs.learn_draft("head", 2, 0.01)
-        costs.learn_draft("ngram", 1, 0.001)
-        costs.learn_overhead(drafted=seed > 3, seconds=0.002)
+        costs.learn_drafts("head", 2, [0.01])
+        costs.learn_drafts("ngram", 1, [0.001])
+        costs.learn_overheads(seed > 3, [0.002])
     state = json.loads(json.dumps(costs.state()))
     again = StepCosts()
     assert again.restore(state)
@@ -493,13 +493,13 @@ def test_the_first_of_a_kind_makes_its_kernels_and_is_not_learned_from() -> None
     costs = StepCosts(makes_kernels=True)
     costs.calibrate({1: [0.01] * 3, 4: [0.012] * 3})
     costs.learn(7, 3.0)
-    costs.learn_draft("head", 1, 2.0)
-    costs.learn_overhead(True, 1.0)
+    costs.learn_drafts("head", 1, [2.0])
+    costs.learn_overheads(True, [1.0])
     assert costs.num_samples(7) == 0
     assert costs.draft_seconds("head", 1) == costs.overhead(True) == 0.0
     costs.learn(7, 0.013)
-    costs.learn_draft("head", 1, 0.001)
-    costs.learn_overhead(True, 0.0005)
+    costs.learn_drafts("head", 1, [0.001])
+    costs.learn_overheads(True, [0.0005])
     assert costs.num_samples(7) == 1
     assert costs.seconds(7) < 0.02
     assert costs.draft_seconds("head", 1) == pytest.approx(0.001)
@@ -519,7 +519,7 @@ def test_of_many_that_are_learned_together_the_first_is_left_out() -> None:
 def test_on_a_processor_every_sample_counts() -> None:
     costs = StepCosts()
     costs.learn(1, 0.01)
-    costs.learn_draft("head", 1, 0.002)
+    costs.learn_drafts("head", 1, [0.002])
     assert costs.num_samples(1) == 1
     assert costs.draft_seconds("head", 1) == pytest.approx(0.002)
 
@@ -537,10 +537,10 @@ def test_a_kind_of_step_that_was_never_seen_costs_what_the_other_one_does() -> N
 def test_a_wider_draft_step_that_never_ran_is_hoped_to_be_cheap() -> None:
     costs = StepCosts()
     costs.calibrate({1: [0.1]})
-    costs.learn_draft("head", 1, 0.01)
+    costs.learn_drafts("head", 1, [0.01])
     assert costs.untried_draft_seconds("head", 2) < 0.012 < costs.draft_seconds("head", 2)
     assert costs.untried_draft_seconds("head", 3) == costs.draft_seconds("head", 3)  # two first
-    costs.learn_draft("head", 2, 0.018)
+    costs.learn_drafts("head", 2, [0.018])
     assert costs.untried_draft_seconds("head", 2) == pytest.approx(0.018, rel=0.02)
 
 
@@ -549,11 +549,11 @@ def test_a_first_draft_for_many_slots_that_was_slow_is_soon_forgotten() -> None:
     costs = measured()
     unit_s = costs.seconds(1)
     for _ in range(8):
-        costs.learn_draft("head", 1, 0.1 * unit_s)
-    costs.learn_draft("head", 4, 9.0 * unit_s)
+        costs.learn_drafts("head", 1, [0.1 * unit_s])
+    costs.learn_drafts("head", 4, [9.0 * unit_s])
     for _ in range(60):
         costs.learn(1, unit_s)
     assert costs.draft_seconds("head", 4) < 3.0 * unit_s
     for _ in range(4):
-        costs.learn_draft("head", 4, 0.8 * unit_s)
+        costs.learn_drafts("head", 4, [0.8 * unit_s])
     assert costs.draft_seconds("head", 4) == pytest.approx(0.8 * unit_s, rel=0.1)
