@@ -77,11 +77,6 @@ class Throughput:
             self._estimates.setdefault(num_slots, ThroughputEstimate()).add_plain(num_slots, num_plain)
         return self._estimates.get(num_slots)
 
-    def forget(self) -> None:
-        """Reset the estimates to their prior."""
-        self._estimates.clear()
-        self._num_plain.clear()
-
     def rate(self, num_slots: int, num_cells: int) -> float:
         """Return the tokens that a second is worth: the recent throughput, but at least that of plain decoding."""
         plain_s = self._costs.seconds(num_slots, num_cells) + self._costs.overhead(drafted=False)
