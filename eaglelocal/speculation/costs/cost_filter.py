@@ -20,6 +20,7 @@ No clock, no policy.
 from __future__ import annotations
 
 import math
+from bisect import insort
 from typing import NamedTuple
 
 import numpy as np
@@ -76,6 +77,7 @@ class CostFilter:
 
     def __init__(self) -> None:
         self.indices: dict[Work, int] = {}
+        self._sizes: dict[str, list[int]] = {}  # numbers of rows, ascending, by kind
         self._noises: dict[str, float] = {}  # by kind
         self._runs: dict[Work | str, Run] = {}  # by work and by kind
         self._num_steady = NUM_STEADY + 1  # plain samples since the level jumped
@@ -119,7 +121,7 @@ class CostFilter:
 
     def known_sizes(self, kind: str) -> list[int]:
         """Return the numbers of rows, ascending, for which the cost of a kind of work is kept."""
-        return sorted(work.num_rows for work in self.indices if work.kind == kind)
+        return self._sizes.get(kind, [])
 
     def deviation(self, work: Work, unit: Work) -> float:
         """Return the standard deviation of the logarithm of a work's cost relative to another's."""
@@ -155,6 +157,7 @@ class CostFilter:
         """
         if work not in self.indices:
             self.indices[work] = len(self._state)
+            insort(self._sizes.setdefault(work.kind, []), work.num_rows)
             self._state, self._usual = np.append(self._state, 0.0), np.append(self._usual, 0.0)
             self._counts, self._weights = np.append(self._counts, 0.0), np.append(self._weights, 0.0)
             self._raised = np.append(self._raised, False)

@@ -67,6 +67,7 @@ class StepCosts:
         self._drafts: dict[
             str, dict[int, float]
         ] = {}  # costs of draft steps relative to the level, by drafter and rows
+        self._is_known = False
         self._table_age = 0  # steps
         self._table_shape = self._filter.shape
         self._most = 0  # largest size ever asked for
@@ -75,7 +76,8 @@ class StepCosts:
     @property
     def is_known(self) -> bool:
         """True if two sizes have been measured. Before that every size is predicted to cost the same."""
-        return len(self._measured_sizes()) > 1
+        self._is_known = self._is_known or len(self._measured_sizes()) > 1
+        return self._is_known
 
     def seconds(self, num_rows: int, num_cells: int | None = None) -> float:
         """Return the seconds of a decode of num_rows, each of which attends to num_cells.
@@ -351,7 +353,7 @@ class StepCosts:
         others |= {work: cost for work, cost in zip((PLAIN, DRAFTED), saved.overheads, strict=True) if cost is not None}
         for work, cost in others.items():
             known.set_ratio(work, max(cost, MIN_SECONDS), UNMEASURED_DEVIATION[0], num_samples=1)
-        self._ratios, self._drafts = [], {}
+        self._ratios, self._drafts, self._is_known = [], {}, False
         return True
 
     # ---- the table

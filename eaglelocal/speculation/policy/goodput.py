@@ -260,10 +260,11 @@ def expect_gains(
     at = np.minimum(places[None, :, None] + np.log(np.maximum(chance, 1e-6)) / GRID, NUM_REACHES)
     low = at.astype(np.int64)
     part = at - low
-    slots = np.arange(len(kinds))[:, None, None]
+    low += (NUM_REACHES + 2) * np.arange(len(kinds))[:, None, None]  # in the flat array: indexing it is fast
+    high = low + 1
     worth = np.zeros((len(kinds), NUM_REACHES + 2))
     for row, step in zip(reversed(rows), reversed(steps), strict=True):
-        further = worth[slots, low] * (1.0 - part) + worth[slots, low + 1] * part
+        further = worth.take(low) * (1.0 - part) + worth.take(high) * part
         gained = (share * np.maximum(reach - row + further, 0.0)).sum(axis=2) - step
         worth[:, :NUM_REACHES] = np.maximum(gained, 0.0)
     return [float(each) for each in worth[:, 0]]
