@@ -16,8 +16,11 @@ def check_number(value: Any, low: float, high: float) -> float:
     return number
 
 
-def check_count(value: Any, least: int) -> int:
-    if not isinstance(value, int) or value < least:
+MAX_COUNT = 10**9
+
+
+def check_count(value: Any, least: int, most: int = MAX_COUNT) -> int:
+    if not isinstance(value, int) or not least <= value <= most:
         raise ValueError(f"{value!r} is not a count")
     return value
 

@@ -81,7 +81,7 @@ class CostFilter:
         self._noises: dict[str, float] = {}  # by kind
         self._runs: dict[Work | str, Run] = {}  # by work and by kind
         self._num_steady = NUM_STEADY + 1  # plain samples since the level jumped
-        self.num_raised = 0  # steps since some cost is raised
+        self.num_raised = 0  # steps in which some cost was raised, less those since
         self._state: Floats = np.array([0.0, 0.02, 0.02])
         self._usual: Floats = self._state.copy()
         self._counts: Floats = np.zeros(FIRST)  # samples
@@ -205,7 +205,7 @@ class CostFilter:
         if index is not None and self._raised[index]:
             rise = float(state[index] - self._usual[index])
             self._diagonal[index] = max(self._diagonal[index], (rise / 2.0) ** 2)  # it may have returned
-        variance = self.noise(work.kind) ** 2 / math.sqrt(count)
+        variance = self.noise(work.kind) ** 2 / math.sqrt(count) + (0.0 if index is not None else MAX_DEVIATION**2)
         difference = clamp(math.log(seconds / relative) - float(state[LEVEL]), DIFFERENCES)
         surprise = difference / math.sqrt(gradient @ self._covariance @ gradient + variance)
         surprises = count if abs(surprise) > CLIP else 0
@@ -239,8 +239,9 @@ class CostFilter:
         self._diagonal += share * rises**2 / 4.0
 
     def _rises(self) -> Floats:
-        """Return by how much raised ratios are above the usual ones: those that were clearly above them, until they
-        have returned; 0.0 for others.
+        """Update which ratios are raised: those that were clearly above the usual ones, until they have returned.
+
+        Return by how much they are above; 0.0 for others.
         """
         rises = self._state - self._usual
         rises[:FIRST] = 0.0
@@ -295,15 +296,15 @@ class CostFilter:
             self._num_steady = 0
         elif index is not None:
             self._diagonal[index] += by_work.difference**2
-        self._runs.clear()
+        self._runs = {key: run for key, run in self._runs.items() if key != work.kind and key != work}
 
     def _count_run(self, key: Work | str, surprises: int, difference: float) -> Run:
         before = self._runs.get(key, NO_RUN)
         if before.num_samples and surprises and before.difference * difference > 0.0:
             least = min(before.difference, difference, key=abs)
-            run = Run(before.num_samples + abs(surprises), least)
+            run = Run(before.num_samples + surprises, least)
         else:
-            run = Run(abs(surprises), difference)
+            run = Run(surprises, difference)
         self._runs[key] = run
         return run
 

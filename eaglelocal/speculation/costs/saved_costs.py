@@ -39,7 +39,7 @@ class SavedCosts:
             slopes=(per_cell, per_row_cell, deviation),
             sizes=[
                 (
-                    check_count(n, 1),
+                    check_count(n, 1, MAX_ROWS),
                     check_number(ratio, *RATIO_RANGE),
                     check_number(deviation, 0.0, 10.0),
                     check_count(samples, 0),
@@ -47,7 +47,9 @@ class SavedCosts:
                 for n, ratio, deviation, samples in state["sizes"][:MAX_ROWS]
             ],
             drafters={
-                str(name): [(check_count(n, 1), check_number(median, 0.0, 1e9)) for n, median in steps[:MAX_ROWS]]
+                str(name): [
+                    (check_count(n, 1, MAX_ROWS), check_number(median, 0.0, 1e9)) for n, median in steps[:MAX_ROWS]
+                ]
                 for name, steps in state["drafters"].items()
             },
             overheads=[plain, drafted],

@@ -32,9 +32,10 @@ from eaglelocal.speculation.costs.cost_curve import (
     make_optimistic,
     smooth_costs,
 )
-from eaglelocal.speculation.costs.cost_filter import DECODE, NOISE, SLOPE_DEVIATION, CostFilter, Work
+from eaglelocal.speculation.costs.cost_filter import DECODE, NOISE, NOISE_RANGE, SLOPE_DEVIATION, CostFilter, Work
 from eaglelocal.speculation.costs.kernel_warmup import KernelWarmup
 from eaglelocal.speculation.costs.saved_costs import FORMAT, MAX_ROWS, UNREADABLE, SavedCosts
+from eaglelocal.speculation.stored_numbers import clamp
 
 MIN_SECONDS = 1e-9  # no clock resolves less
 MANY = 3  # samples whose median an outlier does not move
@@ -260,10 +261,12 @@ class StepCosts:
             if not 0 < num_rows <= MAX_ROWS:
                 return
             estimate = self._estimate(num_rows)
-            is_new = not known.num_samples(work)
+            if not known.known_sizes(DECODE):
+                known.set_level(math.log(each), NOISE)
             if work not in known.indices and known.has_room(DECODE):
                 deviation = self.deviation(num_rows) if known.known_sizes(DECODE) else NOISE
                 known.set_ratio(work, estimate, deviation)
+            is_new = work in known.indices and not known.num_samples(work)
             self._kilocells = num_cells / 1000
             known.learn(work, each, self._kilocells, ratio=estimate, count=count, is_plain=is_plain)
             self._drafts.clear()
@@ -279,7 +282,6 @@ class StepCosts:
     def learn_drafts(self, drafter: str, num_rows: int, seconds: Sequence[float]) -> None:
         """Learn draft steps after as many rows; MANY or more count once, by their median."""
         self._learn_other(Work(DRAFTS + drafter, num_rows), seconds, lambda: self.draft_seconds(drafter, num_rows))
-        self._drafts.pop(drafter, None)
 
     def learn_reading(self, drafter: str, num_tokens: int, seconds: float) -> None:
         """Learn how long the drafter took to prefill tokens of a text."""
@@ -296,6 +298,9 @@ class StepCosts:
             if work not in known.indices:
                 known.set_ratio(work, (estimate() or each) / self._level_s, ESTIMATED_DEVIATION)
             known.learn(work, each, ratio=1.0, count=count)
+        self._drafts.clear()
+        if known.has_moved(self._table_shape, TABLE_TOLERANCE):  # all that is raised may have returned
+            self._ratios = []
 
     def _summarize(self, work: Work, seconds: Sequence[float]) -> list[tuple[float, int]]:
         """Return the samples that count, each with its number: MANY or more count once, by their median."""
@@ -321,7 +326,7 @@ class StepCosts:
             "level": math.log(one_s),
             "slopes": [per_cell, per_row_cell, known.slope_deviation],
             "sizes": [
-                [rows, self._log_cost(Work(DECODE, rows)), self.deviation(rows), self.num_samples(rows)]
+                [rows, self._relative_cost(Work(DECODE, rows)), self.deviation(rows), self.num_samples(rows)]
                 for rows in sizes
             ],
             "noise": known.noise(DECODE),
@@ -330,11 +335,11 @@ class StepCosts:
                 for name in self._drafters()
             },
             "reading": {
-                work.kind.removeprefix(READS): self._log_cost(work)
+                work.kind.removeprefix(READS): self._relative_cost(work)
                 for work in known.indices
                 if work.kind.startswith(READS)
             },
-            "overheads": [self._log_cost(work) if work in known.indices else None for work in (PLAIN, DRAFTED)],
+            "overheads": [self._relative_cost(work) if work in known.indices else None for work in (PLAIN, DRAFTED)],
         }
 
     def restore(self, state: object) -> bool:
@@ -345,7 +350,10 @@ class StepCosts:
             return False
         known = self._filter = CostFilter()
         known.set_level(saved.level, STORED_LEVEL_DEVIATION)
-        known.set_slopes(*saved.slopes)
+        per_cell, per_row_cell, deviation = saved.slopes
+        known.set_slopes(per_cell, per_row_cell, min(deviation, SLOPE_DEVIATION))
+        if saved.noise:
+            known.set_noise(DECODE, clamp(saved.noise, NOISE_RANGE))
         for rows, ratio, deviation, samples in saved.sizes:
             known.set_ratio(Work(DECODE, rows), ratio, max(deviation, STORED_DEVIATION), num_samples=samples)
         others = {Work(DRAFTS + name, rows): cost for name, steps in saved.drafters.items() for rows, cost in steps}
@@ -365,7 +373,7 @@ class StepCosts:
         relative = self._level_s / one_s
         return one_s, (per_cell * relative, per_row_cell * relative)
 
-    def _log_cost(self, work: Work) -> float:
+    def _relative_cost(self, work: Work) -> float:
         """Return the cost of a work relative to one row."""
         return math.exp(self._filter.log_seconds(work)) / self._find_unit()[0]
 
@@ -377,7 +385,7 @@ class StepCosts:
         self._one_s, self._slopes = self._find_unit()
         if self.is_known:
             sizes = known.known_sizes(DECODE)
-            measured = {rows: self._log_cost(Work(DECODE, rows)) for rows in sizes} | {1: 1.0}
+            measured = {rows: self._relative_cost(Work(DECODE, rows)) for rows in sizes} | {1: 1.0}
             deviations = {rows: self.deviation(rows) for rows in measured}
             measured = dict(sorted(measured.items()))
             believed = smooth_costs(measured, deviations)

@@ -86,8 +86,9 @@ class DraftSwitch:
         trying = [slot for slot, gate in gates.items() if gate.is_probing]
         for slot in trying:
             gates[slot].trial_steps += 1
+        if trying:
             self.credit -= max(num_lost, 0.0) / len(gates)
-        ended = [slot for slot in trying if self._has_ended(gates[slot], trying, len(gates))]
+        ended = [slot for slot in trying if self._has_ended(gates[slot], trying, len(gates), num_cells)]
         slots = tuple(gates)
         if ended or (not trying and (self.num_steps >= DECIDED_EVERY or slots != self.decided_for)):
             self._decide(gates, ended, num_cells)
@@ -97,13 +98,13 @@ class DraftSwitch:
             if self.num_steps % DECIDED_EVERY == 0 and not any([gate.is_probing for gate in gates.values()]):
                 self._try_out(gates, asleep, num_cells)
 
-    def _has_ended(self, gate: SlotGate, trying: Sequence[int], num_slots: int) -> bool:
+    def _has_ended(self, gate: SlotGate, trying: Sequence[int], num_slots: int, num_cells: int) -> bool:
         """Return whether a trial is over: after its steps, or once it is known that drafting costs too much here."""
         trial = gate.trial
         assert trial is not None
         if gate.trial_steps >= trial.num_steps:
             return True
-        return gate.trial_steps > trial.num_skipped and self._hope(trying, num_slots) < 0.0
+        return gate.trial_steps > trial.num_skipped and self._hope(trying, num_slots, num_cells) < 0.0
 
     def _decide(self, gates: Mapping[int, SlotGate], ended: Sequence[int], num_cells: int) -> None:
         self.num_steps, self.decided_for = 0, tuple(gates)
@@ -160,7 +161,7 @@ class DraftSwitch:
         most = min(self.max_draft, self.drafters.max_depth)
         width = num_slots + len(self.ruled) if self.leveled else number  # rows of a level
         rows = costs.rows(width * most, 0 if self.leveled else sum(self.ruled))
-        free = max(self.ruled, default=0) if self.leveled else 0  # levels that padding fills anyway
+        free = min(max(self.ruled, default=0), most) if self.leveled else 0  # levels that padding fills anyway
         depths = [max(n, free) for n in range(most + 1)]
         levels = [(rows[width * n] - rows[width * before]) / number for before, n in itertools.pairwise(depths)]
         block = self.drafters.block_size
@@ -174,10 +175,9 @@ class DraftSwitch:
         return self.acceptance.outlook(slot, self.drafters.primary or "", hope=hope)
 
     def _token_costs(self, num_slots: int, num_cells: int | None) -> TokenCosts:
-        num_slots += len(self.ruled)
-        plain_s = self.costs.seconds(num_slots, num_cells) + self.costs.overhead(drafted=False)
+        num_slots, cells = num_slots + len(self.ruled), num_cells or 0
+        plain_s = self.costs.seconds(num_slots, cells) + self.costs.overhead(drafted=False)
         rate = num_slots / plain_s if plain_s > 0.0 else 0.0
-        cells = num_cells or 0
         return TokenCosts(self.costs, rate=lambda: rate, num_base_rows=num_slots, num_cells=cells)
 
     # ---- trials
@@ -190,7 +190,7 @@ class DraftSwitch:
         if price > self.credit:
             return
         self.credit = price
-        if self._hope(asleep, len(gates)) > WORTH_WAKING:
+        if self._hope(asleep, len(gates), num_cells) > WORTH_WAKING:
             for slot in asleep:
                 gates[slot].try_out(TEXT_TRIAL)
 
@@ -206,9 +206,9 @@ class DraftSwitch:
         reading = costs.tokens(sum(unread) * self.costs.reading_seconds(primary)) if self.drafters.reads_texts else 0.0
         return (TEXT_TRIAL.num_steps * price + reading / 2) / num_slots  # later trials need not read it again
 
-    def _hope(self, slots: Sequence[int], num_slots: int) -> float:
+    def _hope(self, slots: Sequence[int], num_slots: int, num_cells: int) -> float:
         """Return the gain of a slot in tokens that a trial may show: texts are as they were, or now suit the head."""
-        costs = self._token_costs(num_slots, None)
+        costs = self._token_costs(num_slots, num_cells)
         texts = [self._outlook(slot, HOPE).outcomes for slot in slots]
         return max(max(self._gains(kinds, costs, num_slots)) for kinds in (texts, [FAIR_HEAD_KINDS] * len(slots)))
 

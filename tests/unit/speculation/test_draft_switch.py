@@ -11,9 +11,11 @@ from doubles.slow_time import SlowTime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.speculation.policy.draft_switch import EXPLORED_SHARE, TEXT_TRIAL
+from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
+from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.policy.draft_switch import EXPLORED_SHARE, TEXT_TRIAL, DraftSwitch
 from eaglelocal.speculation.policy.goodput import expect_gains
-from eaglelocal.speculation.policy.slot_policy import GateState, SlotGate
+from eaglelocal.speculation.policy.slot_policy import DrafterSet, GateState, SlotGate
 
 CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0}
 GOOD, HOPELESS = Profile((0.85,)), Profile((0.05,), spread=0.5, reported=(1.0, 2.0))
@@ -158,6 +160,17 @@ def test_reasons_say_how_many_answers_run() -> None:
     run.run(2400)
     reasons = {run.controller.state(slot)[1] for slot in run.texts}
     assert any("8 answers at once leave no room for drafts" in reason for reason in reasons), reasons
+
+
+def test_a_longer_draft_of_a_rule_than_the_drafter_can_make_is_no_error() -> None:
+    """A lookup of sixteen tokens beside a head of seven, on slots with caches of their own."""
+    acceptance, costs = AcceptanceModel(), StepCosts()
+    costs.calibrate({rows: [1.0 + rows / 10] * 3 for rows in (1, 2, 4, 8, 16)})
+    switch = DraftSwitch(costs, acceptance, DrafterSet("head", max_depth=7), 16, leveled=True)
+    gate = SlotGate()
+    for _ in range(20):
+        switch.record({0: gate}, {0: 1}, [0], 0.0, 100, ruled=(16,))
+    assert gate.is_awake
 
 
 def test_every_change_alternates_and_has_a_reason() -> None:

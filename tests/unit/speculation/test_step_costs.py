@@ -387,12 +387,44 @@ VALID = measured().state()
         {**VALID, "sizes": [[2.5, 1.0, 0.1, 3]]},
         {**VALID, "drafters": {"head": 3}},
         {**VALID, "overheads": [1.0]},
+        {**VALID, "sizes": [[10**400, 1.0, 0.1, 3]]},
+        {**VALID, "sizes": [[2, 1.0, 0.1, 10**400]]},
     ],
 )
 def test_foreign_states_change_nothing(state: object) -> None:
     costs = measured()
     assert not costs.restore(state)
     assert costs.state() == VALID
+
+
+def test_the_first_decode_is_believed_without_a_calibration() -> None:
+    costs = StepCosts()
+    costs.learn(1, 0.01)
+    costs.learn_drafts("head", 1, [0.002])
+    assert costs.seconds(1) == pytest.approx(0.01)
+    assert costs.draft_seconds("head", 1) == pytest.approx(0.002)
+
+
+def test_the_noise_of_an_earlier_engine_is_known_again() -> None:
+    costs = StepCosts()
+    assert costs.restore({**VALID, "noise": 0.4})
+    assert costs.measured().noise == pytest.approx(0.4)
+
+
+def test_a_draft_step_that_is_cheap_again_shows_that_decodes_are() -> None:
+    costs = StepCosts()
+    costs.calibrate({rows: [1.0 + 0.1 * rows] * 3 for rows in (1, 8)})
+    for _ in range(12):
+        costs.learn(1, 1.1)
+        costs.learn(8, 5.4)
+        costs.learn_drafts("head", 1, [0.1])
+    for _ in range(6):
+        costs.learn(1, 1.1)
+        costs.learn(8, 5.4)
+        costs.learn_drafts("head", 1, [0.5])
+    assert costs.seconds(8) == pytest.approx(5.4, rel=0.1)
+    costs.learn_drafts("head", 1, [0.1])
+    assert costs.seconds(8) < 2.2
 
 
 # ---- what is hoped
