@@ -209,7 +209,8 @@ class CostFilter:
         difference = clamp(math.log(seconds / relative) - float(state[LEVEL]), DIFFERENCES)
         surprise = difference / math.sqrt(gradient @ self._covariance @ gradient + variance)
         surprises = count if abs(surprise) > CLIP else 0
-        self._noises[work.kind] = follow_noise(self.noise(work.kind), max(-CLIP, min(CLIP, surprise)), count)
+        if index is not None:
+            self._noises[work.kind] = follow_noise(self.noise(work.kind), max(-CLIP, min(CLIP, surprise)), count)
         self._count_surprises(work, index, surprises, difference)
         self._update(difference, variance)
         if index is not None:

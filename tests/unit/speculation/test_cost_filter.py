@@ -37,6 +37,7 @@ def test_the_covariance_stays_one() -> None:
 def test_medians_teach_how_uneven_decodes_are(spread: float, low: float, high: float) -> None:
     """Where one size runs all the time there are no others."""
     known, chance = CostFilter(), random.Random(2)
+    known.set_ratio(decode(1), 1.0, 0.0, num_samples=3)
     for _ in range(200):
         median = statistics.median(math.exp(chance.gauss(0.0, spread)) for _ in range(8))
         known.learn(decode(1), median, 0.0, ratio=1.0, count=8)
