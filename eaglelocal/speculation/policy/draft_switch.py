@@ -24,7 +24,7 @@ from eaglelocal.speculation.acceptance.acceptance_model import OPTIMISM, Accepta
 from eaglelocal.speculation.acceptance.acceptance_table import FAIR_HEAD
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.goodput import expect_gains
-from eaglelocal.speculation.policy.slot_policy import DrafterSet, SlotGate, Trial
+from eaglelocal.speculation.policy.slot_policy import TRIAL_LENGTH, TRIAL_SKIPPED, TRIAL_STEPS, DrafterSet, SlotGate
 from eaglelocal.speculation.policy.token_costs import TokenCosts
 
 EXPLORED_SHARE = 0.01  # of the time, that trials may take in the long run
@@ -33,7 +33,6 @@ DECIDED_EVERY = 8  # steps
 AWAKE = 1, 2, 4, 8  # numbers of awake slots that are compared, besides all: each takes a tenth of a millisecond
 MAX_IDLE = 32  # steps without a draft, in which a text becomes unknown
 HOPE = 1.5  # standard deviations of a text's acceptance that a trial may find it better by
-TEXT_TRIAL = Trial(num_steps=6, num_skipped=2, length=3)  # the first steps underrate a drafter that just woke
 FAIR_HEAD_KINDS = tuple((weight / sum(each for _, each in FAIR_HEAD), chance) for chance, weight in FAIR_HEAD)
 
 
@@ -100,11 +99,9 @@ class DraftSwitch:
 
     def _has_ended(self, gate: SlotGate, trying: Sequence[int], num_slots: int, num_cells: int) -> bool:
         """Return whether a trial is over: after its steps, or once it is known that drafting costs too much here."""
-        trial = gate.trial
-        assert trial is not None
-        if gate.trial_steps >= trial.num_steps:
+        if gate.trial_steps >= TRIAL_STEPS:
             return True
-        return gate.trial_steps > trial.num_skipped and self._hope(trying, num_slots, num_cells) < 0.0
+        return gate.trial_steps > TRIAL_SKIPPED and self._hope(trying, num_slots, num_cells) < 0.0
 
     def _decide(self, gates: Mapping[int, SlotGate], ended: Sequence[int], num_cells: int) -> None:
         self.num_steps, self.decided_for = 0, tuple(gates)
@@ -192,7 +189,7 @@ class DraftSwitch:
         self.credit = price
         if self._hope(asleep, len(gates), num_cells) > WORTH_WAKING:
             for slot in asleep:
-                gates[slot].try_out(TEXT_TRIAL)
+                gates[slot].try_out()
 
     def _price(self, unread: Sequence[int], num_slots: int, num_cells: int) -> float:
         """Return the price of a trial, in steps of plain decoding: all that it takes, as if nothing were accepted.
@@ -201,10 +198,10 @@ class DraftSwitch:
         """
         primary = self.drafters.primary or ""
         costs = self._token_costs(num_slots, num_cells)
-        num_steps = self.drafters.num_steps(primary, TEXT_TRIAL.length)
+        num_steps = self.drafters.num_steps(primary, TRIAL_LENGTH)
         price = costs.draft_step(primary, len(unread)) * num_steps + costs.drafted
         reading = costs.tokens(sum(unread) * self.costs.reading_seconds(primary)) if self.drafters.reads_texts else 0.0
-        return (TEXT_TRIAL.num_steps * price + reading / 2) / num_slots  # later trials need not read it again
+        return (TRIAL_STEPS * price + reading / 2) / num_slots  # later trials need not read it again
 
     def _hope(self, slots: Sequence[int], num_slots: int, num_cells: int) -> float:
         """Return the gain of a slot in tokens that a trial may show: texts are as they were, or now suit the head."""

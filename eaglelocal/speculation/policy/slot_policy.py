@@ -19,6 +19,8 @@ SHORT_EVERY = 16  # one step in this many accepts the shortest match again, beca
 REST_AFTER = 64  # steps in a row without a draft worth sending, after which
 REST_EVERY = 4  # one step of so many asks, and one of SHORT_EVERY times as many for the shortest
 FIRST_LOOKS = 8  # steps of a new request that ask before they rest, however long the one before found nothing
+TRIAL_STEPS, TRIAL_LENGTH = 6, 3  # of a trial: steps, and tokens that each drafts and none sends
+TRIAL_SKIPPED = 2  # its first steps, which underrate a drafter that has just woken, and teach nothing
 NO_LENGTHS: Mapping[str, int] = {}
 
 
@@ -87,15 +89,6 @@ class GateState(Enum):
     ASLEEP = "asleep"
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """Steps that draft `length` tokens and send none; the first `num_skipped` teach nothing of acceptance."""
-
-    num_steps: int
-    num_skipped: int
-    length: int
-
-
 @dataclass(slots=True)
 class SlotGate:
     """The state of the primary drafter for a slot, awake or not, and why not."""
@@ -104,8 +97,7 @@ class SlotGate:
     reason: str = ""
     num_unread: int = 0  # tokens of the text that it has not read
     steps_idle: int = 0  # in a row without a draft
-    trial: Trial | None = None
-    trial_steps: int = 0  # steps of the trial so far
+    trial_steps: int = 0  # of the trial so far
 
     @property
     def is_awake(self) -> bool:
@@ -113,30 +105,30 @@ class SlotGate:
 
     @property
     def is_probing(self) -> bool:
-        return self.trial is not None
+        return self.state is GateState.PROBING
 
     @property
     def probe_length(self) -> int:
         """Return how many tokens are drafted whatever they cost."""
-        return self.trial.length if self.trial is not None else 0
+        return TRIAL_LENGTH if self.is_probing else 0
 
     @property
     def is_settling(self) -> bool:
         """True if the drafter has just woken: its first tokens underrate it, and are not learned from."""
-        return self.trial is not None and self.trial_steps < self.trial.num_skipped
+        return self.is_probing and self.trial_steps < TRIAL_SKIPPED
 
     def wake(self, reason: str) -> None:
         if self.state is not GateState.AWAKE:
-            self.state, self.reason, self.trial = GateState.AWAKE, reason, None
+            self.state, self.reason = GateState.AWAKE, reason
             self.num_unread = self.steps_idle = 0
 
     def sleep(self, reason: str) -> None:
-        if self.trial is not None or self.is_awake:
+        if self.is_awake:
             self.num_unread = 0
-        self.state, self.reason, self.trial = GateState.ASLEEP, reason, None
+        self.state, self.reason = GateState.ASLEEP, reason
 
-    def try_out(self, trial: Trial) -> None:
-        self.state, self.reason, self.trial, self.trial_steps = GateState.PROBING, MEASURING, trial, 0
+    def try_out(self) -> None:
+        self.state, self.reason, self.trial_steps = GateState.PROBING, MEASURING, 0
 
 
 @dataclass(slots=True)

@@ -72,8 +72,9 @@ class StepPolicy:
         return [s for s in able if s in forced or s in growing]
 
     def _select_growing(self, drafter: str, slots: Sequence[int], num_forced: int) -> Sequence[int]:
-        """Return the slots for which another level pays: all, or the likeliest half, quarter, .. (not if all
-        send equally many rows)"""
+        """Return the slots for which another level pays: all, or the likeliest half, quarter, ..; all or none where
+        they send equally many rows.
+        """
         if not slots:
             return slots
         gains = self._gains(drafter)

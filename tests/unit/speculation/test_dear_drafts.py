@@ -10,8 +10,8 @@ from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, curve, 
 from doubles.tiers import some_of
 
 from eaglelocal.speculation.costs.step_costs import READING_SHARE, StepCosts
-from eaglelocal.speculation.policy.draft_switch import EXPLORED_SHARE, TEXT_TRIAL
-from eaglelocal.speculation.policy.slot_policy import DrafterSet, GateState
+from eaglelocal.speculation.policy.draft_switch import EXPLORED_SHARE
+from eaglelocal.speculation.policy.slot_policy import TRIAL_LENGTH, TRIAL_STEPS, DrafterSet, GateState
 
 pytestmark = pytest.mark.full
 
@@ -80,7 +80,7 @@ def test_a_dear_drafter_wakes_when_its_drafts_become_good(step: float) -> None:
     run.texts[0], made = TEXTS["easy"], 0
     while run.controller.state(0)[0] is not GateState.AWAKE:
         made += run.run(1)[0].num_tokens
-        assert made < 2 * TEXT_TRIAL.num_steps * TEXT_TRIAL.length * step / EXPLORED_SHARE
+        assert made < 2 * TRIAL_STEPS * TRIAL_LENGTH * step / EXPLORED_SHARE
     run.run(200)
     assert speed(run.run(600)) > 1.2
 

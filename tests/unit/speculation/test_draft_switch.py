@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
 from eaglelocal.speculation.costs.step_costs import StepCosts
-from eaglelocal.speculation.policy.draft_switch import EXPLORED_SHARE, TEXT_TRIAL, DraftSwitch
+from eaglelocal.speculation.policy.draft_switch import EXPLORED_SHARE, DraftSwitch
 from eaglelocal.speculation.policy.goodput import expect_gains
-from eaglelocal.speculation.policy.slot_policy import DrafterSet, GateState, SlotGate
+from eaglelocal.speculation.policy.slot_policy import TRIAL_LENGTH, TRIAL_SKIPPED, DrafterSet, GateState, SlotGate
 
 CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0}
 GOOD, HOPELESS = Profile((0.85,)), Profile((0.05,), spread=0.5, reported=(1.0, 2.0))
@@ -78,9 +78,9 @@ def test_tokens_that_a_sleeping_drafter_has_not_read_are_counted_from_the_pause(
 
 def test_the_first_steps_of_a_trial_teach_nothing() -> None:
     gate = SlotGate()
-    gate.try_out(TEXT_TRIAL)
-    assert gate.is_probing and gate.is_settling and gate.probe_length == TEXT_TRIAL.length
-    gate.trial_steps = TEXT_TRIAL.num_skipped
+    gate.try_out()
+    assert gate.is_probing and gate.is_settling and gate.probe_length == TRIAL_LENGTH
+    gate.trial_steps = TRIAL_SKIPPED
     assert not gate.is_settling
 
 
