@@ -20,7 +20,7 @@ class StepTimes:
     draft_s: float  # drafting, and passing decoded and committed rows to the drafters
     verify_s: float  # the target's decode and sampling
     host_s: float  # outside the native library
-    plain_s: float  # verify_s without the drafted rows, estimated
+    plain_s: float  # total_s without drafts, estimated
     ended_at: float
 
 
