@@ -103,6 +103,10 @@ class Outlook:
     outcomes: tuple[tuple[float, float], ...]  # (share, probability of acceptance)
     mean: float
 
+    @classmethod
+    def of(cls, outcomes: Sequence[tuple[float, float]]) -> Outlook:
+        return cls(tuple(outcomes), sum(share * chance for share, chance in outcomes))
+
     @property
     def doubtful(self) -> float:
         """Probability of a token that is worse than most: four in five are likelier to be accepted."""
@@ -150,21 +154,15 @@ class AcceptanceModel:
         base = table.probability(depth, clamp_log_odds(confidence))
         return shift_log_odds(base, table.trust.value * self._shift(slot, drafter).value)
 
-    def outlook(self, slot: int, drafter: str, num_chains: int = 1, *, hope: float = OPTIMISM) -> Outlook:
+    def outlook(self, slot: int, drafter: str, *, hope: float = OPTIMISM) -> Outlook:
         """Estimate the acceptance of tokens that are not drafted yet.
 
-        num_chains  chains over which the estimate is averaged; more chains spread less
-        hope        standard deviations by which the text's shift is assumed to be better than it seems
+        hope  standard deviations by which the text's shift is assumed to be better than it seems
         """
         table = self._table(drafter, slot)
         shift = self._shift(slot, drafter)
         optimism, kinds = table.trust.value * shift.hoped(hope), shift.mix_kinds(table.spread.kinds())
-        outcomes = [(share, shift_log_odds(chance, optimism)) for share, chance in kinds]
-        mean = sum(share * chance for share, chance in outcomes)
-        if num_chains > 1:
-            narrowed = 1.0 / math.sqrt(num_chains)
-            outcomes = [(share, mean + narrowed * (chance - mean)) for share, chance in outcomes]
-        return Outlook(tuple(outcomes), mean)
+        return Outlook.of([(share, shift_log_odds(chance, optimism)) for share, chance in kinds])
 
     def knows(self, drafter: str) -> bool:
         """Return whether anything was learned about the drafter with the usual adapters, in this process or an earlier

@@ -176,6 +176,11 @@ class StepCosts:
                 return math.exp(known.log_seconds(work))
         return 0.0
 
+    def plain_rate(self, num_slots: int, num_cells: int) -> float:
+        """Return the tokens per second of plain decoding; 0.0 before anything was measured."""
+        plain_s = self.seconds(num_slots, num_cells) + self.overhead(drafted=False)
+        return num_slots / plain_s if plain_s > 0.0 else 0.0
+
     def measured(self) -> MeasuredCosts:
         """Return the costs of the sizes that really ran, for display."""
         known = self._filter

@@ -59,8 +59,8 @@ class Controller:
         self._policies: dict[int, SlotPolicy] = {}
         self._default_slots: set[int] = set()  # those whose requests set no spec
         most = MAX_DRAFT_TOKENS if max_draft is None else min(max_draft, MAX_DRAFT_TOKENS)
-        self._switch = DraftSwitch(costs, self.acceptance, drafters, most, leveled)
-        self._throughput = Throughput(costs, self._switch.expect_speed)
+        self._throughput = Throughput(costs, lambda num_slots: self._switch.expect_speed(num_slots))
+        self._switch = DraftSwitch(costs, self.acceptance, drafters, most, leveled, self._throughput.rate)
         self._cost_learner = CostLearner(costs, drafters)
         self._plain_steps: dict[int, PlainSteps] = {}  # by number of decoding slots
         self._pending_drafts = PendingDrafts()
@@ -163,7 +163,8 @@ class Controller:
         if self._is_reported:  # else it is not known yet what follows the rests
             self._keep_rests(drafts)
         self._is_reported = False
-        return StepPolicy(drafts)
+        awake = [slot for slot in drafts.auto if self._policies[slot].state is GateState.AWAKE]
+        return StepPolicy(drafts, lambda: self._switch.find_values(awake, len(drafts.auto), num_cells))
 
     def _keep_rests(self, drafts: StepDrafts) -> None:
         """Propose the rest of the primary drafter's earlier drafts, where the text has followed them so far."""

@@ -9,13 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.draft import Draft
-from eaglelocal.speculation.policy.goodput import (
-    estimate_worth,
-    find_best_size,
-    leaves_pay,
-    share_out,
-    split_into_units,
-)
+from eaglelocal.speculation.policy.goodput import find_best_size, leaves_pay, share_out, split_into_units
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.tree import EMPTY, DraftChain, TreeNode, list_nodes, make_draft
 
@@ -32,20 +26,6 @@ class DraftSelection:
         gains = chain.node_gains
         costs = self._drafts.slot_costs(len(gains))
         return find_best_size(gains[: len(costs) - 1], costs)[1] + costs[0]
-
-    def is_settled(self, slot: int) -> bool:
-        """Return whether a lookup, or the rest of an earlier draft, promises at least as much as the primary drafter
-        could.
-        """
-        step, drafters = self._drafts, self._drafts.drafters
-        best = max((self.worth(c) for name in drafters.free if (c := step.chains[name].get(slot))), default=0)
-        if best <= 0.0:
-            return False
-        primary = drafters.primary or ""
-        step_cost = step.token_costs.draft_step(primary, len(step.auto)) / len(step.auto)
-        costs = step.slot_costs(step.room(slot, primary))
-        mean = step.outlook(slot, primary).mean
-        return best >= estimate_worth(mean, costs, step_cost, block_size=drafters.block_size)
 
     # ---- choosing
     def select(self) -> dict[int, Draft]:

@@ -17,13 +17,14 @@ Pure: plain numbers, no clock.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import field
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.acceptance.acceptance_model import OPTIMISM, AcceptanceModel, Outlook
 from eaglelocal.speculation.acceptance.acceptance_table import FAIR_HEAD
 from eaglelocal.speculation.costs.step_costs import StepCosts
-from eaglelocal.speculation.policy.goodput import expect_gains
+from eaglelocal.speculation.policy.goodput import ChainValue, value_chains
 from eaglelocal.speculation.policy.slot_policy import TRIAL_LENGTH, TRIAL_SKIPPED, TRIAL_STEPS, DrafterSet, SlotGate
 from eaglelocal.speculation.policy.token_costs import TokenCosts
 
@@ -33,7 +34,7 @@ DECIDED_EVERY = 8  # steps
 AWAKE = 1, 2, 4, 8  # numbers of awake slots that are compared, besides all: each takes a tenth of a millisecond
 MAX_IDLE = 32  # steps without a draft, in which a text becomes unknown
 HOPE = 1.5  # standard deviations of a text's acceptance that a trial may find it better by
-FAIR_HEAD_KINDS = tuple((weight / sum(each for _, each in FAIR_HEAD), chance) for chance, weight in FAIR_HEAD)
+FAIR_OUTLOOK = Outlook.of([(weight / sum(each for _, each in FAIR_HEAD), chance) for chance, weight in FAIR_HEAD])
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class DraftSwitch:
 
     max_draft  most tokens that a slot may send
     leveled    all slots send equally many rows
+    find_rate  returns the tokens that a second is worth, by numbers of decoding slots and of cached positions
     """
 
     costs: StepCosts
@@ -49,14 +51,16 @@ class DraftSwitch:
     drafters: DrafterSet
     max_draft: int
     leveled: bool
+    find_rate: Callable[[int, int], float]
     credit: float = 0.0  # steps of plain decoding that a trial may take
     num_steps: int = 0  # since the last decision
+    values: dict[int, ChainValue] = field(default_factory=dict)  # of awake slots, as of the last decision
     decided_for: tuple[int, ...] = ()  # slots
     ruled: Sequence[int] = ()  # lengths of the drafts of other slots, which rules set
 
     def begin(self, slot: int, gate: SlotGate, num_unread: int) -> None:
         """Decide for a new text, of whose prompt so many tokens are to be read."""
-        gain = self._expect(slot, (slot,), hope=HOPE)
+        gain = self._expect([self._outlook(slot, HOPE)], self._token_costs(1, 0), 1)
         if gain < 0.0:
             gate.sleep(describe_gain(gain, 1))
             gate.num_unread = num_unread
@@ -105,6 +109,7 @@ class DraftSwitch:
 
     def _decide(self, gates: Mapping[int, SlotGate], ended: Sequence[int], num_cells: int) -> None:
         self.num_steps, self.decided_for = 0, tuple(gates)
+        self.values = {}
         slots = [slot for slot, gate in gates.items() if not gate.is_probing or slot in ended]
         hopes = {slot: OPTIMISM if gates[slot].is_awake and slot not in ended else 0.0 for slot in slots}
         gains, num_awake = self._choose(slots, hopes, len(gates), num_cells)
@@ -119,19 +124,19 @@ class DraftSwitch:
                 gate.sleep(describe_gain(gain, len(gates)))
 
     def _choose(
-        self, slots: Sequence[int], hopes: Mapping[int, float], num_slots: int, num_cells: int | None
+        self, slots: Sequence[int], hopes: Mapping[int, float], num_slots: int, num_cells: int
     ) -> tuple[list[tuple[int, float]], int]:
         """Return the slots, the likeliest first, with the gain in tokens of each; and for how many to be awake."""
         if not slots:
             return [], 0
         outlooks = {slot: self._outlook(slot, hopes[slot]) for slot in slots}
         ranked = sorted(slots, key=lambda slot: -outlooks[slot].mean)
-        kinds = [outlooks[slot].outcomes for slot in ranked]
         costs = self._token_costs(num_slots, num_cells)
         best, most = 0, 0.0
         found: list[float] = []
         for number in [each for each in AWAKE if each < len(ranked)] + [len(ranked)]:
-            gains = self._gains(kinds[:number], costs, num_slots)
+            values = self._value([outlooks[slot] for slot in ranked[:number]], costs, num_slots)
+            gains = [value.gain - costs.drafted / number for value in values]
             if not found or sum(gains) > most:
                 best, most, found = number, sum(gains), gains
         if most <= 0.0:
@@ -139,22 +144,31 @@ class DraftSwitch:
         beyond = [min(found)] * (len(ranked) - len(found))
         return list(zip(ranked, [*found, *beyond], strict=True)), best
 
-    def _expect(self, slot: int, slots: Sequence[int], hope: float) -> float:
-        """Return the gain in tokens per step if the drafter were awake for this slot alone."""
-        costs = self._token_costs(len(slots), None)
-        return self._gains([self._outlook(slot, hope).outcomes], costs, len(slots))[0]
+    def _expect(self, outlooks: Sequence[Outlook], costs: TokenCosts, num_slots: int) -> float:
+        """Return the largest gain of a slot in tokens per step if the drafter were awake for these texts alone."""
+        best = max([value.gain for value in self._value(outlooks, costs, num_slots)])
+        return best - costs.drafted / len(outlooks)
 
     def expect_speed(self, num_slots: int) -> float:
         """Return the speed relative to plain decoding that is expected of usual texts; 1.0 before any is known."""
         drafter = self.drafters.primary
         if drafter is None or not self.acceptance.knows(drafter):
             return 1.0
-        kinds = [self.acceptance.usual_kinds(drafter)] * num_slots
-        return 1.0 + max(sum(self._gains(kinds, self._token_costs(num_slots, None), num_slots)), 0.0) / num_slots
+        rate = self.costs.plain_rate(num_slots, 0)
+        costs = TokenCosts(self.costs, rate=lambda: rate, num_base_rows=num_slots, num_cells=0)
+        usual = Outlook.of(self.acceptance.usual_kinds(drafter))
+        return 1.0 + max(self._expect([usual] * num_slots, costs, num_slots), 0.0)
 
-    def _gains(self, kinds: Sequence[Sequence[tuple[float, float]]], costs: TokenCosts, num_slots: int) -> list[float]:
-        """Return the gain of each slot in tokens, drafting and following the text paid."""
-        number, primary = len(kinds), self.drafters.primary or ""
+    def find_values(self, slots: Sequence[int], num_slots: int, num_cells: int) -> Mapping[int, ChainValue]:
+        """Return what drafting is worth to these slots, for which the drafter is awake; computed once a decision."""
+        if self.values.keys() != set(slots):
+            outlooks = [self._outlook(slot, OPTIMISM) for slot in slots]
+            costs = self._token_costs(num_slots, num_cells)
+            self.values = dict(zip(slots, self._value(outlooks, costs, num_slots), strict=True)) if slots else {}
+        return self.values
+
+    def _value(self, outlooks: Sequence[Outlook], costs: TokenCosts, num_slots: int) -> list[ChainValue]:
+        number, primary = len(outlooks), self.drafters.primary or ""
         most = min(self.max_draft, self.drafters.max_depth)
         width = num_slots + len(self.ruled) if self.leveled else number  # rows of a level
         rows = costs.rows(width * most, 0 if self.leveled else sum(self.ruled))
@@ -162,20 +176,18 @@ class DraftSwitch:
         depths = [max(n, free) for n in range(most + 1)]
         levels = [(rows[width * n] - rows[width * before]) / number for before, n in itertools.pairwise(depths)]
         block = self.drafters.block_size
-        step = costs.draft_step(primary, number) / number
-        if block > 1:
-            levels = levels[:block]
-        steps = [step if n % block == 0 else 0.0 for n in range(len(levels))]
-        return [gain - costs.drafted / number for gain in expect_gains(kinds, levels, steps)]
+        levels = levels[:block] if block > 1 else levels
+        beside = [sum([length > n for length in self.ruled]) for n in range(len(levels))]  # slots that draft anyway
+        steps = [costs.draft_step(primary, number + num) - costs.draft_step(primary, num) for num in beside]
+        return value_chains(outlooks, levels, [0.0 if n % block else step / number for n, step in enumerate(steps)])
 
     def _outlook(self, slot: int, hope: float) -> Outlook:
         return self.acceptance.outlook(slot, self.drafters.primary or "", hope=hope)
 
-    def _token_costs(self, num_slots: int, num_cells: int | None) -> TokenCosts:
-        num_slots, cells = num_slots + len(self.ruled), num_cells or 0
-        plain_s = self.costs.seconds(num_slots, cells) + self.costs.overhead(drafted=False)
-        rate = num_slots / plain_s if plain_s > 0.0 else 0.0
-        return TokenCosts(self.costs, rate=lambda: rate, num_base_rows=num_slots, num_cells=cells)
+    def _token_costs(self, num_slots: int, num_cells: int) -> TokenCosts:
+        num_slots += len(self.ruled)
+        rate = self.find_rate(num_slots, num_cells)
+        return TokenCosts(self.costs, rate=lambda: rate, num_base_rows=num_slots, num_cells=num_cells)
 
     # ---- trials
     def _try_out(self, gates: Mapping[int, SlotGate], asleep: Sequence[int], num_cells: int) -> None:
@@ -205,9 +217,8 @@ class DraftSwitch:
 
     def _hope(self, slots: Sequence[int], num_slots: int, num_cells: int) -> float:
         """Return the gain of a slot in tokens that a trial may show: texts are as they were, or now suit the head."""
-        costs = self._token_costs(num_slots, num_cells)
-        texts = [self._outlook(slot, HOPE).outcomes for slot in slots]
-        return max(max(self._gains(kinds, costs, num_slots)) for kinds in (texts, [FAIR_HEAD_KINDS] * len(slots)))
+        costs, texts = self._token_costs(num_slots, num_cells), [self._outlook(slot, HOPE) for slot in slots]
+        return max(self._expect(each, costs, num_slots) for each in (texts, [FAIR_OUTLOOK] * len(slots)))
 
 
 def describe_gain(gain: float, num_slots: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from eaglelocal.core.request import DraftPolicy
-from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel, Outlook
+from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
 from eaglelocal.speculation.costs.ubatch_split import price_levels
 from eaglelocal.speculation.policy.pending_drafts import PendingDraft, Sibling
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, SlotPolicy
@@ -44,7 +44,6 @@ class StepDrafts:
         self.max_siblings = max_siblings
         self.token_costs = token_costs
         self.chains: dict[str, dict[int, DraftChain]] = {name: {} for name in (*drafters.free, *drafters.names)}
-        self._outlooks: dict[tuple[int, str, int], Outlook] = {}
         self._row_costs: dict[tuple[int, ...], list[float]] = {}  # by the lengths of the drafts that rules set
 
     @property
@@ -179,14 +178,6 @@ class StepDrafts:
         """
         policy, most = self.policies[slot], self.max_draft[slot]
         return min(policy.length, most) if policy.gate is None else most
-
-    def outlook(self, slot: int, drafter: str, num_chains: int = 1) -> Outlook:
-        """Return the acceptance model's outlook, computed once per step: nothing is learned within a step."""
-        key = (slot, drafter, num_chains)
-        outlook = self._outlooks.get(key)
-        if outlook is None:
-            outlook = self._outlooks[key] = self.acceptance.outlook(*key)
-        return outlook
 
     def slot_costs(self, length: int) -> list[float]:
         """Return one slot's cost of 0 .. length drafted tokens; where leveled, its share of the cost of all."""

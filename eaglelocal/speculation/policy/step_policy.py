@@ -7,17 +7,17 @@ changes nothing but its own chains.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
 from eaglelocal.core.draft import Draft
 from eaglelocal.speculation.policy.draft_selection import DraftSelection
-from eaglelocal.speculation.policy.goodput import count_paying_levels, pays_to_grow, pays_to_grow_all
+from eaglelocal.speculation.policy.goodput import ChainValue, find_best_size, split_into_units
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.policy.tree_growth import SlotTip, TreeGrowth
 from eaglelocal.speculation.tree import MIN_REACH, DraftChain
 
-LOOKUP_LEVELS = 4  # levels that a lookup drafts in one call
 SURE = 0.99  # confidence above which a model drafts on in the same call
 MOST_AHEAD = 3  # uncertain levels that a model drafts in one call; with more, wasted draft steps add up
 
@@ -29,13 +29,21 @@ class StepPolicy:
     to `drafts`, and asks what to verify (`select_drafts`).
     """
 
-    def __init__(self, drafts: StepDrafts) -> None:
-        self.drafts, self._selection = drafts, DraftSelection(drafts)
+    def __init__(self, drafts: StepDrafts, find_values: Callable[[], Mapping[int, ChainValue]]) -> None:
+        """Set what `auto` decides by.
+
+        find_values  returns what drafting is worth to the slots for which the primary drafter is awake
+        """
+        self.drafts, self._selection, self._find_values = drafts, DraftSelection(drafts), find_values
         has_trees = min(drafts.max_siblings, drafts.drafters.num_branches) > 0
-        self._growth = TreeGrowth(drafts, self._selection, drafts.drafters.primary or "") if has_trees else None
+        self._growth = TreeGrowth(drafts, self._selection, lambda: self._values) if has_trees else None
         self._is_branching = False  # whether the last leaves are those of trees, not of chains
         self._policies, self._drafters, self._max_draft = drafts.policies, drafts.drafters, drafts.max_draft
         self._chains, self._auto = drafts.chains, drafts.auto
+
+    @cached_property
+    def _values(self) -> Mapping[int, ChainValue]:
+        return self._find_values()
 
     # ---- what is sent
     def select_drafts(self) -> dict[int, Draft]:
@@ -48,8 +56,8 @@ class StepPolicy:
         growth = self._growth if drafter == self._drafters.primary else None
         self._is_branching = growth is not None and growth.may_pay() and self._are_undecided(drafter)
         if growth is not None and self._is_branching:
-            chains = self._chains[drafter]
-            return growth.select([s for s in self._auto if s in chains and self._takes_part(s, drafter)])
+            drafted = [slot for slot in self._values if slot in self._chains[drafter]]
+            return growth.select([slot for slot in drafted if self._takes_part(slot, drafter)])
         return [SlotTip(slot) for slot in self.select_slots(drafter)]
 
     def _are_undecided(self, drafter: str) -> bool:
@@ -61,35 +69,49 @@ class StepPolicy:
     def select_slots(self, drafter: str) -> list[int]:
         """Return the slots for which this drafter should propose another level."""
         chains = self._chains[drafter]
-        if len(self._max_draft) == 1:
-            return self._select_alone(drafter, *self._max_draft)
         able = [s for s in self._max_draft if self._can_grow(s, chains.get(s)) and self._takes_part(s, drafter)]
-        if not able:
-            return able
         forced = [s for s in able if self._must_grow(s, drafter)]
-        undecided = [s for s in able if s not in forced and self._policies[s].gate is not None]
-        growing = self._select_growing(drafter, undecided, len(forced))
+        if len(forced) == len(able) or drafter != self._drafters.primary:
+            return forced
+        growing = self._select_growing([s for s in able if s not in forced and s in self._values], len(forced))
         return [s for s in able if s in forced or s in growing]
 
-    def _select_growing(self, drafter: str, slots: Sequence[int], num_forced: int) -> Sequence[int]:
-        """Return the slots for which another level pays: all, or the likeliest half, quarter, ..; all or none where
-        they send equally many rows.
+    def _select_growing(self, slots: Sequence[int], num_forced: int) -> Sequence[int]:
+        """Return the slots for which another draft step brings most in all; all or none where they send equally many
+        rows.
+
+        num_forced  slots for which the drafter is called in any case
         """
         if not slots:
             return slots
-        gains = self._gains(drafter)
-        reach = {slot: gains[slot][-1] if gains[slot] else 1.0 for slot in slots}
-        ranked = sorted(slots, key=lambda slot: -reach[slot] * self.drafts.outlook(slot, drafter).mean)
-        while ranked and not self._pays(drafter, ranked, gains, num_forced=num_forced):
-            ranked = [] if self.drafts.is_leveled else ranked[: len(ranked) // 2]
-        return ranked
+        chains = self._list_gains()
+        expected = {slot: self._expect(slot, chains) for slot in slots}
+        ranked = sorted(slots, key=expected.__getitem__, reverse=True)
+        gains, numbers = [expected[slot] for slot in ranked], tuple(range(len(ranked) + 1))
+        if self.drafts.is_leveled:
+            gains, numbers = [sum(gains)], (0, len(ranked))
+        lost = self._lose(chains)
+        costs = [self._draft_step(num_forced + number) + (lost if number else 0.0) for number in numbers]
+        return ranked[: numbers[find_best_size(gains, costs)[0]]]
 
-    def _select_alone(self, drafter: str, slot: int) -> list[int]:
-        """Return `select_slots` where one slot decodes, the common case."""
-        if not (self._can_grow(slot, self._chains[drafter].get(slot)) and self._takes_part(slot, drafter)):
-            return []
-        grows = self._must_grow(slot, drafter) or (self._auto and self._pays(drafter, (slot,), self._gains(drafter)))
-        return [slot] if grows else []
+    def _list_gains(self) -> dict[int, list[float]]:
+        chains = self._chains[self._drafters.primary or ""]
+        return {slot: list(chains[slot].gains) if slot in chains else [] for slot in self._auto}
+
+    def _expect(self, slot: int, chains: Mapping[int, Sequence[float]]) -> float:
+        """Return what another level brings the slot after these chains, of which all is sent."""
+        gains = chains[slot]
+        return self._values[slot].at(len(gains), gains[-1] if gains else 1.0)
+
+    def _lose(self, chains: Mapping[int, Sequence[float]]) -> float:
+        """Return how much less sending all of these chains is worth than sending the best part of them."""
+        gains, costs = split_into_units([*chains.values()], self.drafts.row_costs, self.drafts.is_leveled)
+        if not gains or len(gains) >= len(costs):
+            return 0.0
+        return find_best_size(gains, costs)[1] - sum(gains) + costs[len(gains)]
+
+    def _draft_step(self, num_slots: int) -> float:
+        return self.drafts.token_costs.draft_step(self._drafters.primary or "", num_slots)
 
     def _can_grow(self, slot: int, chain: DraftChain | None) -> bool:
         if chain is None:
@@ -104,47 +126,23 @@ class StepPolicy:
         gate = self._policies[slot].gate
         if drafter != self._drafters.primary:
             return gate is not None or self._drafters.primary is None
-        return gate is None or gate.is_probing or (gate.is_awake and not self._selection.is_settled(slot))
+        return gate is None or gate.is_probing or (gate.is_awake and not self._is_settled(slot))
+
+    def _is_settled(self, slot: int) -> bool:
+        """Return whether a lookup, or the rest of an earlier draft, promises at least as much as a new draft does."""
+        free = [chain for name in self._drafters.free if (chain := self._chains[name].get(slot))]
+        best = max([self._selection.worth(chain) for chain in free], default=0.0)
+        return best > 0.0 and best >= self._values[slot].gain
 
     def _must_grow(self, slot: int, drafter: str) -> bool:
-        """Return whether the chain grows regardless of cost: by a rule, for a probe, or for a first lookup."""
+        """Return whether the chain grows regardless of cost: by a rule, for a trial, or free of cost by a lookup."""
         policy, chain = self._policies[slot], self._chains[drafter].get(slot)
         length = len(chain.tokens) if chain else 0
         if policy.gate is None:
             return length < policy.length
         if drafter == self._drafters.primary:
             return length < policy.gate.probe_length
-        return length == 0  # a first lookup costs nothing
-
-    def _pays(
-        self, drafter: str, slots: Sequence[int], gains: Mapping[int, Sequence[float]], num_forced: int = 0
-    ) -> bool:
-        """Return whether another level of these slots pays, after chains with these gains.
-
-        num_forced  slots for which the drafter is called in any case
-        """
-        step, draft_step = self.drafts, self.drafts.token_costs.draft_step
-        outlook, step_cost = step.outlook, draft_step(drafter, len(slots) + num_forced)
-        if num_forced:
-            step_cost = max(step_cost - draft_step(drafter, num_forced), 0.0)
-        block_size = self._drafters.block_size if drafter == self._drafters.primary else 1
-        if len(self._auto) == 1:
-            slot = slots[0]
-            costs = step.row_costs[: step.room(slot, drafter) + 1]
-            return pays_to_grow(gains[slot], costs, outlook(slot, drafter), step_cost, block_size=block_size)
-        return pays_to_grow_all(
-            list(gains.values()),
-            step.row_costs,
-            [outlook(s, drafter, len(slots)) if s in slots else None for s in self._auto],
-            step_cost,
-            step.is_leveled,
-            block_size=block_size,
-            max_depth=self._drafters.depth_limit(drafter),
-        )
-
-    def _gains(self, drafter: str) -> dict[int, list[float]]:
-        chains = self._chains[drafter]
-        return {slot: list(chains[slot].gains) if slot in chains else [] for slot in self._auto}
+        return length == 0
 
     # ---- how many levels a call drafts
     def select_levels(self, drafter: str, slots: Sequence[int]) -> tuple[int, ExtraLevels]:
@@ -160,41 +158,33 @@ class StepPolicy:
             return max(forced, 1), NO_EXTRA_LEVELS
         most = min([self.drafts.room(slot, drafter) - num_drafted(slot, drafter) for slot in slots])
         if drafter != self._drafters.primary:
-            return min(LOOKUP_LEVELS, most), NO_EXTRA_LEVELS
-        if len(self._auto) > 1:
-            return self._levels_in_doubt(drafter, slots, most), NO_EXTRA_LEVELS
-        return self._levels_alone(drafter, slots[0], most)
+            return most, NO_EXTRA_LEVELS
+        (first, *others) = slots
+        has_begun = bool(others) or num_drafted(first, drafter) > 0
+        if self._growth is not None and not has_begun and self._growth.is_hoped_for(first):
+            return 1, NO_EXTRA_LEVELS
+        valued = [slot for slot in slots if slot in self._values]
+        doubtful = {slot: self._values[slot].outlook.doubtful for slot in valued}
+        levels = self._count_levels(doubtful, min(most, MOST_AHEAD))
+        if others:
+            return levels, NO_EXTRA_LEVELS
+        ends = num_drafted(first, drafter) + 1, num_drafted(first, drafter) + most
+        sure = min([self.drafts.acceptance.probability(first, drafter, at, SURE) for at in ends])
+        num_sure = self._count_levels({first: sure}, most)
+        return levels, ExtraLevels(num_sure - levels, SURE) if num_sure > levels else NO_EXTRA_LEVELS
 
     def _forced_length(self, slot: int, drafter: str) -> int:
-        """Return how many tokens are drafted regardless of cost: by a rule, or for a probe."""
+        """Return how many tokens are drafted regardless of cost: by a rule, or for a trial."""
         policy = self._policies[slot]
         length = policy.length if policy.gate is None else policy.gate.probe_length
         return min(length, self.drafts.room(slot, drafter))
 
-    def _levels_alone(self, drafter: str, slot: int, most: int) -> tuple[int, ExtraLevels]:
-        """Return the levels of the only `auto` slot.
-
-        Sure tokens count as at the depth ahead that accepts them least.
-        """
-        step = self.drafts
-        gains, outlook = self._gains(drafter)[slot], step.outlook(slot, drafter)
-        if self._growth is not None and not gains and self._growth.is_hoped_for(slot):
-            return 1, NO_EXTRA_LEVELS
-        costs = step.row_costs[: step.room(slot, drafter) + 1]
-        chain_so_far = (gains, costs, outlook.mean, step.token_costs.draft_step(drafter, 1))
-        depth = count_paying_levels(*chain_so_far, chance=outlook.doubtful, most=min(most, MOST_AHEAD))
-        ends = len(gains) + 1, len(gains) + most
-        sure = min([step.acceptance.probability(slot, drafter, at, SURE) for at in ends])
-        num_sure = count_paying_levels(*chain_so_far, chance=sure, most=most)
-        return depth, ExtraLevels(num_sure - depth, SURE) if num_sure > depth else NO_EXTRA_LEVELS
-
-    def _levels_in_doubt(self, drafter: str, slots: Sequence[int], most: int) -> int:
-        """Return how many levels pay even if each token is worse than most: another call costs more than a level."""
-        gains, most = self._gains(drafter), min(most, MOST_AHEAD)
+    def _count_levels(self, chances: Mapping[int, float], most: int) -> int:
+        """Return how many levels pay, at most `most`, if each token of a slot is accepted with its chance. One does."""
+        chains, cost = self._list_gains(), self._draft_step(len(chances))
         for levels in range(1, most):
-            for slot in slots:
-                reach = gains[slot][-1] if gains[slot] else 1.0
-                gains[slot].append(reach * self.drafts.outlook(slot, drafter, len(slots)).doubtful)
-            if not self._pays(drafter, slots, gains):
+            for slot, chance in chances.items():
+                chains[slot].append(chance * (chains[slot][-1] if chains[slot] else 1.0))
+            if sum([self._expect(slot, chains) for slot in chances]) <= cost + self._lose(chains):
                 return levels
         return most

@@ -79,10 +79,10 @@ class Throughput:
 
     def rate(self, num_slots: int, num_cells: int) -> float:
         """Return the tokens that a second is worth: the recent throughput, but at least that of plain decoding."""
-        plain_s = self._costs.seconds(num_slots, num_cells) + self._costs.overhead(drafted=False)
-        if plain_s <= 0.0:
+        plain_rate = self._costs.plain_rate(num_slots, num_cells)
+        if plain_rate <= 0.0:
             return 0.0
         estimate = self._find(num_slots)
         if estimate is None:
             estimate = self._estimates[num_slots] = ThroughputEstimate(FIRST_TOKENS * self._expect_speed(num_slots))
-        return num_slots / plain_s * estimate.worth
+        return plain_rate * estimate.worth

@@ -40,6 +40,8 @@ class TokenCosts:
         return self._rate * max(self._costs.overhead(drafted=True) - self._costs.overhead(drafted=False), 0.0)
 
     def draft_step(self, drafter: str, num_rows: int) -> float:
+        if not num_rows:
+            return 0.0
         cost = self._draft_steps.get((drafter, num_rows))
         if cost is None:
             cost = self._rate * self._costs.draft_seconds(drafter, num_rows)

@@ -7,11 +7,11 @@ stay chains. Pure: reads what was learned, and opens branches in the step's own 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from eaglelocal.speculation.policy.draft_selection import DraftSelection
-from eaglelocal.speculation.policy.goodput import choose_width, find_best_size, leaves_pay, pays_to_draft
+from eaglelocal.speculation.policy.goodput import ChainValue, choose_width, leaves_pay
 from eaglelocal.speculation.policy.pending_drafts import sibling_table
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.tree import Place
@@ -31,8 +31,11 @@ class SlotTip(NamedTuple):
 class TreeGrowth:
     """The growth of one step's trees, by one drafter that proposes siblings."""
 
-    def __init__(self, drafts: StepDrafts, selection: DraftSelection, drafter: str) -> None:
-        self._drafts, self._selection, self._drafter = drafts, selection, drafter
+    def __init__(
+        self, drafts: StepDrafts, selection: DraftSelection, find_values: Callable[[], Mapping[int, ChainValue]]
+    ) -> None:
+        self._drafts, self._selection, self._find_values = drafts, selection, find_values
+        self._drafter = drafts.drafters.primary or ""
 
     def may_pay(self) -> bool:
         """Return whether siblings may make the trees worth more; False if there are no trees."""
@@ -45,7 +48,7 @@ class TreeGrowth:
     def is_hoped_for(self, slot: int) -> bool:
         """Return whether siblings are likely to pay in this step, judged before anything is drafted."""
         step = self._drafts
-        mean, gains, odds, reach = step.outlook(slot, self._drafter).mean, [], [], 1.0
+        mean, gains, odds, reach = self._find_values()[slot].outlook.mean, [], [], 1.0
         second = step.acceptance.mean(sibling_table(self._drafter, 2))
         for _ in range(step.max_draft[slot]):
             odds.append(reach * (1.0 - mean) * second)
@@ -67,7 +70,7 @@ class TreeGrowth:
         gains = [tip.gain for tip in tips]
         step_costs = {width: step.token_costs.wide_draft_step(self._drafter, width) for width in widths(len(tips))}
         width = choose_width(nodes, gains, step.row_costs, self._chances(tips[0].slot), step_costs)
-        if not width and self._leads_on(nodes, tips[0], step_costs[1]):
+        if not width and self._leads_on(tips[0], step_costs[1]):
             width = 1
         return [self._open(tip) for tip in tips[:width]]
 
@@ -86,16 +89,13 @@ class TreeGrowth:
     def _chances(self, slot: int) -> list[float]:
         """Return how likely the children of an accepted token are accepted: the first choice, and the second."""
         step = self._drafts
-        first = step.outlook(slot, self._drafter).mean
+        first = self._find_values()[slot].outlook.mean
         return [first, (1.0 - first) * step.acceptance.mean(sibling_table(self._drafter, 2))]
 
-    def _leads_on(self, nodes: Sequence[float], tip: SlotTip, step_cost: float) -> bool:
+    def _leads_on(self, tip: SlotTip, step_cost: float) -> bool:
         """Return whether several more levels pay together although the next one alone does not: costs rise in jumps."""
-        step = self._drafts
-        costs = step.row_costs
-        size, worth = find_best_size(nodes[: len(costs) - 1], costs)
-        outlook = step.outlook(tip.slot, self._drafter)
-        return pays_to_draft(costs[size + 1 :], worth, sum(nodes[:size]), tip.gain, outlook, step_cost)
+        chain = self._drafts.chains[self._drafter][tip.slot].chains[tip.chain]
+        return self._find_values()[tip.slot].at(chain.depth + len(chain.tokens), tip.gain) > step_cost
 
     def _open(self, tip: SlotTip) -> SlotTip:
         if tip.place is None:

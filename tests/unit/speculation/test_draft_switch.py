@@ -1,4 +1,4 @@
-"""For which slots the drafter is awake, what trials may take, and the expectation on which both rest."""
+"""For which slots the drafter is awake, and what trials may take."""
 
 from __future__ import annotations
 
@@ -8,60 +8,15 @@ import pytest
 from doubles.simulated_machine import BF16, Q4_0, Q8_0, SimulatedMachine
 from doubles.simulation import DraftCosts, Profile, Simulation, beyond, curve, plain_text, speed
 from doubles.slow_time import SlowTime
-from hypothesis import given
-from hypothesis import strategies as st
 
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.draft_switch import EXPLORED_SHARE, DraftSwitch
-from eaglelocal.speculation.policy.goodput import expect_gains
 from eaglelocal.speculation.policy.slot_policy import TRIAL_LENGTH, TRIAL_SKIPPED, DrafterSet, GateState, SlotGate
 
 CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0}
 GOOD, HOPELESS = Profile((0.85,)), Profile((0.05,), spread=0.5, reported=(1.0, 2.0))
 DEAR = DraftCosts(step_s=0.0035, drafted_overhead_s=0.002)  # a row takes 0.07 s
-
-
-# ---- what drafting is expected to gain
-def by_hand(kinds: tuple[tuple[float, float], ...], rows: list[float], steps: list[float], reach: float = 1.0) -> float:
-    """Return what `expect_gains` approximates, by recursion over every kind of every token."""
-    if not rows:
-        return 0.0
-    gain = -steps[0]
-    for share, chance in kinds:
-        further = by_hand(kinds, rows[1:], steps[1:], reach * chance)
-        gain += share * max(reach * chance - rows[0] + further, 0.0)
-    return max(gain, 0.0)
-
-
-chances = st.floats(0.05, 0.99)
-two_kinds = st.tuples(st.floats(0.0, 1.0), chances, chances).map(
-    lambda each: ((each[0], each[1]), (1.0 - each[0], each[2]))
-)
-prices = st.lists(st.floats(0.0, 0.6), min_size=1, max_size=6)
-
-
-@given(two_kinds, prices, st.floats(0.0, 0.2))
-def test_the_expectation_is_that_of_every_outcome(
-    kinds: tuple[tuple[float, float], ...], rows: list[float], step: float
-) -> None:
-    steps = [step] * len(rows)
-    assert expect_gains([kinds], rows, steps)[0] == pytest.approx(by_hand(kinds, rows, steps), abs=0.1)
-
-
-@given(two_kinds, two_kinds, prices, st.floats(0.0, 0.2))
-def test_every_slot_has_its_own_expectation(
-    one: tuple[tuple[float, float], ...], other: tuple[tuple[float, float], ...], rows: list[float], step: float
-) -> None:
-    steps = [step] * len(rows)
-    alone = [*expect_gains([one], rows, steps), *expect_gains([other], rows, steps)]
-    assert expect_gains([one, other], rows, steps) == pytest.approx(alone)
-
-
-def test_rows_behind_a_cliff_are_counted_on() -> None:
-    sure = ((0.5, 0.98), (0.5, 0.97))
-    assert expect_gains([sure], [1.2, 0.0, 0.0, 0.0], [0.01] * 4)[0] > 2.0
-    assert expect_gains([sure], [1.2], [0.01]) == [0.0]
 
 
 # ---- gates
@@ -166,7 +121,7 @@ def test_a_longer_draft_of_a_rule_than_the_drafter_can_make_is_no_error() -> Non
     """A lookup of sixteen tokens beside a head of seven, on slots with caches of their own."""
     acceptance, costs = AcceptanceModel(), StepCosts()
     costs.calibrate({rows: [1.0 + rows / 10] * 3 for rows in (1, 2, 4, 8, 16)})
-    switch = DraftSwitch(costs, acceptance, DrafterSet("head", max_depth=7), 16, leveled=True)
+    switch = DraftSwitch(costs, acceptance, DrafterSet("head", max_depth=7), 16, True, costs.plain_rate)
     gate = SlotGate()
     for _ in range(20):
         switch.record({0: gate}, {0: 1}, [0], 0.0, 100, ruled=(16,))

@@ -1,4 +1,5 @@
-"""The chosen size against every other one: all prefixes, all subsets closed under parents, all levels."""
+"""The chosen size against every other one: all prefixes, all subsets closed under parents, all levels; and what is
+expected of tokens that are not drafted yet, against every outcome."""
 
 from __future__ import annotations
 
@@ -11,22 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.speculation.acceptance.acceptance_model import Outlook
-from eaglelocal.speculation.policy.goodput import (
-    count_paying_levels,
-    estimate_worth,
-    find_best_size,
-    pays_to_grow,
-    pays_to_grow_all,
-    share_out,
-    split_into_units,
-)
+from eaglelocal.speculation.policy.goodput import find_best_size, share_out, split_into_units, value_chains
 
 probabilities = st.floats(0.0, 1.0)
 steps = st.floats(-0.5, 2.0)  # of a cost curve: it may fall
-
-
-def certain(probability: float) -> Outlook:
-    return Outlook(((1.0, probability),), probability)
 
 
 def gains_of(chances: Sequence[float]) -> list[float]:
@@ -79,90 +68,65 @@ def test_no_level_is_worth_more_where_all_draft_equally_far(chances: list[list[f
     assert worth_of(level) == pytest.approx(worth)
 
 
-def test_a_step_pays_if_the_flat_part_after_the_cliff_does() -> None:
-    cliff = [1.0, 2.2, 2.2, 1.7, 2.7]
-    assert pays_to_grow([], cliff, certain(0.6), 0.01)
-    assert not pays_to_grow([], cliff[:3], certain(0.6), 0.01)
-    assert not pays_to_grow([], cliff, certain(0.6), 1.0)
+# ---- tokens that are not drafted yet
+def by_hand(outlook: Outlook, rows: list[float], step: float, reach: float = 1.0) -> float:
+    """Return what `ChainValue.at` approximates, by recursion over every kind of every token."""
+    brought = 0.0
+    for share, chance in outlook.outcomes:
+        further = max(by_hand(outlook, rows[1:], step, reach * chance) - step, 0.0) if rows[1:] else 0.0
+        brought += share * max(reach * chance - rows[0] + further, 0.0)
+    return brought
+
+
+chances = st.floats(0.05, 0.99)
+outlooks = st.builds(
+    lambda share, one, other: Outlook.of([(share, one), (1.0 - share, other)]), st.floats(0.0, 1.0), chances, chances
+)
+row_prices = st.lists(st.floats(0.0, 0.6), min_size=1, max_size=6)
+
+
+@given(outlooks, row_prices, st.floats(0.0, 0.2), st.floats(0.05, 1.0), st.data())
+def test_the_value_is_that_of_every_outcome(
+    outlook: Outlook, rows: list[float], step: float, reach: float, data: st.DataObject
+) -> None:
+    (value,) = value_chains([outlook], rows, [step] * len(rows))
+    assert value.gain == pytest.approx(max(by_hand(outlook, rows, step) - step, 0.0), abs=0.1)
+    num_drafted = data.draw(st.integers(0, len(rows) - 1))
+    assert value.at(num_drafted, reach) == pytest.approx(by_hand(outlook, rows[num_drafted:], step, reach), abs=0.1)
+
+
+@given(outlooks, outlooks, row_prices, st.floats(0.0, 0.2))
+def test_every_slot_has_its_own_value(one: Outlook, other: Outlook, rows: list[float], step: float) -> None:
+    steps = [step] * len(rows)
+    alone = [value_chains([each], rows, steps)[0].gain for each in (one, other)]
+    assert [value.gain for value in value_chains([one, other], rows, steps)] == pytest.approx(alone)
+
+
+SURE = Outlook.of([(0.5, 0.98), (0.5, 0.97)])
+
+
+def test_rows_behind_a_cliff_are_counted_on() -> None:
+    assert value_chains([SURE], [1.2, 0.0, 0.0, 0.0], [0.01] * 4)[0].gain > 2.0
+    assert value_chains([SURE], [1.2], [0.01])[0].gain == 0.0
 
 
 def test_what_is_not_known_yet_is_worth_looking_at() -> None:
     """One token in six is nearly certain: to find it costs a draft step, to send all of them would not pay."""
-    outlook = Outlook(((5 / 6, 0.2), (1 / 6, 0.99)), 0.33)
-    prices = [1.0, 1.5, 2.0]
-    assert pays_to_grow([], prices, outlook, 0.05)
-    assert not pays_to_grow([], prices, certain(outlook.mean), 0.05)
+    mixed, even = Outlook.of([(1 / 6, 0.99), (5 / 6, 0.2)]), Outlook.of([(1.0, 0.33)])
+    assert value_chains([mixed], [0.5, 0.5], [0.05] * 2)[0].gain > 0.0
+    assert value_chains([even], [0.5, 0.5], [0.05] * 2)[0].gain == 0.0
 
 
-@given(
-    st.lists(probabilities, max_size=6),
-    probabilities,
-    st.lists(steps, min_size=12, max_size=12),
-    st.floats(0.0, 0.3),
-)
-def test_one_chain_of_several_decides_as_an_only_one(
-    chances: list[float], hope: float, rises: list[float], step_price: float
-) -> None:
-    gains, prices, outlook = gains_of(chances), prices_of(rises), Outlook(((0.5, hope), (0.5, hope / 2)), hope)
-    alone = pays_to_grow(gains, prices, outlook, step_price)
-    assert pays_to_grow_all([gains], prices, [outlook], step_price, leveled=False) == alone
-    assert pays_to_grow_all([gains], prices, [outlook], step_price, leveled=True) == alone
-
-
-@given(
-    st.lists(probabilities, max_size=4),
-    st.tuples(probabilities, probabilities, probabilities),
-    st.lists(steps, min_size=16, max_size=16),
-    st.floats(0.0, 0.3),
-    st.integers(1, 12),
-)
-def test_levels_that_are_drafted_ahead_would_have_been_one_by_one(
-    chances: list[float], hopes: tuple[float, float, float], rises: list[float], step_price: float, most: int
-) -> None:
-    """Also where tokens turn out surer than was asked of them."""
-    gains, prices = gains_of(chances), prices_of(rises)
-    mean, least, real = hopes[0], min(hopes[1:]), max(hopes[1:])
-    levels = count_paying_levels(gains, prices, mean, step_price, chance=least, most=most)
-    assert 1 <= levels <= most
-    for level in range(1, levels):
-        reached = [*gains, *((gains[-1] if gains else 1.0) * real**n for n in range(1, level + 1))]
-        assert pays_to_grow(reached, prices, certain(mean), step_price + 1e-9) or pays_to_grow(
-            reached, prices, certain(mean), step_price - 1e-9
-        )
-    if levels < most:
-        reached = [*gains, *((gains[-1] if gains else 1.0) * least**n for n in range(1, levels + 1))]
-        assert not pays_to_grow(reached, prices, certain(mean), step_price + 1e-9)
-
-
-def test_chains_that_cannot_grow_are_sent_along() -> None:
-    assert pays_to_grow_all([[0.9], [0.9]], [1.0, 1.1, 1.2, 1.3], [None, certain(0.9)], 0.01, leveled=False)
+def test_nothing_is_hoped_for_beyond_the_last_level_or_after_an_impossible_token() -> None:
+    (value,) = value_chains([SURE], [0.1, 0.1], [0.01] * 2)
+    assert value.at(1, 1.0) > 0.5
+    assert value.at(2, 1.0) == value.at(1, 0.0) == value.at(0, 1e-9) == 0.0
 
 
 def test_tokens_that_come_together_are_paid_for_once() -> None:
-    prices = [1.0, 1.1, 1.2, 1.3, 1.4]
-    assert estimate_worth(0.5, prices, 0.3, block_size=4) == pytest.approx(0.5 + 0.25 + 0.125 - 0.3 - 0.3)
-    assert estimate_worth(0.5, prices, 0.3, block_size=2) == pytest.approx(0.5 + 0.25 - 0.2 - 0.3)
-    assert estimate_worth(0.9, [1.0, 3.0, 3.0, 3.0, 3.0], 0.1, block_size=2) == 0.0  # nothing follows the second
-    assert not pays_to_grow([], [1.0, 3.0, 3.0, 3.0, 3.0], certain(0.9), 0.1, block_size=2)
-    assert estimate_worth(0.5, prices, 0.3) == pytest.approx(0.5 - 0.1 - 0.3)
-    assert pays_to_grow([], prices, certain(0.6), 0.7, block_size=4)
-    assert not pays_to_grow([], prices, certain(0.6), 0.7)
-
-
-@given(st.lists(steps, min_size=8, max_size=8), st.floats(0.05, 0.95), st.floats(0.0, 1.0), st.integers(1, 8))
-def test_what_pays_one_by_one_pays_together(
-    rises: list[float], hope: float, step_price: float, block_size: int
-) -> None:
-    prices, outlook = prices_of(rises)[: block_size + 1], certain(hope)
-    together = estimate_worth(hope, prices, step_price, block_size=block_size)
-    assert together >= estimate_worth(hope, prices, step_price) - 1e-9
-    if pays_to_grow([], prices, outlook, step_price):
-        assert pays_to_grow([], prices, outlook, step_price, block_size=block_size)
-
-
-def test_expected_worth_is_that_of_the_best_length() -> None:
-    assert estimate_worth(0.5, [1.0, 1.2, 1.4, 2.4], 0.05) == pytest.approx(0.75 - 0.4 - 0.1)
-    assert estimate_worth(0.1, [1.0, 1.2], 0.05) == 0.0
+    (block,) = value_chains([SURE], [0.1] * 4, [0.5, 0.0, 0.0, 0.0])
+    (single,) = value_chains([SURE], [0.1] * 4, [0.5] * 4)
+    assert block.gain == pytest.approx(single.gain + 3 * 0.5, abs=0.2)
 
 
 def test_shares_of_the_most_likely() -> None:

@@ -8,8 +8,6 @@ from doubles.simulation import PRIMARY, DraftCosts, Profile, Simulation, beyond,
 from doubles.tiers import some_of
 
 from eaglelocal.core.request import AUTO_SPEC, Spec, fixed_spec
-from eaglelocal.speculation.acceptance.acceptance_model import Outlook
-from eaglelocal.speculation.policy.goodput import pays_to_grow_all
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 MOST = 3
@@ -41,11 +39,3 @@ def test_no_draft_is_longer(spec: Spec, num_slots: int) -> None:
 def test_auto_is_near_the_best_length(name: str, accepted: float) -> None:
     best = max(rate(run(name, accepted, fixed_spec(length)).steps) for length in range(MOST + 1))
     assert rate(beyond(run(name, accepted, AUTO_SPEC).steps, 64)) >= 0.95 * best
-
-
-def test_nothing_is_hoped_for_beyond_the_last_token() -> None:
-    """Rows cost much, and further ones nothing: three tokens do not pay, four would."""
-    costs, outlook = [1.0, *[4.2] * 16], Outlook(((1.0, 0.95),), 0.95)
-    assert pays_to_grow_all([[]], costs, [outlook], 0.01, leveled=False)
-    assert not pays_to_grow_all([[]], costs, [outlook], 0.01, leveled=False, max_depth=MOST)
-    assert not pays_to_grow_all([[0.95, 0.9]], costs, [outlook], 0.01, leveled=True, max_depth=MOST)

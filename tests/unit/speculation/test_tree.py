@@ -88,7 +88,7 @@ def choice_of(
         leveled=False,
         max_siblings=max_siblings,
     )
-    choice = StepPolicy(drafts)
+    choice = StepPolicy(drafts, dict)
     for slot, comb in enumerate(combs):
         for depth, (first, second) in enumerate(zip(comb.firsts, comb.siblings, strict=True), start=1):
             choice.drafts.add(slot, HEAD, [depth], [first], [[(100 + depth, second)]])
