@@ -17,6 +17,7 @@ Pure: plain numbers, no clock.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import field
 
@@ -109,7 +110,6 @@ class DraftSwitch:
 
     def _decide(self, gates: Mapping[int, SlotGate], ended: Sequence[int], num_cells: int) -> None:
         self.num_steps, self.decided_for = 0, tuple(gates)
-        self.values = {}
         slots = [slot for slot, gate in gates.items() if not gate.is_probing or slot in ended]
         hopes = {slot: OPTIMISM if gates[slot].is_awake and slot not in ended else 0.0 for slot in slots}
         gains, num_awake = self._choose(slots, hopes, len(gates), num_cells)
@@ -127,22 +127,20 @@ class DraftSwitch:
         self, slots: Sequence[int], hopes: Mapping[int, float], num_slots: int, num_cells: int
     ) -> tuple[list[tuple[int, float]], int]:
         """Return the slots, the likeliest first, with the gain in tokens of each; and for how many to be awake."""
+        self.values = {}
         if not slots:
             return [], 0
         outlooks = {slot: self._outlook(slot, hopes[slot]) for slot in slots}
         ranked = sorted(slots, key=lambda slot: -outlooks[slot].mean)
         costs = self._token_costs(num_slots, num_cells)
-        best, most = 0, 0.0
-        found: list[float] = []
+        most, found = -math.inf, [0.0]
         for number in [each for each in AWAKE if each < len(ranked)] + [len(ranked)]:
             values = self._value([outlooks[slot] for slot in ranked[:number]], costs, num_slots)
             gains = [value.gain - costs.drafted / number for value in values]
-            if not found or sum(gains) > most:
-                best, most, found = number, sum(gains), gains
-        if most <= 0.0:
-            best = 0
+            if sum(gains) > most:
+                most, found, self.values = sum(gains), gains, dict(zip(ranked, values, strict=False))
         beyond = [min(found)] * (len(ranked) - len(found))
-        return list(zip(ranked, [*found, *beyond], strict=True)), best
+        return list(zip(ranked, [*found, *beyond], strict=True)), len(found) if most > 0.0 else 0
 
     def _expect(self, outlooks: Sequence[Outlook], costs: TokenCosts, num_slots: int) -> float:
         """Return the largest gain of a slot in tokens per step if the drafter were awake for these texts alone."""

@@ -117,6 +117,10 @@ class ChainValue(NamedTuple):
         row, part = self.table[num_drafted], place - low
         return row[low] * (1.0 - part) + row[low + 1] * part
 
+    def after(self, gains: Sequence[float]) -> float:
+        """Return `at` after a chain with these gains."""
+        return self.at(len(gains), gains[-1] if gains else 1.0)
+
     @property
     def gain(self) -> float:
         """The gain of a step that may draft over one that drafts nothing."""

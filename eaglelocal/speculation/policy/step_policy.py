@@ -85,7 +85,7 @@ class StepPolicy:
         if not slots:
             return slots
         chains = self._list_gains()
-        expected = {slot: self._expect(slot, chains) for slot in slots}
+        expected = {slot: self._values[slot].after(chains[slot]) for slot in slots}
         ranked = sorted(slots, key=expected.__getitem__, reverse=True)
         gains, numbers = [expected[slot] for slot in ranked], tuple(range(len(ranked) + 1))
         if self.drafts.is_leveled:
@@ -98,13 +98,11 @@ class StepPolicy:
         chains = self._chains[self._drafters.primary or ""]
         return {slot: list(chains[slot].gains) if slot in chains else [] for slot in self._auto}
 
-    def _expect(self, slot: int, chains: Mapping[int, Sequence[float]]) -> float:
-        """Return what another level brings the slot after these chains, of which all is sent."""
-        gains = chains[slot]
-        return self._values[slot].at(len(gains), gains[-1] if gains else 1.0)
-
     def _lose(self, chains: Mapping[int, Sequence[float]]) -> float:
-        """Return how much less sending all of these chains is worth than sending the best part of them."""
+        """Return how much less sending all of these chains is worth than the best part of them.
+
+        chains  gains of each `auto` slot; if they grow, all of them is sent
+        """
         gains, costs = split_into_units([*chains.values()], self.drafts.row_costs, self.drafts.is_leveled)
         if not gains or len(gains) >= len(costs):
             return 0.0
@@ -163,14 +161,8 @@ class StepPolicy:
         has_begun = bool(others) or num_drafted(first, drafter) > 0
         if self._growth is not None and not has_begun and self._growth.is_hoped_for(first):
             return 1, NO_EXTRA_LEVELS
-        valued = [slot for slot in slots if slot in self._values]
-        doubtful = {slot: self._values[slot].outlook.doubtful for slot in valued}
-        levels = self._count_levels(doubtful, min(most, MOST_AHEAD))
-        if others:
-            return levels, NO_EXTRA_LEVELS
-        ends = num_drafted(first, drafter) + 1, num_drafted(first, drafter) + most
-        sure = min([self.drafts.acceptance.probability(first, drafter, at, SURE) for at in ends])
-        num_sure = self._count_levels({first: sure}, most)
+        levels = self._count_levels([slot for slot in slots if slot in self._values], min(most, MOST_AHEAD))
+        num_sure = self._count_sure_levels(first, most) if not others else 0
         return levels, ExtraLevels(num_sure - levels, SURE) if num_sure > levels else NO_EXTRA_LEVELS
 
     def _forced_length(self, slot: int, drafter: str) -> int:
@@ -179,12 +171,24 @@ class StepPolicy:
         length = policy.length if policy.gate is None else policy.gate.probe_length
         return min(length, self.drafts.room(slot, drafter))
 
-    def _count_levels(self, chances: Mapping[int, float], most: int) -> int:
-        """Return how many levels pay, at most `most`, if each token of a slot is accepted with its chance. One does."""
-        chains, cost = self._list_gains(), self._draft_step(len(chances))
+    def _count_levels(self, slots: Sequence[int], most: int) -> int:
+        """Return how many levels pay, at most `most`, even if each token is worse than most. One does."""
+        chains, cost = self._list_gains(), self._draft_step(len(slots))
         for levels in range(1, most):
-            for slot, chance in chances.items():
-                chains[slot].append(chance * (chains[slot][-1] if chains[slot] else 1.0))
-            if sum([self._expect(slot, chains) for slot in chances]) <= cost + self._lose(chains):
+            for slot in slots:
+                chains[slot].append(self._values[slot].outlook.doubtful * (chains[slot][-1] if chains[slot] else 1.0))
+            if sum([self._values[slot].after(chains[slot]) for slot in slots]) <= cost + self._lose(chains):
                 return levels
         return most
+
+    def _count_sure_levels(self, slot: int, most: int) -> int:
+        """Return how many levels of the only chain pay, at most `most`, if each of its tokens is sure. One does.
+
+        Sure tokens count as at the depth ahead that accepts them least.
+        """
+        gains, cost, drafter = self._list_gains()[slot], self._draft_step(1), self._drafters.primary or ""
+        ends = len(gains) + 1, len(gains) + most
+        chance = min([self.drafts.acceptance.probability(slot, drafter, at, SURE) for at in ends])
+        reach, value = gains[-1] if gains else 1.0, self._values[slot]
+        enough = (n for n in range(1, most) if value.at(len(gains) + n, reach * chance**n) <= cost)
+        return next(enough, most)

@@ -90,9 +90,10 @@ def test_the_value_is_that_of_every_outcome(
     outlook: Outlook, rows: list[float], step: float, reach: float, data: st.DataObject
 ) -> None:
     (value,) = value_chains([outlook], rows, [step] * len(rows))
-    assert value.gain == pytest.approx(max(by_hand(outlook, rows, step) - step, 0.0), abs=0.1)
+    assert value.gain == pytest.approx(max(by_hand(outlook, rows, step) - step, 0.0), rel=0.12, abs=0.1)
     num_drafted = data.draw(st.integers(0, len(rows) - 1))
-    assert value.at(num_drafted, reach) == pytest.approx(by_hand(outlook, rows[num_drafted:], step, reach), abs=0.1)
+    expected = by_hand(outlook, rows[num_drafted:], step, reach)
+    assert value.at(num_drafted, reach) == pytest.approx(expected, rel=0.12, abs=0.1)
 
 
 @given(outlooks, outlooks, row_prices, st.floats(0.0, 0.2))
