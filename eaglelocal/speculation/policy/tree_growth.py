@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from eaglelocal.speculation.policy.draft_selection import DraftSelection
-from eaglelocal.speculation.policy.goodput import ChainValue, choose_width, leaves_pay
+from eaglelocal.speculation.policy.goodput import ChainValue, choose_width, find_best_size, leaves_pay
 from eaglelocal.speculation.policy.pending_drafts import sibling_table
 from eaglelocal.speculation.policy.step_drafts import StepDrafts
 from eaglelocal.speculation.tree import Place
@@ -70,7 +70,7 @@ class TreeGrowth:
         gains = [tip.gain for tip in tips]
         step_costs = {width: step.token_costs.wide_draft_step(self._drafter, width) for width in widths(len(tips))}
         width = choose_width(nodes, gains, step.row_costs, self._chances(tips[0].slot), step_costs)
-        if not width and self._leads_on(tips[0], step_costs[1]):
+        if not width and self._leads_on(nodes, tips[0], step_costs[1]):
             width = 1
         return [self._open(tip) for tip in tips[:width]]
 
@@ -92,10 +92,14 @@ class TreeGrowth:
         first = self._find_values()[slot].outlook.mean
         return [first, (1.0 - first) * step.acceptance.mean(sibling_table(self._drafter, 2))]
 
-    def _leads_on(self, tip: SlotTip, step_cost: float) -> bool:
-        """Return whether several more levels pay together although the next one alone does not: costs rise in jumps."""
-        chain = self._drafts.chains[self._drafter][tip.slot].chains[tip.chain]
-        return self._find_values()[tip.slot].at(chain.depth + len(chain.tokens), tip.gain) > step_cost
+    def _leads_on(self, nodes: Sequence[float], tip: SlotTip, step_cost: float) -> bool:
+        """Return whether several more levels pay together although the next one alone does not: costs rise in jumps.
+
+        They would take the rows after those of the nodes that are worth theirs.
+        """
+        step = self._drafts
+        size, _ = find_best_size(nodes[: len(step.row_costs) - 1], step.row_costs)
+        return self._find_values()[tip.slot].at(size // len(step.auto), tip.gain) > step_cost
 
     def _open(self, tip: SlotTip) -> SlotTip:
         if tip.place is None:
