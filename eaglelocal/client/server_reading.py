@@ -33,7 +33,7 @@ class ServerTotals:
     draft_s: float | None = None
     verify_s: float | None = None
     host_s: float | None = None  # outside llama.cpp
-    plain_s: float | None = None  # estimated time of the answers' tokens without drafted rows
+    plain_s: float | None = None  # estimated time of the answers' tokens without drafts
     answer_s: float | None = None  # their actual time
     tok_s: float | None = None  # the server's own average, if it does not count tokens
 

@@ -206,7 +206,7 @@ class EngineSnapshot:
     cache_cells: int = 0  # cells in all caches
     miscounted_slots: tuple[int, ...] = ()  # slots whose caches disagree with the scheduler's count: a bug
     engine_pid: int = 0  # of the process that counted these totals
-    plain_s: float = 0.0  # estimate: seconds of all answers without drafted rows, first tokens excluded
+    plain_s: float = 0.0  # estimate: seconds of all answers without drafts, first tokens excluded
     answer_s: float = 0.0  # seconds that these tokens took
     reused_tokens: int = 0  # prompt tokens found in a cache
     swapped_bytes: int = 0  # of evicted conversations kept in RAM

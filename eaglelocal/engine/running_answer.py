@@ -106,7 +106,7 @@ class RunningAnswer:
         return self._rest
 
     def speedup(self, decode_s: float) -> float | None:
-        """Return estimated seconds without drafted rows / `decode_s`; None if nothing was measured."""
+        """Return estimated seconds without drafts / `decode_s`; None if nothing was measured."""
         return self.clock.plain_s / decode_s if self.clock.plain_s > 0 and decode_s > 0 else None
 
 

@@ -90,7 +90,13 @@ class RunningAnswers:
         tokens = [token for token in sequence.tokens if token >= 0] if request.images else sequence.tokens
         sampler.accept(tokens[-count:] if count else [])
         self._by_slot[slot] = RunningAnswer(sequence, sampler, make_answer_text(self._pieces, request), clock)
-        self._controller.begin(slot, request.spec, request.adapters, num_prompt=sequence.num_prompt_rows)
+        self._controller.begin(
+            slot,
+            request.spec,
+            request.adapters,
+            num_prompt=sequence.num_prompt_rows,
+            num_running=self._scheduler.num_expected,
+        )
         owner = f"{PRIVATE}{request.id}" if request.is_private else request.owner
         for drafter in self._drafters:
             drafter.begin(slot, owner, sequence.num_prompt)

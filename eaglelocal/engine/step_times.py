@@ -35,7 +35,7 @@ class EngineTotals:
     host_s: float = 0.0
     draft_s: float = 0.0
     verify_s: float = 0.0
-    plain_s: float = 0.0  # sum over answers: estimated seconds without drafted rows
+    plain_s: float = 0.0  # sum over answers: estimated seconds without drafts
     answer_s: float = 0.0  # sum over answers: seconds they took
 
     @property

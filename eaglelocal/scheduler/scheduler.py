@@ -96,6 +96,11 @@ class Scheduler:
         return tuple(self._running.values())
 
     @property
+    def num_expected(self) -> int:
+        """The number of slots that run soon: those that do, and free ones for which requests wait."""
+        return min(len(self._running) + len(self._queue), len(self.prefix_cache.slots))
+
+    @property
     def has_work(self) -> bool:
         return bool(self._queue or self._running)
 

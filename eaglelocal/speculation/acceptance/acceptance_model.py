@@ -154,7 +154,7 @@ class AcceptanceModel:
         base = table.probability(depth, clamp_log_odds(confidence))
         return shift_log_odds(base, table.trust.value * self._shift(slot, drafter).value)
 
-    def outlook(self, slot: int, drafter: str, *, hope: float = OPTIMISM) -> Outlook:
+    def outlook(self, slot: int, drafter: str, hope: float = OPTIMISM) -> Outlook:
         """Estimate the acceptance of tokens that are not drafted yet.
 
         hope  standard deviations by which the text's shift is assumed to be better than it seems

@@ -72,10 +72,19 @@ class Controller:
         """The spec of requests that set none."""
         return self._spec
 
-    def begin(self, slot: int, spec: Spec | None, adapters: AdapterMix | None = None, *, num_prompt: int = 0) -> None:
+    def begin(
+        self,
+        slot: int,
+        spec: Spec | None,
+        adapters: AdapterMix | None = None,
+        *,
+        num_prompt: int = 0,
+        num_running: int = 1,
+    ) -> None:
         """Start the policy of a request in the slot; `spec` or `adapters` None: use the default.
 
-        num_prompt  tokens of the prompt that no cache held
+        num_prompt   tokens of the prompt that no cache held
+        num_running  slots that run from now on, this one included
         """
         (self._default_slots.discard if spec else self._default_slots.add)(slot)
         spec = self._limit_spec(spec or self._spec)
@@ -88,7 +97,7 @@ class Controller:
         self.acceptance.begin(slot, mix)
         self._pending_drafts.forget(slot)
         if gate is not None and self._drafters.primary is not None:
-            self._switch.begin(slot, gate, num_prompt)
+            self._switch.begin(slot, gate, num_prompt, num_running)
 
     def _limit_spec(self, spec: Spec) -> Spec:
         """Return the spec within the limits of this engine; OFF without drafters: nothing is learned or reserved."""
@@ -164,7 +173,9 @@ class Controller:
             self._keep_rests(drafts)
         self._is_reported = False
         awake = [slot for slot in drafts.auto if self._policies[slot].state is GateState.AWAKE]
-        return StepPolicy(drafts, lambda: self._switch.find_values(awake, len(drafts.auto), num_cells))
+        return StepPolicy(
+            drafts, lambda: self._switch.find_values(awake, len(drafts.auto), num_cells, num_prefill_rows)
+        )
 
     def _keep_rests(self, drafts: StepDrafts) -> None:
         """Propose the rest of the primary drafter's earlier drafts, where the text has followed them so far."""

@@ -33,6 +33,7 @@ EXPLORED_SHARE = 0.01  # of the time, that trials may take in the long run
 WORTH_KEEPING, WORTH_WAKING = 0.01, 0.03  # gain in tokens per slot and step, below which it sleeps, or does not wake
 DECIDED_EVERY = 8  # steps
 AWAKE = 1, 2, 4, 8  # numbers of awake slots that are compared, besides all: each takes a tenth of a millisecond
+BISECTIONS = 6  # of an expected speed
 MAX_IDLE = 32  # steps without a draft, in which a text becomes unknown
 HOPE = 1.5  # standard deviations of a text's acceptance that a trial may find it better by
 FAIR_OUTLOOK = Outlook.of([(weight / sum(each for _, each in FAIR_HEAD), chance) for chance, weight in FAIR_HEAD])
@@ -55,15 +56,20 @@ class DraftSwitch:
     find_rate: Callable[[int, int], float]
     credit: float = 0.0  # steps of plain decoding that a trial may take
     num_steps: int = 0  # since the last decision
-    values: dict[int, ChainValue] = field(default_factory=dict)  # of awake slots, as of the last decision
-    decided_for: tuple[int, ...] = ()  # slots
+    values: dict[int, ChainValue] = field(default_factory=dict)  # of the slots last asked for, until the next decision
+    decided_for: tuple[tuple[int, ...], int] = ((), 0)  # slots, and the number of others, which rules set
     ruled: Sequence[int] = ()  # lengths of the drafts of other slots, which rules set
 
-    def begin(self, slot: int, gate: SlotGate, num_unread: int) -> None:
-        """Decide for a new text, of whose prompt so many tokens are to be read."""
-        gain = self._expect([self._outlook(slot, HOPE)], self._token_costs(1, 0), 1)
-        if gain < 0.0:
-            gate.sleep(describe_gain(gain, 1))
+    def begin(self, slot: int, gate: SlotGate, num_unread: int, num_running: int) -> None:
+        """Decide for a new text, of whose prompt so many tokens are to be read, beside others like it.
+
+        num_running  answers at once, this one included
+        """
+        self.values, self.decided_for = {}, ((), 0)
+        outlooks = [self._outlook(slot, OPTIMISM)] * num_running
+        gain = self._find_largest_gain(outlooks, self._plain_costs(num_running, 0), num_running)
+        if gain <= WORTH_KEEPING:
+            gate.sleep(describe_gain(gain, num_running))
             gate.num_unread = num_unread
 
     def record(
@@ -93,8 +99,8 @@ class DraftSwitch:
         if trying:
             self.credit -= max(num_lost, 0.0) / len(gates)
         ended = [slot for slot in trying if self._has_ended(gates[slot], trying, len(gates), num_cells)]
-        slots = tuple(gates)
-        if ended or (not trying and (self.num_steps >= DECIDED_EVERY or slots != self.decided_for)):
+        has_changed = self.decided_for != (tuple(gates), len(ruled))
+        if ended or (not trying and (self.num_steps >= DECIDED_EVERY or has_changed)):
             self._decide(gates, ended, num_cells)
         asleep = [slot for slot, gate in gates.items() if not gate.is_awake]
         if asleep:
@@ -109,7 +115,7 @@ class DraftSwitch:
         return gate.trial_steps > TRIAL_SKIPPED and self._hope(trying, num_slots, num_cells) < 0.0
 
     def _decide(self, gates: Mapping[int, SlotGate], ended: Sequence[int], num_cells: int) -> None:
-        self.num_steps, self.decided_for = 0, tuple(gates)
+        self.num_steps, self.decided_for = 0, (tuple(gates), len(self.ruled))
         slots = [slot for slot, gate in gates.items() if not gate.is_probing or slot in ended]
         hopes = {slot: OPTIMISM if gates[slot].is_awake and slot not in ended else 0.0 for slot in slots}
         gains, num_awake = self._choose(slots, hopes, len(gates), num_cells)
@@ -135,16 +141,20 @@ class DraftSwitch:
         costs = self._token_costs(num_slots, num_cells)
         most, found = -math.inf, [0.0]
         for number in [each for each in AWAKE if each < len(ranked)] + [len(ranked)]:
-            values = self._value([outlooks[slot] for slot in ranked[:number]], costs, num_slots)
+            values = self._value([outlooks[slot] for slot in ranked[:number]], costs, num_slots, self.ruled)
             gains = [value.gain - costs.drafted / number for value in values]
             if sum(gains) > most:
-                most, found, self.values = sum(gains), gains, dict(zip(ranked, values, strict=False))
+                most, found = sum(gains), gains
+                is_usual = all([hopes[slot] == OPTIMISM for slot in ranked[:number]])
+                self.values = dict(zip(ranked, values, strict=False)) if is_usual else {}
         beyond = [min(found)] * (len(ranked) - len(found))
         return list(zip(ranked, [*found, *beyond], strict=True)), len(found) if most > 0.0 else 0
 
-    def _expect(self, outlooks: Sequence[Outlook], costs: TokenCosts, num_slots: int) -> float:
+    def _find_largest_gain(
+        self, outlooks: Sequence[Outlook], costs: TokenCosts, num_slots: int, ruled: Sequence[int] = ()
+    ) -> float:
         """Return the largest gain of a slot in tokens per step if the drafter were awake for these texts alone."""
-        best = max([value.gain for value in self._value(outlooks, costs, num_slots)])
+        best = max([value.gain for value in self._value(outlooks, costs, num_slots, ruled)])
         return best - costs.drafted / len(outlooks)
 
     def expect_speed(self, num_slots: int) -> float:
@@ -152,40 +162,60 @@ class DraftSwitch:
         drafter = self.drafters.primary
         if drafter is None or not self.acceptance.knows(drafter):
             return 1.0
-        rate = self.costs.plain_rate(num_slots, 0)
-        costs = TokenCosts(self.costs, rate=lambda: rate, num_base_rows=num_slots, num_cells=0)
-        usual = Outlook.of(self.acceptance.usual_kinds(drafter))
-        return 1.0 + max(self._expect([usual] * num_slots, costs, num_slots), 0.0)
+        usual = [Outlook.of(self.acceptance.usual_kinds(drafter))] * num_slots
 
-    def find_values(self, slots: Sequence[int], num_slots: int, num_cells: int) -> Mapping[int, ChainValue]:
-        """Return what drafting is worth to these slots, for which the drafter is awake; computed once a decision."""
-        if self.values.keys() != set(slots):
-            outlooks = [self._outlook(slot, OPTIMISM) for slot in slots]
-            costs = self._token_costs(num_slots, num_cells)
-            self.values = dict(zip(slots, self._value(outlooks, costs, num_slots), strict=True)) if slots else {}
-        return self.values
+        def gain(speed: float) -> float:
+            """Return the gain where a second is worth as many tokens as this speed gives."""
+            return self._find_largest_gain(usual, self._plain_costs(num_slots, 0, speed), num_slots)
 
-    def _value(self, outlooks: Sequence[Outlook], costs: TokenCosts, num_slots: int) -> list[ChainValue]:
+        low, high = 1.0, 1.0 + gain(1.0)
+        for _ in range(BISECTIONS):  # a speed is right if the gain that it leaves is what it promises
+            middle = (low + high) / 2
+            low, high = (middle, high) if gain(middle) > middle - 1.0 else (low, middle)
+        return low
+
+    def find_values(
+        self, slots: Sequence[int], num_slots: int, num_cells: int, num_prefill_rows: int = 0
+    ) -> Mapping[int, ChainValue]:
+        """Return what drafting is worth to these slots, for which the drafter is awake."""
+        if self.values.keys() == set(slots) and not num_prefill_rows:
+            return self.values
+        outlooks = [self._outlook(slot, OPTIMISM) for slot in slots]
+        costs = self._token_costs(num_slots, num_cells, num_prefill_rows)
+        found = self._value(outlooks, costs, num_slots, self.ruled) if slots else []
+        values = dict(zip(slots, found, strict=True))
+        if not num_prefill_rows:  # these steps are rare, and all differ
+            self.values = values
+        return values
+
+    def _value(
+        self, outlooks: Sequence[Outlook], costs: TokenCosts, num_slots: int, ruled: Sequence[int]
+    ) -> list[ChainValue]:
         number, primary = len(outlooks), self.drafters.primary or ""
         most = min(self.max_draft, self.drafters.max_depth)
-        width = num_slots + len(self.ruled) if self.leveled else number  # rows of a level
-        rows = costs.rows(width * most, 0 if self.leveled else sum(self.ruled))
-        free = min(max(self.ruled, default=0), most) if self.leveled else 0  # levels that padding fills anyway
+        width = num_slots + len(ruled) if self.leveled else number  # rows of a level
+        rows = costs.rows(width * most, 0 if self.leveled else sum(ruled))
+        free = min(max(ruled, default=0), most) if self.leveled else 0  # levels that padding fills anyway
         depths = [max(n, free) for n in range(most + 1)]
         levels = [(rows[width * n] - rows[width * before]) / number for before, n in itertools.pairwise(depths)]
         block = self.drafters.block_size
         levels = levels[:block] if block > 1 else levels
-        beside = [sum([length > n for length in self.ruled]) for n in range(len(levels))]  # slots that draft anyway
+        beside = [sum([length > n for length in ruled]) for n in range(len(levels))]  # slots that draft anyway
         steps = [costs.draft_step(primary, number + num) - costs.draft_step(primary, num) for num in beside]
         return value_chains(outlooks, levels, [0.0 if n % block else step / number for n, step in enumerate(steps)])
 
     def _outlook(self, slot: int, hope: float) -> Outlook:
-        return self.acceptance.outlook(slot, self.drafters.primary or "", hope=hope)
+        return self.acceptance.outlook(slot, self.drafters.primary or "", hope)
 
-    def _token_costs(self, num_slots: int, num_cells: int) -> TokenCosts:
+    def _token_costs(self, num_slots: int, num_cells: int, num_prefill_rows: int = 0) -> TokenCosts:
         num_slots += len(self.ruled)
         rate = self.find_rate(num_slots, num_cells)
-        return TokenCosts(self.costs, rate=lambda: rate, num_base_rows=num_slots, num_cells=num_cells)
+        return TokenCosts(self.costs, lambda: rate, num_base_rows=num_slots + num_prefill_rows, num_cells=num_cells)
+
+    def _plain_costs(self, num_slots: int, num_cells: int, speed: float = 1.0) -> TokenCosts:
+        """Return the costs of a step in tokens of decoding that is `speed` times as fast as plain."""
+        rate = speed * self.costs.plain_rate(num_slots, num_cells)
+        return TokenCosts(self.costs, lambda: rate, num_base_rows=num_slots, num_cells=num_cells)
 
     # ---- trials
     def _try_out(self, gates: Mapping[int, SlotGate], asleep: Sequence[int], num_cells: int) -> None:
@@ -207,7 +237,7 @@ class DraftSwitch:
         unread  tokens of each tried text that the drafter has not read
         """
         primary = self.drafters.primary or ""
-        costs = self._token_costs(num_slots, num_cells)
+        costs = self._plain_costs(num_slots, num_cells)
         num_steps = self.drafters.num_steps(primary, TRIAL_LENGTH)
         price = costs.draft_step(primary, len(unread)) * num_steps + costs.drafted
         reading = costs.tokens(sum(unread) * self.costs.reading_seconds(primary)) if self.drafters.reads_texts else 0.0
@@ -216,7 +246,8 @@ class DraftSwitch:
     def _hope(self, slots: Sequence[int], num_slots: int, num_cells: int) -> float:
         """Return the gain of a slot in tokens that a trial may show: texts are as they were, or now suit the head."""
         costs, texts = self._token_costs(num_slots, num_cells), [self._outlook(slot, HOPE) for slot in slots]
-        return max(self._expect(each, costs, num_slots) for each in (texts, [FAIR_OUTLOOK] * len(slots)))
+        kinds = (texts, [FAIR_OUTLOOK] * len(slots))
+        return max(self._find_largest_gain(each, costs, num_slots, self.ruled) for each in kinds)
 
 
 def describe_gain(gain: float, num_slots: int) -> str:

@@ -101,8 +101,8 @@ class ChainValue(NamedTuple):
     """What drafting on is worth to a slot, in tokens, by what it has drafted already."""
 
     outlook: Outlook  # of its text
-    table: Sequence[Sequence[float]]  # [levels drafted][reach]: of further levels, but for the next one's draft step
-    step_cost: float  # of that one
+    table: Sequence[Sequence[float]]  # [levels drafted][reach]: of the next level and those after it, see `at`
+    first_step_cost: float
 
     def at(self, num_drafted: int, reach: float) -> float:
         """Return what the next level and those after it bring, their rows and all but the next draft step paid.
@@ -117,14 +117,10 @@ class ChainValue(NamedTuple):
         row, part = self.table[num_drafted], place - low
         return row[low] * (1.0 - part) + row[low + 1] * part
 
-    def after(self, gains: Sequence[float]) -> float:
-        """Return `at` after a chain with these gains."""
-        return self.at(len(gains), gains[-1] if gains else 1.0)
-
     @property
     def gain(self) -> float:
         """The gain of a step that may draft over one that drafts nothing."""
-        return max(self.table[0][0] - self.step_cost, 0.0) if self.table else 0.0
+        return max(self.table[0][0] - self.first_step_cost, 0.0)
 
 
 def value_chains(outlooks: Sequence[Outlook], rows: Sequence[float], steps: Sequence[float]) -> list[ChainValue]:
@@ -134,8 +130,8 @@ def value_chains(outlooks: Sequence[Outlook], rows: Sequence[float], steps: Sequ
     backward induction over the levels of a chain, and over how likely the answer gets so far.
 
     outlooks  of the text of each slot
-    rows      cost of a row of each level, in tokens
-    steps     cost of drafting each level
+    rows      cost of a row of each level to a slot, in tokens
+    steps     a slot's share of the draft step of each level; at least one
     """
     kinds = np.array([each.outcomes for each in outlooks], np.float64)
     share, chance = np.moveaxis(kinds, 2, 0)[:, :, None, :]  # [slots, 1, kinds]

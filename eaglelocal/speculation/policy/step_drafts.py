@@ -6,7 +6,6 @@ Made for each step, and discarded with it. Pure: reads what was learned, changes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 
 from eaglelocal.core.request import DraftPolicy
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
@@ -14,7 +13,7 @@ from eaglelocal.speculation.costs.ubatch_split import price_levels
 from eaglelocal.speculation.policy.pending_drafts import PendingDraft, Sibling
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, SlotPolicy
 from eaglelocal.speculation.policy.token_costs import TokenCosts
-from eaglelocal.speculation.tree import DraftChain
+from eaglelocal.speculation.tree import MIN_REACH, DraftChain
 
 
 class StepDrafts:
@@ -83,11 +82,6 @@ class StepDrafts:
         most = self.useful_length(slot)
         return min(most, self.drafters.depth_limit(self.drafters.primary)) if self.drafters.primary else most
 
-    @cached_property
-    def plain_cost(self) -> float:
-        """The cost of the step if no slot drafted."""
-        return self.token_costs.rows(0)[0]
-
     @property
     def is_empty(self) -> bool:
         """True if nothing was proposed for any slot."""
@@ -117,18 +111,21 @@ class StepDrafts:
         """
         chain = self._chain(slot, drafter, branch)
         depth = chain.depth + len(chain.tokens)
-        if self.drafters.block_size > 1:  # a block may be longer than what is of use
+        if drafter != self.drafters.primary or self.drafters.block_size > 1:  # a call may draft more than is of use
             tokens = tokens[: self.useful_length(slot) - depth]
         is_ruled = self.policies[slot].gate is None  # its length is set by a rule, and needs no gains
+        gains: list[float] = []
+        if not is_ruled:
+            gain = chain.gains[-1] if chain.gains else chain.reach
+            for at, confidence in enumerate(confidences[: len(tokens)], start=depth + 1):
+                gain *= self.acceptance.probability(slot, drafter, at, confidence)
+                if gain < MIN_REACH and drafter in self.drafters.lookups:
+                    tokens = tokens[: at - depth - 1]
+                    break
+                gains.append(gain)
         siblings = siblings if self.max_siblings and not is_ruled else ()
         chain.add(tokens, confidences, siblings, may_branch=bool(siblings) and not is_cut)
-        if is_ruled:
-            return
-        gain, probability = chain.gains[-1] if chain.gains else chain.reach, self.acceptance.probability
-        for confidence in confidences[: len(tokens)]:
-            depth += 1
-            gain *= probability(slot, drafter, depth, confidence)
-            chain.gains.append(gain)
+        chain.gains += gains
 
     def end(self, slot: int, drafter: str, branch: int = 0) -> None:
         """Record that the drafter has nothing more to propose after this chain of the slot's tree."""

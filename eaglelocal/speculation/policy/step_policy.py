@@ -85,7 +85,7 @@ class StepPolicy:
         if not slots:
             return slots
         chains = self._list_gains()
-        expected = {slot: self._values[slot].after(chains[slot]) for slot in slots}
+        expected = {slot: self._expect(slot, chains) for slot in slots}
         ranked = sorted(slots, key=expected.__getitem__, reverse=True)
         gains, numbers = [expected[slot] for slot in ranked], tuple(range(len(ranked) + 1))
         if self.drafts.is_leveled:
@@ -95,14 +95,29 @@ class StepPolicy:
         return ranked[: numbers[find_best_size(gains, costs)[0]]]
 
     def _list_gains(self) -> dict[int, list[float]]:
+        """Return the gains of the primary drafter's chains for each `auto` slot; trials send nothing."""
         chains = self._chains[self._drafters.primary or ""]
-        return {slot: list(chains[slot].gains) if slot in chains else [] for slot in self._auto}
+        return {
+            slot: list(chains[slot].gains) if slot in chains and slot in self._values else [] for slot in self._auto
+        }
+
+    def _expect(self, slot: int, chains: Mapping[int, Sequence[float]]) -> float:
+        """Return what another level brings the slot after these chains, all but its draft step paid.
+
+        Rows are priced as if all chains were equally long, unless all send equally many anyway.
+        """
+        gains, value, most = chains[slot], self._values[slot], self.drafts.room(slot, self._drafters.primary or "")
+        reach, num_drafted = gains[-1] if gains else 1.0, len(gains)
+        level = num_drafted if self.drafts.is_leveled else sum(map(len, chains.values())) // len(self._values)
+        expected = value.at(level, reach)
+        if most >= len(value.table):
+            return expected
+        costs = self.drafts.slot_costs(most)  # fewer rows can be sent than is expected
+        further = [n * reach - costs[num_drafted + n] + costs[num_drafted] for n in range(1, len(costs) - num_drafted)]
+        return min(expected, max(further, default=0.0))
 
     def _lose(self, chains: Mapping[int, Sequence[float]]) -> float:
-        """Return how much less sending all of these chains is worth than the best part of them.
-
-        chains  gains of each `auto` slot; if they grow, all of them is sent
-        """
+        """Return how much less sending all of these chains is worth than sending the best part of them."""
         gains, costs = split_into_units([*chains.values()], self.drafts.row_costs, self.drafts.is_leveled)
         if not gains or len(gains) >= len(costs):
             return 0.0
@@ -130,7 +145,7 @@ class StepPolicy:
         """Return whether a lookup, or the rest of an earlier draft, promises at least as much as a new draft does."""
         free = [chain for name in self._drafters.free if (chain := self._chains[name].get(slot))]
         best = max([self._selection.worth(chain) for chain in free], default=0.0)
-        return best > 0.0 and best >= self._values[slot].gain
+        return best > 0.0 and best >= self._expect(slot, {slot: ()}) - self._values[slot].first_step_cost
 
     def _must_grow(self, slot: int, drafter: str) -> bool:
         """Return whether the chain grows regardless of cost: by a rule, for a trial, or free of cost by a lookup."""
@@ -148,21 +163,19 @@ class StepPolicy:
         num_drafted = self.drafts.num_drafted
         if self._is_branching:
             return 1, NO_EXTRA_LEVELS
-        if drafter == self._drafters.primary and self._drafters.block_size > 1:
+        if drafter != self._drafters.primary or self._drafters.block_size > 1:
             most = max([self.drafts.useful_length(slot) for slot in slots])
-            return min(self._drafters.block_size, most), NO_EXTRA_LEVELS
+            return most if drafter != self._drafters.primary else min(self._drafters.block_size, most), NO_EXTRA_LEVELS
         forced = min([self._forced_length(slot, drafter) - num_drafted(slot, drafter) for slot in slots])
         if forced > 0 or any(self._policies[slot].gate is None for slot in slots):
             return max(forced, 1), NO_EXTRA_LEVELS
         most = min([self.drafts.room(slot, drafter) - num_drafted(slot, drafter) for slot in slots])
-        if drafter != self._drafters.primary:
-            return most, NO_EXTRA_LEVELS
-        (first, *others) = slots
-        has_begun = bool(others) or num_drafted(first, drafter) > 0
-        if self._growth is not None and not has_begun and self._growth.is_hoped_for(first):
+        is_alone = len(self._auto) == 1
+        growth = self._growth if is_alone and not num_drafted(slots[0], drafter) else None
+        if growth is not None and growth.is_hoped_for(slots[0]):
             return 1, NO_EXTRA_LEVELS
         levels = self._count_levels([slot for slot in slots if slot in self._values], min(most, MOST_AHEAD))
-        num_sure = self._count_sure_levels(first, most) if not others else 0
+        num_sure = self._count_sure_levels(slots[0], most) if is_alone else 0
         return levels, ExtraLevels(num_sure - levels, SURE) if num_sure > levels else NO_EXTRA_LEVELS
 
     def _forced_length(self, slot: int, drafter: str) -> int:
@@ -172,23 +185,24 @@ class StepPolicy:
         return min(length, self.drafts.room(slot, drafter))
 
     def _count_levels(self, slots: Sequence[int], most: int) -> int:
-        """Return how many levels pay, at most `most`, even if each token is worse than most. One does."""
+        """Return how many levels pay, at most `most`, even if each token is worse than most. The first is known to."""
         chains, cost = self._list_gains(), self._draft_step(len(slots))
         for levels in range(1, most):
             for slot in slots:
                 chains[slot].append(self._values[slot].outlook.doubtful * (chains[slot][-1] if chains[slot] else 1.0))
-            if sum([self._values[slot].after(chains[slot]) for slot in slots]) <= cost + self._lose(chains):
+            if sum([self._expect(slot, chains) for slot in slots]) <= cost + self._lose(chains):
                 return levels
         return most
 
     def _count_sure_levels(self, slot: int, most: int) -> int:
-        """Return how many levels of the only chain pay, at most `most`, if each of its tokens is sure. One does.
+        """Return how many levels of the only chain pay, at most `most`, if each of its tokens is sure.
 
         Sure tokens count as at the depth ahead that accepts them least.
         """
-        gains, cost, drafter = self._list_gains()[slot], self._draft_step(1), self._drafters.primary or ""
+        chains, drafter, value = self._list_gains(), self._drafters.primary or "", self._values[slot]
+        gains, needed = chains[slot], self._draft_step(1) + self._lose(chains)
         ends = len(gains) + 1, len(gains) + most
         chance = min([self.drafts.acceptance.probability(slot, drafter, at, SURE) for at in ends])
-        reach, value = gains[-1] if gains else 1.0, self._values[slot]
-        enough = (n for n in range(1, most) if value.at(len(gains) + n, reach * chance**n) <= cost)
+        reach = gains[-1] if gains else 1.0
+        enough = (n for n in range(1, most) if value.at(len(gains) + n, reach * chance**n) <= needed)
         return next(enough, most)

@@ -15,7 +15,7 @@ class TokenCosts:
     num_base_rows  rows of the step without drafts
     """
 
-    def __init__(self, costs: StepCosts, *, rate: Callable[[], float], num_base_rows: int, num_cells: int) -> None:
+    def __init__(self, costs: StepCosts, rate: Callable[[], float], *, num_base_rows: int, num_cells: int) -> None:
         self._costs, self._estimate_rate = costs, rate
         self.num_base_rows, self._num_cells = num_base_rows, num_cells
         self._draft_steps: dict[tuple[str, int], float] = {}

@@ -99,7 +99,8 @@ class TreeGrowth:
         """
         step = self._drafts
         size, _ = find_best_size(nodes[: len(step.row_costs) - 1], step.row_costs)
-        return self._find_values()[tip.slot].at(size // len(step.auto), tip.gain) > step_cost
+        values = self._find_values()
+        return values[tip.slot].at(size // len(values), tip.gain) > step_cost
 
     def _open(self, tip: SlotTip) -> SlotTip:
         if tip.place is None:

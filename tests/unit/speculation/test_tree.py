@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 from doubles.hindsight import Hindsight
@@ -41,14 +40,9 @@ class TableCosts:
     """Step costs in tokens, by a table."""
 
     by_rows: Sequence[float]
-    drafted: float = 0.0
-    draft_steps: Mapping[int, float] = field(default_factory=dict)  # by rows
 
     def rows(self, num_rows: int, num_ruled: int = 0) -> list[float]:
         return list(self.by_rows[: num_rows + 1])
-
-    def draft_step(self, drafter: str, num_rows: int) -> float:
-        return self.draft_steps.get(num_rows, 0.0)
 
 
 @dataclass(frozen=True)
@@ -75,7 +69,6 @@ def choice_of(
     *,
     max_siblings: int,
     room: int,
-    draft_steps: Mapping[int, float] = MappingProxyType({}),
 ) -> StepPolicy:
     policies = {slot: SlotPolicy(AUTO_SPEC, SlotGate()) for slot in range(len(combs))}
     slots = [DecodeSlot(slot, room) for slot in policies]
@@ -84,11 +77,11 @@ def choice_of(
         policies,
         DrafterSet(HEAD),
         KnownAcceptance(),  # type: ignore[arg-type]
-        TableCosts(prices, draft_steps=draft_steps),  # type: ignore[arg-type]
+        TableCosts(prices),  # type: ignore[arg-type]
         leveled=False,
         max_siblings=max_siblings,
     )
-    choice = StepPolicy(drafts, dict)
+    choice = StepPolicy(drafts, lambda: pytest.fail("nothing is drafted on"))
     for slot, comb in enumerate(combs):
         for depth, (first, second) in enumerate(zip(comb.firsts, comb.siblings, strict=True), start=1):
             choice.drafts.add(slot, HEAD, [depth], [first], [[(100 + depth, second)]])
