@@ -121,6 +121,7 @@ class StepDrafts:
                 gain *= self.acceptance.probability(slot, drafter, at, confidence)
                 if gain < MIN_REACH and drafter in self.drafters.lookups:
                     tokens = tokens[: at - depth - 1]
+                    chain.end()  # even if nothing is left of it: no call proposes more
                     break
                 gains.append(gain)
         siblings = siblings if self.max_siblings and not is_ruled else ()

@@ -48,6 +48,17 @@ def test_more_tokens_than_a_slot_can_use_are_dropped() -> None:
     assert [policy.drafts.num_drafted(slot, LOOKUP) for slot in (0, 1)] == [1, 8]
 
 
+def test_a_lookup_that_is_surely_wrong_is_asked_once() -> None:
+    controller = make_controller(CHEAP, {0: AUTO_SPEC})
+    for _ in range(3000):
+        controller.acceptance.learn(0, LOOKUP, 1, 0.02, accepted=False)
+    policy = controller.begin_step([DecodeSlot(0, 16)], num_prefill_rows=0, num_cells=50)
+    assert policy.select_slots(LOOKUP) == [0]
+    policy.drafts.add(0, LOOKUP, (5, 6), (0.02, 0.02))
+    assert policy.drafts.num_drafted(0, LOOKUP) == 0
+    assert policy.select_slots(LOOKUP) == []
+
+
 @pytest.mark.parametrize(("room", "is_drafted"), [(1, False), (16, True)])
 def test_nothing_is_drafted_that_could_not_be_sent_with_a_gain(room: int, is_drafted: bool) -> None:
     controller = make_controller(SECOND_ROW_DEAR, {0: AUTO_SPEC})
