@@ -79,17 +79,17 @@ class StepTiming:
             encode_s=encode_s,
             verify_s=verify_s,
             host_s=host_s,
-            plain_s=self._plain_s(decode_s, num_rows, num_drafted),
+            plain_s=self._plain_s(total_s, decode_s, num_rows, num_drafted),
             ended_at=ended_at,
         )
 
-    def _plain_s(self, decode_s: float, num_rows: int, num_drafted: int) -> float:
+    def _plain_s(self, total_s: float, decode_s: float, num_rows: int, num_drafted: int) -> float:
         """Return the estimated duration of the step without drafts, the time outside the decode included.
 
-        Fewer rows cannot cost more, whatever ratios a busy machine measured.
+        Neither part can cost more than with drafts, whatever a busy machine measured.
         """
         plain_s = self._costs.plain_seconds(decode_s, num_rows=num_rows, num_plain_rows=num_rows - num_drafted)
-        return min(plain_s, decode_s) + self._costs.overhead(drafted=False)
+        return min(plain_s, decode_s) + min(self._costs.overhead(drafted=False), total_s - decode_s)
 
     def pause(self) -> None:
         """Record that no step follows directly: the time until the next one is waiting, not work."""

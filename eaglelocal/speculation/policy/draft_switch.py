@@ -65,10 +65,12 @@ class DraftSwitch:
 
         num_running  answers at once, this one included
         """
-        self.values, self.decided_for = {}, ((), 0)
-        outlooks = [self._outlook(slot, OPTIMISM)] * num_running
+        self.values = {}
+        # in company, a prompt that is read in vain delays the others
+        hope, least = (HOPE, 0.0) if num_running == 1 else (OPTIMISM, WORTH_KEEPING)
+        outlooks = [self._outlook(slot, hope)] * num_running
         gain = self._find_largest_gain(outlooks, self._plain_costs(num_running, 0), num_running)
-        if gain <= WORTH_KEEPING:
+        if gain < least:
             gate.sleep(describe_gain(gain, num_running))
             gate.num_unread = num_unread
 

@@ -98,7 +98,7 @@ GRID, NUM_REACHES = math.log(0.75), 14  # reaches that are distinguished: 1, 0.7
 
 
 class ChainValue(NamedTuple):
-    """What drafting on is worth to a slot, in tokens, by what it has drafted already."""
+    """The worth of drafting on to a slot, in tokens, by what it has drafted already."""
 
     outlook: Outlook  # of its text
     table: Sequence[Sequence[float]]  # [levels drafted][reach]: of the next level and those after it, see `at`
