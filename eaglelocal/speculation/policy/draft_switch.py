@@ -179,8 +179,11 @@ class DraftSwitch:
     def find_values(
         self, slots: Sequence[int], num_slots: int, num_cells: int, num_prefill_rows: int = 0
     ) -> Mapping[int, ChainValue]:
-        """Return what drafting is worth to these slots, for which the drafter is awake."""
-        if self.values.keys() == set(slots) and not num_prefill_rows:
+        """Return what drafting is worth to these slots, for which the drafter is awake.
+
+        Computed once a decision; but anew for each step beside a prompt, and while costs return from a slow time.
+        """
+        if self.values.keys() == set(slots) and not num_prefill_rows and not self.costs.is_raised:
             return self.values
         outlooks = [self._outlook(slot, OPTIMISM) for slot in slots]
         costs = self._token_costs(num_slots, num_cells, num_prefill_rows)

@@ -218,7 +218,7 @@ def test_slots_of_unlike_texts() -> None:
     run.run(800)
     steps = run.run(3000)
     sent = {slot: sum(step.drafted[slot] for step in steps) / len(steps) for slot in texts}
-    assert sent[0] > 1.5 > 0.6 > sent[1]
+    assert sent[0] > 1.5 > 0.5 > sent[1]
     assert speed(steps) > 1.2
 
 
