@@ -18,7 +18,7 @@ from eaglelocal.backend.quantizer import quantize_file
 from eaglelocal.core.batch import Batch, Floats
 
 FILE_TYPES = {"Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18, "Q8_0": 7}  # llama.cpp's numbers
-ROWS = (2, 7, 17)  # a pair, less than a tile, and tiles with a rest
+ROWS = (1, 2, 7, 17)  # one alone, a pair, less than a tile, and tiles with a rest
 NUM_TOKENS = 24
 
 
@@ -51,8 +51,11 @@ def context(model: LlamaModel) -> Iterator[LlamaContext]:
 
 @pytest.fixture(scope="module")
 def alone(context: LlamaContext) -> Floats:
-    """The logits of rows that are read one by one, which are llama.cpp's own whatever is installed."""
-    return read_in_steps(context, 1)
+    """The logits of rows that llama.cpp's own kernels read one by one."""
+    products_installer()(None, 0, 0)
+    found = read_in_steps(context, 1)
+    install_products(native())
+    return found
 
 
 def open_context(model: LlamaModel, *, threads: int) -> LlamaContext:

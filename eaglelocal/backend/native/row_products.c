@@ -17,7 +17,6 @@
 #endif
 
 enum { Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, F32 = 0 }; /* ggml_type */
-enum { MIN_ROWS = 2 };         /* one alone is left to llama.cpp */
 enum { GROUP = 8 };            /* columns that are interleaved, of Q4_K */
 enum { MOST_DRAFTED = 17 };    /* rows that verify the longest draft */
 enum { SHORT_BLOCK = 32, AT_A_TIME = 16 }; /* elements of a block of Q8_0; such blocks that are converted at once */
@@ -197,8 +196,7 @@ static const struct format *find_format(const struct tensor *node) {
         return NULL;
     const struct tensor *weights = node->src[0], *input = node->src[1];
     if (weights->ne[2] != 1 || weights->ne[3] != 1 || input->type != F32 || input->nb[0] != 4 ||
-        input->ne[1] < MIN_ROWS || input->ne[2] != 1 || input->ne[3] != 1 ||
-        node->type != F32 || node->nb[0] != 4)
+        input->ne[2] != 1 || input->ne[3] != 1 || node->type != F32 || node->nb[0] != 4)
         return NULL;
     for (const struct format *f = kernel.formats; f < kernel.formats + sizeof kernel.formats / sizeof *f; f++)
         if (f->type == weights->type && f->multiply && weights->ne[0] % f->block == 0 &&
