@@ -18,7 +18,6 @@ from eaglelocal.core.run_options import LOOKUPS, NGRAM
 from eaglelocal.core.sampling import Sampled
 
 ROOT = -1
-MATCH_LENGTHS = (2, 4, 8)  # tokens that a lookup's match must have; more after finds that were not worth sending
 
 
 @dataclass(frozen=True, slots=True)

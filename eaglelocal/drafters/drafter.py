@@ -180,11 +180,10 @@ class Drafter:
 class Lookup(Drafter):
     """A drafter without a model, which looks up earlier text: it says cheaply whether a draft could find anything."""
 
-    def may_match(self, root: Node, length: int) -> bool:
-        """Return False if the last `length` tokens, the root included, never stood together before.
+    def may_match(self, root: Node, confidence: float) -> bool:
+        """Return False if `draft` would propose nothing, or as a rule nothing of this confidence.
 
-        Then `draft` could only propose the continuation of a shorter match. The call costs a few microseconds, so it
-        can be made in every step. Lengths are those of core/draft.py.
+        The call costs a few microseconds, so it can be made in every step.
         """
         raise NotImplementedError
 

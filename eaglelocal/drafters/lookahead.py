@@ -17,7 +17,6 @@ from dataclasses import field
 from typing import TypeVar
 
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
-from eaglelocal.core.draft import MATCH_LENGTHS
 from eaglelocal.core.records import dataclass
 from eaglelocal.drafters.drafter import NOTHING, Committed, Continuation, DraftTraits, Lookup, Node
 
@@ -51,9 +50,6 @@ class GramPool:
             return guess, PAIR
         guess = self._singles.get(token)
         return None if guess is None else (guess, SINGLE)
-
-    def has_pair(self, before: int, token: int) -> bool:
-        return (before, token) in self._pairs
 
 
 def replace_newest(grams: dict[KeyT, int], key: KeyT, guess: int) -> None:
@@ -103,17 +99,13 @@ class Lookahead(Lookup):
         state.owner, state.num_prompt = owner, num_prompt
         state.forget(state.end)
 
-    def may_match(self, root: Node, length: int) -> bool:
-        """Return whether kept n-grams continue the text: pairs for longer matches, single tokens only for the shortest.
-
-        The longest match lengths exceed an n-gram: after many finds in vain, nothing is drafted.
-        """
-        state, pool = self._slots[root.slot], self._pools.get(self._slots[root.slot].owner)
-        if length == MATCH_LENGTHS[0]:
-            return root.position + 1 in state.guesses or (
-                pool is not None and pool.find(state.newest[1], root.token) is not None
-            )
-        return length < MATCH_LENGTHS[-1] and pool is not None and pool.has_pair(state.newest[1], root.token)
+    def may_match(self, root: Node, confidence: float) -> bool:
+        state = self._slots[root.slot]
+        pool = self._pools.get(state.owner)
+        found = pool.find(state.newest[1], root.token) if pool is not None else None
+        if found is None and root.position + 1 in state.guesses:
+            return confidence <= PLACE
+        return found is not None and confidence <= found[1]
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS

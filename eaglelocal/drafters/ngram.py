@@ -20,11 +20,10 @@ from dataclasses import field
 
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, ExtraLevels
-from eaglelocal.core.draft import MATCH_LENGTHS
 from eaglelocal.core.records import dataclass
 from eaglelocal.drafters.drafter import NOTHING, PRIVATE, Committed, Continuation, DraftTraits, Lookup, Node
 from eaglelocal.drafters.lookup_memory import LookupMemory
-from eaglelocal.drafters.text_index import CONTEXT, Generations, SuffixCursor
+from eaglelocal.drafters.text_index import CONTEXT, MATCH_LENGTHS, Generations, SuffixCursor
 from eaglelocal.errors import EngineError
 
 MIN_MATCH = MATCH_LENGTHS[0]  # tokens; proposals after a single one are rarely right
@@ -231,8 +230,11 @@ class Ngram(Lookup):
         """Return the owner's pool, loaded from the memory if there is one; None if the owner has no answers yet."""
         return self._pools.get(owner) if self._memory is None else self._pool(owner)
 
-    def may_match(self, root: Node, length: int) -> bool:
+    def may_match(self, root: Node, confidence: float) -> bool:
         state = self._slots[root.slot]
+        length = next(
+            (each for each in MATCH_LENGTHS if estimate_confidence(each, 1, 1) >= confidence), MATCH_LENGTHS[-1]
+        )
         own = state.own
         if own is None or state.end - state.num_read > MAX_UNREAD:
             own = state.index(self._max_tokens)

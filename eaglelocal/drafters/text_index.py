@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from eaglelocal.backend.suffix_automaton import SuffixAutomaton
-from eaglelocal.core.draft import MATCH_LENGTHS
 
+MATCH_LENGTHS = (2, 4, 8)  # tokens of runs whose occurrence is known at once
 CONTEXT = 32  # tokens before a cut that are indexed again, so that matches can begin in them
 
 

@@ -35,6 +35,7 @@ class PlannedStep:
 
     plan: StepPlan
     num_cells: int  # cached positions that a decoding row attends to
+    num_reading: int  # sequences that will decode once their prompts are read
     policy: StepPolicy | None  # None: only lookups could draft, and none found anything
 
 
@@ -61,7 +62,7 @@ class StepLearning:
         self, controller: Controller, scheduler: Scheduler, context: Context, drafters: Several[Drafter]
     ) -> None:
         self._lookups = {drafter.traits.name: drafter for drafter in drafters if isinstance(drafter, Lookup)}
-        self._controller, self._is_unified = controller, context.is_unified
+        self._controller, self._scheduler, self._is_unified = controller, scheduler, context.is_unified
         self._estimate = StepEstimate(
             controller.costs,
             scheduler.prefix_cache.num_cached,
@@ -76,22 +77,23 @@ class StepLearning:
 
     def begin(self, plan: StepPlan) -> PlannedStep:
         """Return the step with the policy for its drafts."""
-        num_cells = self._num_cells(plan)
-        asked = self._controller.select_match_lengths([s.slot for s in plan.decode])
+        num_cells, num_reading = self._num_cells(plan), self._scheduler.num_expected - len(plan.decode)
+        asked = self._controller.select_confidences([s.slot for s in plan.decode], num_cells, num_reading)
         if asked is not None and not self._may_match(plan.decode, asked):
-            return PlannedStep(plan, num_cells, None)
+            return PlannedStep(plan, num_cells, num_reading, None)
         policy = self._controller.begin_step(
             [DecodeSlot(s.slot, min(s.draft_room, plan.max_draft)) for s in plan.decode],
             num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
             num_cells=num_cells,
+            num_reading=num_reading,
         )
-        return PlannedStep(plan, num_cells, policy)
+        return PlannedStep(plan, num_cells, num_reading, policy)
 
-    def _may_match(self, sequences: Several[Sequence], lengths: Mapping[int, Mapping[str, int]]) -> bool:
-        """Return whether a lookup may find a match of its length for any of the sequences."""
+    def _may_match(self, sequences: Several[Sequence], asked: Mapping[int, Mapping[str, float]]) -> bool:
+        """Return whether a lookup may propose something of the confidence asked for, for any of the sequences."""
         for each in sequences:
-            for name, length in lengths.get(each.slot, {}).items():
-                if self._lookups[name].may_match(make_root(each), length):
+            for name, confidence in asked.get(each.slot, {}).items():
+                if self._lookups[name].may_match(make_root(each), confidence):
                     return True
         return False
 
@@ -118,6 +120,7 @@ class StepLearning:
                 num_passes=decoded.num_passes,
                 num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
                 num_cells=step.planned.num_cells,
+                num_reading=step.planned.num_reading,
                 decode_s=times.decode_s,
                 draft_calls=step.drafted.calls,
                 other_s=times.total_s - times.decode_s - sum([call.seconds for call in step.drafted.calls]),

@@ -21,6 +21,7 @@ from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.costs.ubatch_split import choose_padding_rows
 from eaglelocal.speculation.policy.cost_learner import CostLearner
 from eaglelocal.speculation.policy.draft_switch import DraftSwitch
+from eaglelocal.speculation.policy.lookup_filter import LookupFilter
 from eaglelocal.speculation.policy.pending_drafts import PendingDraft, PendingDrafts
 from eaglelocal.speculation.policy.plain_steps import PlainSteps
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, GateState, SlotGate, SlotPolicy
@@ -61,6 +62,7 @@ class Controller:
         most = MAX_DRAFT_TOKENS if max_draft is None else min(max_draft, MAX_DRAFT_TOKENS)
         self._throughput = Throughput(costs, lambda num_slots: self._switch.expect_speed(num_slots))
         self._switch = DraftSwitch(costs, self.acceptance, drafters, most, leveled, self._throughput.rate)
+        self._lookups = LookupFilter(costs, self.acceptance, drafters.lookups, leveled, self._throughput.rate)
         self._cost_learner = CostLearner(costs, drafters)
         self._plain_steps: dict[int, PlainSteps] = {}  # by number of decoding slots
         self._pending_drafts = PendingDrafts()
@@ -89,11 +91,8 @@ class Controller:
         (self._default_slots.discard if spec else self._default_slots.add)(slot)
         spec = self._limit_spec(spec or self._spec)
         self._adapters[slot] = mix = self._usual_adapters if adapters is None else adapters
-        last = self._policies.get(slot)
         gate = SlotGate() if spec.drafting is DraftPolicy.AUTO else None
-        self._policies[slot] = policy = SlotPolicy(spec, gate)
-        if last is not None:
-            policy.follow(last)
+        self._policies[slot] = SlotPolicy(spec, gate)
         self.acceptance.begin(slot, mix)
         self._pending_drafts.forget(slot)
         if gate is not None and self._drafters.primary is not None:
@@ -133,30 +132,34 @@ class Controller:
         return policy.gate.state, policy.gate.reason
 
     # ---- steps
-    def select_match_lengths(self, slots: Sequence[int]) -> dict[int, Mapping[str, int]] | None:
-        """Return the match length that each lookup needs to propose anything, for each slot where only lookups can
-        draft.
+    def select_confidences(
+        self, slots: Sequence[int], num_cells: int, num_reading: int = 0
+    ) -> dict[int, Mapping[str, float]] | None:
+        """Return the least confidence at which a draft of each lookup may pay, for each slot where only lookups can
+        draft; nothing for one whose drafts cannot pay.
 
         None if other drafters can draft too: the step then needs a StepPolicy, whatever the lookups find.
         """
         policies = [(slot, self._policies[slot]) for slot in slots]
-        for _, policy in policies:  # before any is counted as asked
+        for _, policy in policies:
             if policy.gate is None:
                 if policy.spec.max_draft > 0:
                     return None
             elif self._drafters.primary is not None and policy.gate.is_awake:
                 return None
-        lookups = self._drafters.lookups
-        return {slot: policy.next_match_lengths(lookups) for slot, policy in policies if policy.gate is not None}
+        auto = [slot for slot, policy in policies if policy.gate is not None]
+        return self._lookups.select(auto, len(slots) + num_reading, num_cells) if auto else {}
 
-    def begin_step(self, slots: Sequence[DecodeSlot], *, num_prefill_rows: int, num_cells: int) -> StepPolicy:
-        """Return the StepPolicy of a step in which `slots` decode."""
+    def begin_step(
+        self, slots: Sequence[DecodeSlot], *, num_prefill_rows: int, num_cells: int, num_reading: int = 0
+    ) -> StepPolicy:
+        """Return the StepPolicy of a step in which `slots` decode, and others will once their prompts are read."""
         is_ruled = self._is_ruled([each.slot for each in slots])
         if not num_prefill_rows and self._can_be_plain(slots) and self._plain(len(slots)).is_due:
             slots = [DecodeSlot(each.slot, 0) for each in slots]
         token_costs = TokenCosts(
             self.costs,
-            rate=lambda: 0.0 if is_ruled else self._throughput.rate(len(slots), num_cells),
+            rate=lambda: 0.0 if is_ruled else self._throughput.rate(len(slots) + num_reading, num_cells),
             num_base_rows=len(slots) + num_prefill_rows,
             num_cells=num_cells,
         )
@@ -174,7 +177,7 @@ class Controller:
         self._is_reported = False
         awake = [slot for slot in drafts.auto if self._policies[slot].state is GateState.AWAKE]
         return StepPolicy(
-            drafts, lambda: self._switch.find_values(awake, len(drafts.auto), num_cells, num_prefill_rows)
+            drafts, lambda: self._switch.find_values(awake, len(drafts.auto), num_cells, num_prefill_rows, num_reading)
         )
 
     def _keep_rests(self, drafts: StepDrafts) -> None:
@@ -222,12 +225,11 @@ class Controller:
             return []
         num_plain = self._cost_learner.plain_tokens(report) if is_drafted else float(report.num_tokens)
         self._learn_throughput(report, num_plain)
-        for slot, (draft, verdict) in report.verdicts.items():
+        for slot, (_, verdict) in report.verdicts.items():
             policy = self._policies[slot]
             if policy.gate is None:
                 continue
             if report.policy is not None:
-                policy.record_finds(report.policy.drafts.list_found(slot), is_sent=len(draft) > 0)
                 self._learn_acceptance(slot, policy.gate, report.policy, verdict)
         self._update_gates(report, num_plain - report.num_tokens)
         return [
@@ -296,7 +298,7 @@ class Controller:
         drafts, primary = report.policy.drafts if report.policy else None, self._drafters.primary
         drafted = [slot for slot in gates if drafts is not None and drafts.num_drafted(slot, primary)]
         ruled = [len(draft) for slot, (draft, _) in report.verdicts.items() if slot not in gates]
-        self._switch.record(gates, tokens, drafted, num_lost, report.num_cells, ruled)
+        self._switch.record(gates, tokens, drafted, num_lost, report.num_cells, ruled, report.num_reading)
 
     # ---- costs
     def learn_costs(self) -> None:

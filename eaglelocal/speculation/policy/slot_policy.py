@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import field
 from enum import Enum
 from typing import NamedTuple
 
-from eaglelocal.core.draft import MATCH_LENGTHS, MEASURING
+from eaglelocal.core.draft import MEASURING
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import MAX_DRAFT_TOKENS, DraftPolicy, Spec
 from eaglelocal.speculation.policy.pending_drafts import kept_name
 from eaglelocal.speculation.policy.pid import LengthController
 
-VAIN_FINDS = 8  # in a row, after which the next length is wanted
-MAX_VAIN = (len(MATCH_LENGTHS) - 1) * VAIN_FINDS
-SHORT_EVERY = 16  # one step in this many accepts the shortest match again, because the text may have changed
-REST_AFTER = 64  # steps in a row without a draft worth sending, after which
-REST_EVERY = 4  # one step of so many asks, and one of SHORT_EVERY times as many for the shortest
-FIRST_LOOKS = 8  # steps of a new request that ask before they rest, however long the one before found nothing
 TRIAL_STEPS, TRIAL_LENGTH = 6, 3  # of a trial: steps, and tokens that each drafts and none sends
 TRIAL_SKIPPED = 2  # its first steps, which underrate a drafter that has just woken, and teach nothing
-NO_LENGTHS: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +129,6 @@ class SlotPolicy:
     spec: Spec
     gate: SlotGate | None  # for `auto` only
     pid: LengthController | None = None
-    num_vain: dict[str, int] = field(default_factory=dict)  # by lookup: finds in a row of which nothing was sent
-    num_asked: int = 0  # steps in which only lookups could draft
-    num_fruitless: int = 0  # those since a draft was sent
 
     def __post_init__(self) -> None:
         if self.spec.drafting is DraftPolicy.PID:
@@ -153,31 +141,6 @@ class SlotPolicy:
     @property
     def is_probing(self) -> bool:
         return self.gate is not None and self.gate.is_probing
-
-    def follow(self, last: SlotPolicy) -> None:
-        """Carry over from the slot's last request how often lookups found something."""
-        self.num_vain = last.num_vain
-        self.num_fruitless = min(last.num_fruitless, REST_AFTER - FIRST_LOOKS)
-
-    def next_match_lengths(self, lookups: Sequence[str]) -> Mapping[str, int]:
-        """Return how long a match of each lookup must be in the next step in which only lookups can draft.
-
-        Empty where none is asked: a copied passage is found a few tokens later.
-        """
-        is_resting = self.num_fruitless >= REST_AFTER
-        self.num_fruitless += 1
-        self.num_asked += 1
-        if is_resting and self.num_asked % REST_EVERY:
-            return NO_LENGTHS
-        is_checked = self.num_asked % (REST_EVERY * SHORT_EVERY if is_resting else SHORT_EVERY) == 0
-        return {name: MATCH_LENGTHS[0 if is_checked else self.num_vain.get(name, 0) // VAIN_FINDS] for name in lookups}
-
-    def record_finds(self, lookups: Sequence[str], *, is_sent: bool) -> None:
-        """Record the lookups that found something in a step, and whether any draft was sent."""
-        if is_sent:
-            self.num_fruitless = 0
-        for name in lookups:
-            self.num_vain[name] = 0 if is_sent else min(self.num_vain.get(name, 0) + 1, MAX_VAIN)
 
     @property
     def length(self) -> int:

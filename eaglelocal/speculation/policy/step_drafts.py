@@ -88,10 +88,6 @@ class StepDrafts:
         return not any([chain.tokens for chains in self.chains.values() for chain in chains.values()])
 
     # ---- what is proposed
-    def list_found(self, slot: int) -> list[str]:
-        """Return the lookups that proposed something for the slot."""
-        return [n for n in self.drafters.lookups if slot in self.chains[n] and self.chains[n][slot].tokens]
-
     def add(
         self,
         slot: int,

@@ -9,7 +9,7 @@ from doubles.property_tests import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.draft import MATCH_LENGTHS, ROOT
+from eaglelocal.core.draft import ROOT
 from eaglelocal.drafters import lookahead
 from eaglelocal.drafters.drafter import Committed, Continuation, Node
 from eaglelocal.drafters.lookahead import PAIR, PLACE, SINGLE, Lookahead
@@ -94,12 +94,14 @@ def test_few_owners_and_n_grams_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     assert draft(drafter, 58, 60).tokens == [58, 58, 58, 58] and not draft(drafter, 20, 60).tokens
 
 
-def test_longer_matches_need_pairs_and_the_longest_are_none() -> None:
+def test_what_may_match_is_as_confident_as_asked_for() -> None:
     drafter = drafter_after([(20, 21)])
     root, place = Node(0, ROOT, 20, 4), Node(0, ROOT, 99, 4)
-    assert [drafter.may_match(root, length) for length in MATCH_LENGTHS] == [True, True, False]
-    assert [drafter.may_match(place, length) for length in MATCH_LENGTHS] == [True, False, False]
-    assert not drafter.may_match(Node(1, ROOT, 20, 4), MATCH_LENGTHS[0])
+    for node in (root, place):
+        (confidence,) = drafter.draft([node])[0].confidences
+        assert drafter.may_match(node, 0.0) and drafter.may_match(node, confidence)
+        assert not drafter.may_match(node, confidence + 0.001)
+    assert not drafter.may_match(Node(1, ROOT, 20, 4), 0.0)
 
 
 @examples(150)
@@ -123,7 +125,7 @@ def test_where_nothing_may_match_nothing_is_drafted(seed: int) -> None:
                 ends[slot] += 2
             case _:
                 root = Node(slot, ROOT, draw.randrange(5), ends[slot])
-                may_match = drafter.may_match(root, MATCH_LENGTHS[0])
+                may_match = drafter.may_match(root, 0.0)
                 found = drafter.draft([root], 3)[0]
                 assert bool(found.tokens) == may_match
                 assert all(token >= 0 for token in found.tokens)

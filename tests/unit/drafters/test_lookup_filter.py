@@ -6,9 +6,10 @@ from doubles.property_tests import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.draft import MATCH_LENGTHS, ROOT
+from eaglelocal.core.draft import ROOT
 from eaglelocal.drafters.drafter import Committed, Node
-from eaglelocal.drafters.ngram import Ngram
+from eaglelocal.drafters.ngram import Ngram, estimate_confidence
+from eaglelocal.drafters.text_index import MATCH_LENGTHS
 
 
 def find_longest(text: list[int], earlier: list[int]) -> int:
@@ -33,7 +34,7 @@ def test_nothing_is_missed(data: st.DataObject) -> None:
             position = len(text)
             length = data.draw(st.sampled_from([0, *MATCH_LENGTHS]))
             if length and text:
-                may_match = ngram.may_match(Node(0, ROOT, root, position), length)
+                may_match = ngram.may_match(Node(0, ROOT, root, position), estimate_confidence(length, 1, 1))
                 found = ngram.draft([Node(0, ROOT, root, position)])[0].tokens
                 if length == MATCH_LENGTHS[0] and found:
                     assert may_match

@@ -128,6 +128,17 @@ def test_a_longer_draft_of_a_rule_than_the_drafter_can_make_is_no_error() -> Non
     assert gate.is_awake
 
 
+@pytest.mark.parametrize(("num_reading", "is_awake"), [(0, True), (7, False)])
+def test_slots_whose_prompts_are_read_count_as_company(num_reading: int, is_awake: bool) -> None:
+    """A decode of one row to four takes as long, but more rows take longer by more than there are of them."""
+    costs, gate = StepCosts(), SlotGate()
+    costs.calibrate({rows: [max(1.0, rows**1.5 / 8)] * 3 for rows in range(1, 33)})
+    costs.learn_drafts("head", 1, [0.05])
+    switch = DraftSwitch(costs, AcceptanceModel(), DrafterSet("head"), 16, False, costs.plain_rate)
+    switch.record({0: gate}, {0: 1}, [0], 0.0, 100, num_reading=num_reading)
+    assert gate.is_awake is is_awake
+
+
 def test_every_change_alternates_and_has_a_reason() -> None:
     run = simulation("q4_0", [Profile((0.5, 0.45))] * 2, leveled=True, answer_tokens=300)
     changes = [change for step in run.run(3000) for change in step.changes]

@@ -6,20 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from eaglelocal.core.draft import MATCH_LENGTHS, Draft, Verdict
+from eaglelocal.core.draft import Draft, Verdict
 from eaglelocal.core.request import AUTO_SPEC, PID, Spec, fixed_spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.cost_learner import MOST_AT_ONCE
-from eaglelocal.speculation.policy.slot_policy import (
-    FIRST_LOOKS,
-    REST_AFTER,
-    REST_EVERY,
-    SHORT_EVERY,
-    DecodeSlot,
-    DrafterSet,
-)
+from eaglelocal.speculation.policy.draft_switch import DECIDED_EVERY
+from eaglelocal.speculation.policy.lookup_filter import EXPLORED_EVERY
+from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet
 from eaglelocal.speculation.policy.step_policy import StepPolicy
 from eaglelocal.speculation.policy.step_report import StepReport
 from eaglelocal.speculation.policy.throughput import ThroughputEstimate
@@ -109,13 +104,13 @@ def test_rules_hold_for_lookups_alone(spec: Spec, length: int | None) -> None:
 
 
 # ---- looking rarely
-def run_plain(controller: Controller, num_steps: int) -> list[int | None]:
-    """Run steps in which no look finds anything. Return the length that each asked for in the first slot, or None."""
+def run_plain(controller: Controller, num_steps: int) -> list[float | None]:
+    """Run steps in which no look finds anything. Return the confidence that each asked of the first slot, or None."""
     asked = []
     for _ in range(num_steps):
-        lengths = controller.select_match_lengths(SLOTS)
-        assert lengths is not None
-        asked.append(lengths[0].get(LOOKUP))
+        confidences = controller.select_confidences(SLOTS, 50)
+        assert confidences is not None
+        asked.append(confidences.get(0, {}).get(LOOKUP))
         controller.learn_plain(report_plain())
     return asked
 
@@ -132,47 +127,53 @@ def report_plain() -> StepReport:
     )
 
 
-def send(controller: Controller) -> None:
-    """Run a step in which the lookup finds what is sent."""
+def find(controller: Controller, confidence: float, *, is_right: bool) -> None:
+    """Run a step in which the lookup finds a token."""
     policy = begin(controller)
     while not policy.select_slots(LOOKUP):  # a plain step is due
         learn(controller, policy)
         policy = begin(controller)
     for slot in SLOTS:
-        policy.drafts.add(slot, LOOKUP, (1, 2, 3), (0.95, 0.95, 0.95))
+        policy.drafts.add(slot, LOOKUP, (1,), (confidence,))
         policy.drafts.end(slot, LOOKUP)
-    drafts = policy.select_drafts()
-    assert all(map(len, drafts.values()))
-    report = replace(report_plain(), num_rows=8, policy=policy)
-    controller.learn(replace(report, verdicts={slot: (drafts[slot], Verdict((), (Sampled(9),))) for slot in SLOTS}))
+    policy.select_drafts()
+    learn(controller, policy, 1 if is_right else 9)
 
 
-def test_after_long_without_a_draft_few_steps_look_and_one_that_is_sent_ends_this() -> None:
+def test_where_rows_cost_more_than_their_tokens_bring_no_step_looks() -> None:
+    costs = StepCosts()
+    costs.calibrate({rows: [ONE_S * rows**1.2] * 3 for rows in (1, 2, 3, 4, 6, 8, 16)})
+    controller = Controller(AUTO_SPEC, DrafterSet(lookups=(LOOKUP,)), costs)
+    for slot in SLOTS:
+        controller.begin(slot, None)
+    assert run_plain(controller, 3 * EXPLORED_EVERY) == [None] * 3 * EXPLORED_EVERY
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_finds_that_are_wrong_ask_for_better_ones(is_right: bool) -> None:
     controller, _ = make_controller()
-    assert None not in run_plain(controller, REST_AFTER)
-    asked = run_plain(controller, 8 * REST_EVERY * SHORT_EVERY)
-    assert len(asked) - asked.count(None) == len(asked) / REST_EVERY
-    send(controller)
-    assert None not in run_plain(controller, REST_AFTER)
+    (before, *_) = run_plain(controller, 1)
+    for _ in range(24):
+        find(controller, 0.4, is_right=is_right)
+    after = run_plain(controller, DECIDED_EVERY)[-1]
+    assert before is not None and after is not None
+    assert after <= before if is_right else after > before
 
 
-def test_the_next_answer_of_a_slot_looks_at_first_and_then_as_rarely() -> None:
+def test_one_step_in_sixteen_accepts_whatever_is_found() -> None:
     controller, _ = make_controller()
-    run_plain(controller, 2 * REST_AFTER)
-    controller.begin(0, None)
-    assert None not in run_plain(controller, FIRST_LOOKS)
-    assert run_plain(controller, 4 * REST_EVERY).count(None) == 4 * (REST_EVERY - 1)
+    for _ in range(24):
+        find(controller, 0.4, is_right=False)
+    asked = run_plain(controller, 4 * EXPLORED_EVERY)
+    assert asked.count(0.0) == 4 and None not in asked
 
 
-def test_also_when_few_steps_look_some_ask_for_the_shortest_match() -> None:
+def test_a_text_of_which_nothing_was_seen_for_long_is_looked_at_again() -> None:
     controller, _ = make_controller()
-    run_plain(controller, REST_AFTER)
-    for policy in controller._policies.values():
-        policy.num_vain = {LOOKUP: 1000}
-        policy.record_finds([LOOKUP], is_sent=False)
-    asked = run_plain(controller, 4 * REST_EVERY * SHORT_EVERY)
-    assert asked.count(MATCH_LENGTHS[0]) == 4
-    assert asked.count(MATCH_LENGTHS[-1]) == 4 * (SHORT_EVERY - 1)
+    for _ in range(24):
+        find(controller, 0.4, is_right=False)
+    early, late = run_plain(controller, DECIDED_EVERY)[-1], run_plain(controller, 200)[-1]
+    assert early is not None and late is not None and late < early
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 50])
