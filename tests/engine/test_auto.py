@@ -38,13 +38,13 @@ def drafters_of(kind: str) -> tuple[Drafter, ...]:
         case "lookahead":
             return Ngram(128), Lookahead()
         case "lookahead and head":
-            return Ngram(128), Lookahead(), Eagle3(ScriptedHead(WORST), (0,))
+            return Ngram(128), Lookahead(), Eagle3(ScriptedHead(WORST, n_ctx=192), (0,))
         case "right head":
-            return Ngram(128), Eagle3(ScriptedHead(TABLE), (0,))
+            return Ngram(128), Eagle3(ScriptedHead(TABLE, n_ctx=192), (0,))
         case "wrong head":
-            return Ngram(128), Eagle3(ScriptedHead(WORST), (0,))
+            return Ngram(128), Eagle3(ScriptedHead(WORST, n_ctx=192), (0,))
         case _:
-            return Ngram(128), DraftModel(ScriptedContext(WORST, gives_features=False))
+            return Ngram(128), DraftModel(ScriptedContext(WORST, gives_features=False, n_ctx=192))
 
 
 KINDS = ["lookup", "lookahead", "lookahead and head", "right head", "wrong head", "wrong model"]

@@ -57,7 +57,7 @@ class DraftSwitch:
     credit: float = 0.0  # steps of plain decoding that a trial may take
     num_steps: int = 0  # since the last decision
     values: dict[int, ChainValue] = field(default_factory=dict)  # of the slots last asked for, until the next decision
-    decided_for: tuple[tuple[int, ...], int, int] = ((), 0, 0)  # slots, and numbers of others: ruled, and reading
+    decided_for: tuple[object, ...] = ()  # slots, how many more are ruled and reading, whether draft steps have a price
     ruled: Sequence[int] = ()  # lengths of the drafts of other slots, which rules set
 
     def begin(self, slot: int, gate: SlotGate, num_unread: int, num_running: int) -> None:
@@ -103,9 +103,10 @@ class DraftSwitch:
         if trying:
             self.credit -= max(num_lost, 0.0) / len(gates)
         ended = [slot for slot in trying if self._has_ended(gates[slot], trying, num_slots, num_cells)]
-        company = tuple(gates), len(ruled), num_reading
-        if ended or (not trying and (self.num_steps >= DECIDED_EVERY or self.decided_for != company)):
-            self.num_steps, self.decided_for = 0, company
+        has_price = self.costs.draft_seconds(self.drafters.primary or "", 1) > 0.0
+        decided_for = tuple(gates), len(ruled), num_reading, has_price
+        if ended or (not trying and (self.num_steps >= DECIDED_EVERY or self.decided_for != decided_for)):
+            self.num_steps, self.decided_for = 0, decided_for
             self._decide(gates, ended, num_slots, num_cells)
         asleep = [slot for slot, gate in gates.items() if not gate.is_awake]
         if asleep:

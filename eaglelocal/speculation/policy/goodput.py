@@ -94,7 +94,7 @@ def choose_width(
     return best
 
 
-GRID, NUM_REACHES = math.log(0.75), 14  # reaches that are distinguished: 1, 0.75, 0.56, .. down to 0.02
+GRID, NUM_REACHES = math.log(0.9), 38  # reaches that are distinguished: 1, 0.9, 0.81, .. down to 0.02
 
 
 class ChainValue(NamedTuple):
