@@ -57,7 +57,7 @@ def install_attention(llama: C.CDLL) -> bool:
 
 
 def install_products(llama: C.CDLL, *, num_skipped: int = 0) -> tuple[str, ...]:
-    """Multiply several rows with the weights as one row is multiplied (native/row_products.c).
+    """Multiply rows with the weights as one row is multiplied (native/row_products.c).
 
     Return the types of weights for which that works: where llama.cpp has a kernel for one row that rounds as ours does.
 

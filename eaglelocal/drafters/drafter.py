@@ -178,10 +178,10 @@ class Drafter:
 
 
 class Lookup(Drafter):
-    """A drafter without a model, which looks up earlier text: it says cheaply whether a draft could find anything."""
+    """A drafter without a model, which looks up earlier text: it says cheaply how good a draft could be."""
 
-    def may_match(self, root: Node, confidence: float) -> bool:
-        """Return False if `draft` would propose nothing, or as a rule nothing of this confidence.
+    def estimate(self, root: Node) -> float:
+        """Return about the confidence of the first token that `draft` would propose; 0.0 if it would propose nothing.
 
         The call costs a few microseconds, so it can be made in every step.
         """

@@ -99,13 +99,13 @@ class Lookahead(Lookup):
         state.owner, state.num_prompt = owner, num_prompt
         state.forget(state.end)
 
-    def may_match(self, root: Node, confidence: float) -> bool:
+    def estimate(self, root: Node) -> float:
         state = self._slots[root.slot]
         pool = self._pools.get(state.owner)
         found = pool.find(state.newest[1], root.token) if pool is not None else None
-        if found is None and root.position + 1 in state.guesses:
-            return confidence <= PLACE
-        return found is not None and confidence <= found[1]
+        if found is not None:
+            return found[1]
+        return PLACE if root.position + 1 in state.guesses else 0.0
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS

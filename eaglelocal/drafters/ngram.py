@@ -230,21 +230,23 @@ class Ngram(Lookup):
         """Return the owner's pool, loaded from the memory if there is one; None if the owner has no answers yet."""
         return self._pools.get(owner) if self._memory is None else self._pool(owner)
 
-    def may_match(self, root: Node, confidence: float) -> bool:
+    def estimate(self, root: Node) -> float:
+        """Return the confidence as if the longest known match had been seen once."""
         state = self._slots[root.slot]
-        length = next(
-            (each for each in MATCH_LENGTHS if estimate_confidence(each, 1, 1) >= confidence), MATCH_LENGTHS[-1]
-        )
         own = state.own
         if own is None or state.end - state.num_read > MAX_UNREAD:
             own = state.index(self._max_tokens)
-        run, pool = state.text[1 - length :], self._find_pool(state.owner)
-        run.append(root.token)
-        key = hash(tuple(run))
-        if own.may_contain(key) or (pool is not None and pool.may_contain(key)):
-            return True
-        unread = state.text[max(state.num_read - state.start - length + 1, 0) :]
-        return run.tobytes() in unread.tobytes()
+        pool, longest = self._find_pool(state.owner), 0
+        for length in MATCH_LENGTHS:
+            run = state.text[1 - length :]
+            run.append(root.token)
+            key = hash(tuple(run))
+            if not (own.may_contain(key) or (pool is not None and pool.may_contain(key))):
+                unread = state.text[max(state.num_read - state.start - length + 1, 0) :]
+                if run.tobytes() not in unread.tobytes():
+                    break
+            longest = length
+        return estimate_confidence(longest, 1, 1) if longest else 0.0
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS

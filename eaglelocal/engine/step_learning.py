@@ -35,8 +35,7 @@ class PlannedStep:
 
     plan: StepPlan
     num_cells: int  # cached positions that a decoding row attends to
-    num_reading: int  # sequences that will decode once their prompts are read
-    policy: StepPolicy | None  # None: only lookups could draft, and none found anything
+    policy: StepPolicy | None  # None: only lookups could draft, and found nothing that may pay
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +76,30 @@ class StepLearning:
 
     def begin(self, plan: StepPlan) -> PlannedStep:
         """Return the step with the policy for its drafts."""
-        num_cells, num_reading = self._num_cells(plan), self._scheduler.num_expected - len(plan.decode)
-        asked = self._controller.select_confidences([s.slot for s in plan.decode], num_cells, num_reading)
-        if asked is not None and not self._may_match(plan.decode, asked):
-            return PlannedStep(plan, num_cells, num_reading, None)
+        num_cells = self._num_cells(plan)
+        may_look = self._controller.may_look([s.slot for s in plan.decode], num_cells, self._num_reading(plan))
+        if may_look is False or (may_look and not self._finds_anything(plan.decode)):
+            return PlannedStep(plan, num_cells, None)
         policy = self._controller.begin_step(
             [DecodeSlot(s.slot, min(s.draft_room, plan.max_draft)) for s in plan.decode],
             num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
             num_cells=num_cells,
-            num_reading=num_reading,
         )
-        return PlannedStep(plan, num_cells, num_reading, policy)
+        return PlannedStep(plan, num_cells, policy)
 
-    def _may_match(self, sequences: Several[Sequence], asked: Mapping[int, Mapping[str, float]]) -> bool:
-        """Return whether a lookup may propose something of the confidence asked for, for any of the sequences."""
-        for each in sequences:
-            for name, confidence in asked.get(each.slot, {}).items():
-                if self._lookups[name].may_match(make_root(each), confidence):
+    def _finds_anything(self, sequences: Several[Sequence]) -> bool:
+        """Return whether a lookup finds anything that may pay, for any of the sequences."""
+        for root in map(make_root, sequences):
+            for name, lookup in self._lookups.items():
+                confidence = lookup.estimate(root)
+                if confidence and self._controller.may_pay(root.slot, name, confidence):
                     return True
         return False
+
+    def _num_reading(self, plan: StepPlan) -> int:
+        """Return how many sequences will decode in the company of the plan's, once their prompts are read."""
+        running = self._scheduler.running
+        return sum([each.is_prefilling and each.request.adapters == plan.adapters for each in running])
 
     def _num_cells(self, plan: StepPlan) -> int:
         """Return the cached positions that a decoding row attends to: with a unified cache those of all slots."""
@@ -120,7 +124,6 @@ class StepLearning:
                 num_passes=decoded.num_passes,
                 num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
                 num_cells=step.planned.num_cells,
-                num_reading=step.planned.num_reading,
                 decode_s=times.decode_s,
                 draft_calls=step.drafted.calls,
                 other_s=times.total_s - times.decode_s - sum([call.seconds for call in step.drafted.calls]),

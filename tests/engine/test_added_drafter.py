@@ -35,8 +35,8 @@ class Echo(Lookup):
 
     traits = DraftTraits(name="echo")
 
-    def may_match(self, root: Node, length: int) -> bool:
-        return True
+    def estimate(self, root: Node) -> float:
+        return 0.5
 
     def draft(
         self, nodes: Sequence[Node], depth: int = 1, extra_levels: ExtraLevels = NO_EXTRA_LEVELS

@@ -135,7 +135,7 @@ def drafting(target: Path, requests: Sequence[ChatRequest], plain: dict[str, lis
     texts = {slot: [*request.tokens, *plain[request.id]] for slot, request in enumerate(requests)}
     knowing = Knowing(texts, seed=len(texts))
     engine.drafters[0].draft = knowing.draft  # type: ignore[method-assign]
-    engine.drafters[0].may_match = lambda root, length: True  # type: ignore[attr-defined]
+    engine.drafters[0].estimate = lambda root: 1.0  # type: ignore[attr-defined]
     return engine
 
 
@@ -263,7 +263,7 @@ def test_mixed_traffic_gets_the_plain_texts(living: Path, num_slots: int) -> Non
     engine = traffic.engine
     knowing = Knowing(traffic.texts, seed=num_slots)
     engine.drafters[0].draft = knowing.draft  # type: ignore[method-assign]
-    engine.drafters[0].may_match = lambda root, length: True  # type: ignore[attr-defined]
+    engine.drafters[0].estimate = lambda root: 1.0  # type: ignore[attr-defined]
     traffic.run(25)
     traffic.close()
 

@@ -53,9 +53,10 @@ def context(model: LlamaModel) -> Iterator[LlamaContext]:
 def alone(context: LlamaContext) -> Floats:
     """The logits of rows that llama.cpp's own kernels read one by one."""
     products_installer()(None, 0, 0)
-    found = read_in_steps(context, 1)
-    install_products(native())
-    return found
+    try:
+        return read_in_steps(context, 1)
+    finally:
+        install_products(native())
 
 
 def open_context(model: LlamaModel, *, threads: int) -> LlamaContext:

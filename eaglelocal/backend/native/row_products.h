@@ -1,4 +1,4 @@
-/* Products of several rows with quantized weights, see row_products.c. */
+/* Products of rows with quantized weights, see row_products.c. */
 #ifndef ROW_PRODUCTS_H
 #define ROW_PRODUCTS_H
 
@@ -13,7 +13,7 @@ struct products { /* the products of a graph that is being computed, and their m
     size_t num_bytes;
 };
 
-/* Turns the graph's products of several rows into custom operations. Returns their number. */
+/* Turns the graph's products of rows into custom operations. Returns their number. */
 int32_t products_start(struct products *, void *graph, const struct graph_functions *);
 
 /* Turns them back. */

@@ -17,7 +17,6 @@ updates).
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import field
 from typing import Any
@@ -27,9 +26,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.acceptance.acceptance_table import (
     HIGH,
     LOW,
-    NUM_BINS,
     NUM_KINDS,
-    WIDTH,
     AcceptanceTable,
     LogOddsLine,
     kind_of,
@@ -151,22 +148,12 @@ class AcceptanceModel:
         for shift in self._shifts.get(slot, {}).values():
             shift.advance(num_tokens)
 
-    def probability(self, slot: int, drafter: str, depth: int, confidence: float) -> float:
-        """Return the probability that the token is accepted, given that its parent is."""
+    def probability(self, slot: int, drafter: str, depth: int, confidence: float, *, hope: float = 0.0) -> float:
+        """Return the probability that the token is accepted, given that its parent is; `hope` as in `outlook`."""
         table = self._table(drafter, slot)
         base = table.probability(depth, clamp_log_odds(confidence))
-        return shift_log_odds(base, table.trust.value * self._shift(slot, drafter).value)
-
-    def least_confidence(self, slot: int, drafter: str, chance: float) -> float:
-        """Return the least confidence of a draft's first token that may be accepted with this probability; above 1.0
-        if none may.
-
-        Optimistic as an outlook, and rounded up to a bin.
-        """
-        table, shift = self._table(drafter, slot), self._shift(slot, drafter)
-        base = shift_log_odds(chance, -table.trust.value * shift.hoped(OPTIMISM))
-        at = bisect_left(range(NUM_BINS), base, key=lambda bin: table.probability(1, LOW + WIDTH * bin))
-        return sigmoid(LOW + WIDTH * at) if at < NUM_BINS else math.inf
+        shift = self._shift(slot, drafter)
+        return shift_log_odds(base, table.trust.value * (shift.hoped(hope) if hope else shift.value))
 
     def outlook(self, slot: int, drafter: str, hope: float = OPTIMISM) -> Outlook:
         """Estimate the acceptance of tokens that are not drafted yet.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
-from eaglelocal.core.draft import SWITCHED_OFF, Verdict
+from eaglelocal.core.draft import SWITCHED_OFF, Draft, Verdict
 from eaglelocal.core.request import MAX_DRAFT_TOKENS, OFF, DraftPolicy, Spec, fixed_spec
 from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
@@ -62,7 +62,7 @@ class Controller:
         most = MAX_DRAFT_TOKENS if max_draft is None else min(max_draft, MAX_DRAFT_TOKENS)
         self._throughput = Throughput(costs, lambda num_slots: self._switch.expect_speed(num_slots))
         self._switch = DraftSwitch(costs, self.acceptance, drafters, most, leveled, self._throughput.rate)
-        self._lookups = LookupFilter(costs, self.acceptance, drafters.lookups, leveled, self._throughput.rate)
+        self._lookups = LookupFilter(costs, self.acceptance, most, leveled, self._throughput.rate)
         self._cost_learner = CostLearner(costs, drafters)
         self._plain_steps: dict[int, PlainSteps] = {}  # by number of decoding slots
         self._pending_drafts = PendingDrafts()
@@ -94,6 +94,7 @@ class Controller:
         gate = SlotGate() if spec.drafting is DraftPolicy.AUTO else None
         self._policies[slot] = SlotPolicy(spec, gate)
         self.acceptance.begin(slot, mix)
+        self._lookups.begin()
         self._pending_drafts.forget(slot)
         if gate is not None and self._drafters.primary is not None:
             self._switch.begin(slot, gate, num_prompt, num_running)
@@ -132,34 +133,34 @@ class Controller:
         return policy.gate.state, policy.gate.reason
 
     # ---- steps
-    def select_confidences(
-        self, slots: Sequence[int], num_cells: int, num_reading: int = 0
-    ) -> dict[int, Mapping[str, float]] | None:
-        """Return the least confidence at which a draft of each lookup may pay, for each slot where only lookups can
-        draft; nothing for one whose drafts cannot pay.
+    def may_look(self, slots: Sequence[int], num_cells: int, num_reading: int = 0) -> bool | None:
+        """Return whether lookups may find anything that pays in the next step of these slots.
 
         None if other drafters can draft too: the step then needs a StepPolicy, whatever the lookups find.
+
+        num_reading  slots whose prompts are read, which will decode beside these
         """
-        policies = [(slot, self._policies[slot]) for slot in slots]
-        for _, policy in policies:
+        self._switch.num_reading = num_reading
+        for policy in map(self._policies.__getitem__, slots):
             if policy.gate is None:
                 if policy.spec.max_draft > 0:
                     return None
             elif self._drafters.primary is not None and policy.gate.is_awake:
                 return None
-        auto = [slot for slot, policy in policies if policy.gate is not None]
-        return self._lookups.select(auto, len(slots) + num_reading, num_cells) if auto else {}
+        return not self._is_ruled(slots) and self._lookups.begin_step(slots, num_cells, num_reading)
 
-    def begin_step(
-        self, slots: Sequence[DecodeSlot], *, num_prefill_rows: int, num_cells: int, num_reading: int = 0
-    ) -> StepPolicy:
-        """Return the StepPolicy of a step in which `slots` decode, and others will once their prompts are read."""
+    def may_pay(self, slot: int, lookup: str, confidence: float) -> bool:
+        """Return whether what a lookup finds with this confidence may pay in the step of the last `may_look`."""
+        return self._policies[slot].gate is not None and self._lookups.may_pay(slot, lookup, confidence)
+
+    def begin_step(self, slots: Sequence[DecodeSlot], *, num_prefill_rows: int, num_cells: int) -> StepPolicy:
+        """Return the StepPolicy of a step in which `slots` decode."""
         is_ruled = self._is_ruled([each.slot for each in slots])
         if not num_prefill_rows and self._can_be_plain(slots) and self._plain(len(slots)).is_due:
             slots = [DecodeSlot(each.slot, 0) for each in slots]
         token_costs = TokenCosts(
             self.costs,
-            rate=lambda: 0.0 if is_ruled else self._throughput.rate(len(slots) + num_reading, num_cells),
+            rate=lambda: 0.0 if is_ruled else self._throughput.rate(len(slots) + self._switch.num_reading, num_cells),
             num_base_rows=len(slots) + num_prefill_rows,
             num_cells=num_cells,
         )
@@ -177,7 +178,7 @@ class Controller:
         self._is_reported = False
         awake = [slot for slot in drafts.auto if self._policies[slot].state is GateState.AWAKE]
         return StepPolicy(
-            drafts, lambda: self._switch.find_values(awake, len(drafts.auto), num_cells, num_prefill_rows, num_reading)
+            drafts, lambda: self._switch.find_values(awake, len(drafts.auto), num_cells, num_prefill_rows)
         )
 
     def _keep_rests(self, drafts: StepDrafts) -> None:
@@ -225,12 +226,8 @@ class Controller:
             return []
         num_plain = self._cost_learner.plain_tokens(report) if is_drafted else float(report.num_tokens)
         self._learn_throughput(report, num_plain)
-        for slot, (_, verdict) in report.verdicts.items():
-            policy = self._policies[slot]
-            if policy.gate is None:
-                continue
-            if report.policy is not None:
-                self._learn_acceptance(slot, policy.gate, report.policy, verdict)
+        if report.policy is not None:
+            self._learn_acceptance(report.verdicts, report.policy)
         self._update_gates(report, num_plain - report.num_tokens)
         return [
             Change(slot, *self.state(slot))  # type: ignore[arg-type]
@@ -275,8 +272,11 @@ class Controller:
         if policies and not report.num_prefill_rows and all(policy.gate is not None for policy in policies):
             self._throughput.add(len(policies), report.num_tokens, num_plain)
 
-    def _learn_acceptance(self, slot: int, gate: SlotGate, step_policy: StepPolicy, verdict: Verdict) -> None:
-        self._judge_pending(slot, verdict, () if gate.is_settling else step_policy.drafts.pending(slot))
+    def _learn_acceptance(self, verdicts: Mapping[int, tuple[Draft, Verdict]], step_policy: StepPolicy) -> None:
+        for slot, (_, verdict) in verdicts.items():
+            gate = self._policies[slot].gate
+            if gate is not None:
+                self._judge_pending(slot, verdict, () if gate.is_settling else step_policy.drafts.pending(slot))
 
     def _judge_pending(self, slot: int, verdict: Verdict, new: Sequence[PendingDraft]) -> None:
         """Learn from the drafts that the verdict's tokens confirm or refute; `new` ones were made in this step."""
@@ -298,7 +298,7 @@ class Controller:
         drafts, primary = report.policy.drafts if report.policy else None, self._drafters.primary
         drafted = [slot for slot in gates if drafts is not None and drafts.num_drafted(slot, primary)]
         ruled = [len(draft) for slot, (draft, _) in report.verdicts.items() if slot not in gates]
-        self._switch.record(gates, tokens, drafted, num_lost, report.num_cells, ruled, report.num_reading)
+        self._switch.record(gates, tokens, drafted, num_lost, report.num_cells, ruled)
 
     # ---- costs
     def learn_costs(self) -> None:

@@ -38,7 +38,8 @@ class CostLearner:
         """
         self._pending.append((report, is_awake))
         self._num_surprising = self._num_surprising + 1 if is_priced and self._is_surprising(report) else 0
-        is_new = any([call.num_levels and not self._expected_s(call) for call in report.draft_calls])
+        calls = [call for call in report.draft_calls if call.num_levels and call.drafter == self._drafters.primary]
+        is_new = any([not self._expected_s(call) for call in calls])
         enough = 1 if is_new else self._num_at_once(len(report.verdicts), is_priced=is_priced)
         if len(self._pending) >= enough or self._num_surprising >= (1 if self._costs.is_raised else SURPRISES):
             self.learn()

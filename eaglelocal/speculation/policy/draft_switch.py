@@ -20,6 +20,7 @@ import itertools
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import field
+from typing import NamedTuple
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.speculation.acceptance.acceptance_model import OPTIMISM, AcceptanceModel, Outlook
@@ -37,6 +38,15 @@ BISECTIONS = 6  # of an expected speed
 MAX_IDLE = 32  # steps without a draft, in which a text becomes unknown
 HOPE = 1.5  # standard deviations of a text's acceptance that a trial may find it better by
 FAIR_OUTLOOK = Outlook.of([(weight / sum(each for _, each in FAIR_HEAD), chance) for chance, weight in FAIR_HEAD])
+
+
+class Company(NamedTuple):
+    """What a decision holds for: slots, how many more are ruled and reading, and whether draft steps have a price."""
+
+    slots: tuple[int, ...]
+    num_ruled: int
+    num_reading: int
+    has_price: bool
 
 
 @dataclass(slots=True)
@@ -57,7 +67,8 @@ class DraftSwitch:
     credit: float = 0.0  # steps of plain decoding that a trial may take
     num_steps: int = 0  # since the last decision
     values: dict[int, ChainValue] = field(default_factory=dict)  # of the slots last asked for, until the next decision
-    decided_for: tuple[object, ...] = ()  # slots, how many more are ruled and reading, whether draft steps have a price
+    decided_for: Company | None = None
+    num_reading: int = 0  # slots whose prompts are read, which will decode beside the others
     ruled: Sequence[int] = ()  # lengths of the drafts of other slots, which rules set
 
     def begin(self, slot: int, gate: SlotGate, num_unread: int, num_running: int) -> None:
@@ -82,16 +93,14 @@ class DraftSwitch:
         num_lost: float,
         num_cells: int,
         ruled: Sequence[int] = (),
-        num_reading: int = 0,
     ) -> None:
         """Record a step in which these slots decoded, and decide anew when it is time.
 
         drafted   slots for which the primary drafter drafted
         num_lost  tokens that plain decoding would have made in its time, and it did not
         ruled     lengths of the drafts of other slots, which rules set
-        num_reading  slots whose prompts are read, which will decode beside these
         """
-        self.ruled, num_slots = ruled, len(gates) + num_reading
+        self.ruled = ruled
         self.num_steps += 1
         for slot, gate in gates.items():
             if not gate.is_awake:
@@ -102,17 +111,20 @@ class DraftSwitch:
             gates[slot].trial_steps += 1
         if trying:
             self.credit -= max(num_lost, 0.0) / len(gates)
-        ended = [slot for slot in trying if self._has_ended(gates[slot], trying, num_slots, num_cells)]
-        has_price = self.costs.draft_seconds(self.drafters.primary or "", 1) > 0.0
-        decided_for = tuple(gates), len(ruled), num_reading, has_price
-        if ended or (not trying and (self.num_steps >= DECIDED_EVERY or self.decided_for != decided_for)):
-            self.num_steps, self.decided_for = 0, decided_for
-            self._decide(gates, ended, num_slots, num_cells)
+        ended = [slot for slot in trying if self._has_ended(gates[slot], trying, len(gates), num_cells)]
+        company = Company(tuple(gates), len(ruled), self.num_reading, self._has_price)
+        if ended or (not trying and (self.num_steps >= DECIDED_EVERY or self.decided_for != company)):
+            self.num_steps, self.decided_for = 0, company
+            self._decide(gates, ended, num_cells)
         asleep = [slot for slot, gate in gates.items() if not gate.is_awake]
         if asleep:
             self.credit += EXPLORED_SHARE
             if self.num_steps % DECIDED_EVERY == 0 and not any([gate.is_probing for gate in gates.values()]):
-                self._try_out(gates, asleep, num_slots, num_cells)
+                self._try_out(gates, asleep, num_cells)
+
+    @property
+    def _has_price(self) -> bool:
+        return self.costs.draft_seconds(self.drafters.primary or "", 1) > 0.0
 
     def _has_ended(self, gate: SlotGate, trying: Sequence[int], num_slots: int, num_cells: int) -> bool:
         """Return whether a trial is over: after its steps, or once it is known that drafting costs too much here."""
@@ -120,10 +132,10 @@ class DraftSwitch:
             return True
         return gate.trial_steps > TRIAL_SKIPPED and self._hope(trying, num_slots, num_cells) < 0.0
 
-    def _decide(self, gates: Mapping[int, SlotGate], ended: Sequence[int], num_slots: int, num_cells: int) -> None:
+    def _decide(self, gates: Mapping[int, SlotGate], ended: Sequence[int], num_cells: int) -> None:
         slots = [slot for slot, gate in gates.items() if not gate.is_probing or slot in ended]
         hopes = {slot: OPTIMISM if gates[slot].is_awake and slot not in ended else 0.0 for slot in slots}
-        gains, num_awake = self._choose(slots, hopes, num_slots, num_cells)
+        gains, num_awake = self._choose(slots, hopes, len(gates), num_cells)
         for at, (slot, gain) in enumerate(gains):
             gate = gates[slot]
             is_awake = gate.is_awake and slot not in ended
@@ -132,7 +144,7 @@ class DraftSwitch:
             elif at < num_awake and gain > (WORTH_KEEPING if is_awake else WORTH_WAKING):
                 gate.wake(f"it pays again ({1.0 + gain:.2f}x)")
             elif gate.is_awake:
-                gate.sleep(describe_gain(gain, num_slots))
+                gate.sleep(describe_gain(gain, len(gates)))
 
     def _choose(
         self, slots: Sequence[int], hopes: Mapping[int, float], num_slots: int, num_cells: int
@@ -180,7 +192,7 @@ class DraftSwitch:
         return low
 
     def find_values(
-        self, slots: Sequence[int], num_slots: int, num_cells: int, num_prefill_rows: int = 0, num_reading: int = 0
+        self, slots: Sequence[int], num_slots: int, num_cells: int, num_prefill_rows: int = 0
     ) -> Mapping[int, ChainValue]:
         """Return what drafting is worth to these slots, for which the drafter is awake.
 
@@ -189,7 +201,7 @@ class DraftSwitch:
         if self.values.keys() == set(slots) and not num_prefill_rows and not self.costs.is_raised:
             return self.values
         outlooks = [self._outlook(slot, OPTIMISM) for slot in slots]
-        costs = self._token_costs(num_slots, num_cells, num_prefill_rows, num_reading)
+        costs = self._token_costs(num_slots, num_cells, num_prefill_rows)
         found = self._value(outlooks, costs, num_slots, self.ruled) if slots else []
         values = dict(zip(slots, found, strict=True))
         if not num_prefill_rows:  # these steps are rare, and all differ
@@ -215,11 +227,9 @@ class DraftSwitch:
     def _outlook(self, slot: int, hope: float) -> Outlook:
         return self.acceptance.outlook(slot, self.drafters.primary or "", hope)
 
-    def _token_costs(
-        self, num_slots: int, num_cells: int, num_prefill_rows: int = 0, num_reading: int = 0
-    ) -> TokenCosts:
+    def _token_costs(self, num_slots: int, num_cells: int, num_prefill_rows: int = 0) -> TokenCosts:
         num_slots += len(self.ruled)
-        rate = self.find_rate(num_slots + num_reading, num_cells)
+        rate = self.find_rate(num_slots + self.num_reading, num_cells)
         return TokenCosts(self.costs, lambda: rate, num_base_rows=num_slots + num_prefill_rows, num_cells=num_cells)
 
     def _plain_costs(self, num_slots: int, num_cells: int, speed: float = 1.0) -> TokenCosts:
@@ -228,16 +238,16 @@ class DraftSwitch:
         return TokenCosts(self.costs, lambda: rate, num_base_rows=num_slots, num_cells=num_cells)
 
     # ---- trials
-    def _try_out(self, gates: Mapping[int, SlotGate], asleep: Sequence[int], num_slots: int, num_cells: int) -> None:
+    def _try_out(self, gates: Mapping[int, SlotGate], asleep: Sequence[int], num_cells: int) -> None:
         """Begin a trial of the asleep slots, if the budget allows it and they could gain.
 
         All are tried together: a draft step for several costs hardly more than for one, and alone none might pay.
         """
-        price = self._price([gates[slot].num_unread for slot in asleep], num_slots, num_cells)
+        price = self._price([gates[slot].num_unread for slot in asleep], len(gates), num_cells)
         if price > self.credit:
             return
         self.credit = price
-        if self._hope(asleep, num_slots, num_cells) > WORTH_WAKING:
+        if self._hope(asleep, len(gates), num_cells) > WORTH_WAKING:
             for slot in asleep:
                 gates[slot].try_out()
 

@@ -18,7 +18,6 @@ class StepReport:
     num_padding_rows: int = 0  # of these rows, padding
     num_passes: int = 1  # over the target's weights
     num_prefill_rows: int
-    num_reading: int = 0  # slots whose prompts are read, which will decode beside these
     num_cells: int  # cached positions that a decoding row attends to
     decode_s: float
     draft_calls: Sequence[DraftCall]

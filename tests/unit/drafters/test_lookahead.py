@@ -94,19 +94,17 @@ def test_few_owners_and_n_grams_are_kept(monkeypatch: pytest.MonkeyPatch) -> Non
     assert draft(drafter, 58, 60).tokens == [58, 58, 58, 58] and not draft(drafter, 20, 60).tokens
 
 
-def test_what_may_match_is_as_confident_as_asked_for() -> None:
+def test_the_estimate_is_the_confidence_of_the_draft() -> None:
     drafter = drafter_after([(20, 21)])
-    root, place = Node(0, ROOT, 20, 4), Node(0, ROOT, 99, 4)
-    for node in (root, place):
+    for node in (Node(0, ROOT, 20, 4), Node(0, ROOT, 99, 4)):
         (confidence,) = drafter.draft([node])[0].confidences
-        assert drafter.may_match(node, 0.0) and drafter.may_match(node, confidence)
-        assert not drafter.may_match(node, confidence + 0.001)
-    assert not drafter.may_match(Node(1, ROOT, 20, 4), 0.0)
+        assert drafter.estimate(node) == confidence
+    assert drafter.estimate(Node(1, ROOT, 20, 4)) == 0.0
 
 
 @examples(150)
 @given(seed=st.integers(0, 10_000))
-def test_where_nothing_may_match_nothing_is_drafted(seed: int) -> None:
+def test_estimates_are_those_of_the_drafts(seed: int) -> None:
     """Steps of random tokens, refusals, cuts, images and sleep, in two slots of random owners."""
     draw, drafter = random.Random(seed), Lookahead()
     ends = [0, 0]
@@ -125,9 +123,9 @@ def test_where_nothing_may_match_nothing_is_drafted(seed: int) -> None:
                 ends[slot] += 2
             case _:
                 root = Node(slot, ROOT, draw.randrange(5), ends[slot])
-                may_match = drafter.may_match(root, 0.0)
+                estimate = drafter.estimate(root)
                 found = drafter.draft([root], 3)[0]
-                assert bool(found.tokens) == may_match
+                assert estimate == (found.confidences[0] if found.tokens else 0.0)
                 assert all(token >= 0 for token in found.tokens)
                 tokens = [root.token, *(draw.randrange(5) for _ in range(draw.randrange(3)))]
                 refused = [(draw.randrange(5), draw.randrange(5)) for _ in range(draw.randrange(3))]

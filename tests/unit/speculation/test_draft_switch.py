@@ -130,13 +130,20 @@ def test_a_longer_draft_of_a_rule_than_the_drafter_can_make_is_no_error() -> Non
 
 @pytest.mark.parametrize(("num_reading", "is_awake"), [(0, True), (7, False)])
 def test_slots_whose_prompts_are_read_count_as_company(num_reading: int, is_awake: bool) -> None:
-    """A decode of one row to four takes as long, but more rows take longer by more than there are of them."""
+    """Eight rows take as long as one, so a second is worth eight times as many tokens once eight slots decode."""
     costs, gate = StepCosts(), SlotGate()
-    costs.calibrate({rows: [max(1.0, rows**1.5 / 8)] * 3 for rows in range(1, 33)})
-    costs.learn_drafts("head", 1, [0.05])
+    costs.calibrate({rows: [1.0 + 0.001 * rows] * 3 for rows in range(1, 33)})
+    costs.learn_drafts("head", 1, [0.4])
     switch = DraftSwitch(costs, AcceptanceModel(), DrafterSet("head"), 16, False, costs.plain_rate)
-    switch.record({0: gate}, {0: 1}, [0], 0.0, 100, num_reading=num_reading)
+    switch.num_reading = num_reading
+    switch.record({0: gate}, {0: 1}, [0], 0.0, 100)
     assert gate.is_awake is is_awake
+
+
+def test_the_first_price_of_draft_steps_is_decided_by_at_once() -> None:
+    """A draft step takes as long as two decodes; eight more steps would be wasted."""
+    run = simulation("bf16", [GOOD], costs=DraftCosts(step_s=0.14), answer_tokens=10**6)
+    assert sum(step.drafted[0] for step in run.run(12)) < 8
 
 
 def test_every_change_alternates_and_has_a_reason() -> None:

@@ -20,6 +20,7 @@ from eaglelocal.speculation.policy.step_report import StepReport
 from eaglelocal.speculation.policy.throughput import ThroughputEstimate
 
 LOOKUP, ONE_S = "ngram", 0.01
+MATCH = 0.4  # confidence of a match of two tokens
 SLOTS = (0, 1)
 
 
@@ -104,15 +105,15 @@ def test_rules_hold_for_lookups_alone(spec: Spec, length: int | None) -> None:
 
 
 # ---- looking rarely
-def run_plain(controller: Controller, num_steps: int) -> list[float | None]:
-    """Run steps in which no look finds anything. Return the confidence that each asked of the first slot, or None."""
-    asked = []
+def run_plain(controller: Controller, num_steps: int, *, num_reading: int = 0) -> list[bool]:
+    """Run steps in which nothing is found. Return for each whether a find of MATCH would have been worth a policy."""
+    worth = []
     for _ in range(num_steps):
-        confidences = controller.select_confidences(SLOTS, 50)
-        assert confidences is not None
-        asked.append(confidences.get(0, {}).get(LOOKUP))
+        may_look = controller.may_look(SLOTS, 50, num_reading)
+        assert may_look is not None
+        worth.append(may_look and controller.may_pay(0, LOOKUP, MATCH))
         controller.learn_plain(report_plain())
-    return asked
+    return worth
 
 
 def report_plain() -> StepReport:
@@ -127,6 +128,58 @@ def report_plain() -> StepReport:
     )
 
 
+def make_priced(*, leveled: bool = False, power: float) -> Controller:
+    """Decodes of n rows cost n to this power as much as one row."""
+    costs = StepCosts()
+    costs.calibrate({rows: [ONE_S * rows**power] * 3 for rows in range(1, 40)})
+    controller = Controller(AUTO_SPEC, DrafterSet(lookups=(LOOKUP,)), costs, leveled=leveled)
+    for slot in SLOTS:
+        controller.begin(slot, None)
+    return controller
+
+
+@pytest.mark.parametrize("leveled", [False, True])
+def test_where_rows_cost_more_than_their_tokens_bring_no_step_looks(leveled: bool) -> None:
+    dear, cheap = make_priced(leveled=leveled, power=1.2), make_priced(leveled=leveled, power=0.3)
+    assert not any(dear.may_look(SLOTS, 50) for _ in range(3 * EXPLORED_EVERY))
+    assert all(cheap.may_look(SLOTS, 50) for _ in range(3 * EXPLORED_EVERY))
+
+
+def test_slots_with_caches_of_their_own_pay_for_a_level_together() -> None:
+    """One alone would not: a level of two rows costs 1.2 tokens, and brings two where both copy."""
+    controller = make_priced(leveled=True, power=0.68)
+    assert controller.may_look(SLOTS, 50) and controller.may_pay(0, LOOKUP, 0.99)
+
+
+def test_finds_that_are_wrong_are_no_longer_worth_a_policy() -> None:
+    controller = make_priced(power=0.4)
+    assert all(run_plain(controller, DECIDED_EVERY))
+    for _ in range(64):
+        find(controller, MATCH, is_right=False)
+    assert not any(run_plain(controller, DECIDED_EVERY - 1))
+    assert controller.may_pay(0, LOOKUP, 0.99), "better ones are"
+
+
+def test_one_step_in_sixteen_takes_whatever_is_found() -> None:
+    controller = make_priced(power=0.4)
+    for _ in range(64):
+        find(controller, MATCH, is_right=False)
+    assert run_plain(controller, 2 * EXPLORED_EVERY).count(True) == 2
+
+
+def test_texts_are_judged_each_by_its_own_finds_and_a_new_one_anew() -> None:
+    controller = make_priced(power=0.4)
+    learn_find = controller.acceptance.learn
+    for number in range(200):
+        learn_find(1, LOOKUP, 1, MATCH, accepted=number % 2 == 0)
+    for _ in range(40):
+        learn_find(0, LOOKUP, 1, MATCH, accepted=False)
+    assert controller.may_look(SLOTS, 50)
+    assert [controller.may_pay(slot, LOOKUP, MATCH) for slot in SLOTS] == [False, True]
+    controller.begin(0, None)
+    assert controller.may_look(SLOTS, 50) and controller.may_pay(0, LOOKUP, MATCH)
+
+
 def find(controller: Controller, confidence: float, *, is_right: bool) -> None:
     """Run a step in which the lookup finds a token."""
     policy = begin(controller)
@@ -138,42 +191,6 @@ def find(controller: Controller, confidence: float, *, is_right: bool) -> None:
         policy.drafts.end(slot, LOOKUP)
     policy.select_drafts()
     learn(controller, policy, 1 if is_right else 9)
-
-
-def test_where_rows_cost_more_than_their_tokens_bring_no_step_looks() -> None:
-    costs = StepCosts()
-    costs.calibrate({rows: [ONE_S * rows**1.2] * 3 for rows in (1, 2, 3, 4, 6, 8, 16)})
-    controller = Controller(AUTO_SPEC, DrafterSet(lookups=(LOOKUP,)), costs)
-    for slot in SLOTS:
-        controller.begin(slot, None)
-    assert run_plain(controller, 3 * EXPLORED_EVERY) == [None] * 3 * EXPLORED_EVERY
-
-
-@pytest.mark.parametrize("is_right", [True, False])
-def test_finds_that_are_wrong_ask_for_better_ones(is_right: bool) -> None:
-    controller, _ = make_controller()
-    (before, *_) = run_plain(controller, 1)
-    for _ in range(24):
-        find(controller, 0.4, is_right=is_right)
-    after = run_plain(controller, DECIDED_EVERY)[-1]
-    assert before is not None and after is not None
-    assert after <= before if is_right else after > before
-
-
-def test_one_step_in_sixteen_accepts_whatever_is_found() -> None:
-    controller, _ = make_controller()
-    for _ in range(24):
-        find(controller, 0.4, is_right=False)
-    asked = run_plain(controller, 4 * EXPLORED_EVERY)
-    assert asked.count(0.0) == 4 and None not in asked
-
-
-def test_a_text_of_which_nothing_was_seen_for_long_is_looked_at_again() -> None:
-    controller, _ = make_controller()
-    for _ in range(24):
-        find(controller, 0.4, is_right=False)
-    early, late = run_plain(controller, DECIDED_EVERY)[-1], run_plain(controller, 200)[-1]
-    assert early is not None and late is not None and late < early
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 50])
