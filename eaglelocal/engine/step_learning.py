@@ -23,6 +23,7 @@ from eaglelocal.scheduler.scheduler import Chunk, Scheduler, StepPlan
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.costs.ubatch_split import split_rows
 from eaglelocal.speculation.policy.controller import Controller
+from eaglelocal.speculation.policy.lookup_filter import Find
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DraftCall
 from eaglelocal.speculation.policy.step_policy import StepPolicy
 from eaglelocal.speculation.policy.step_report import Change, StepReport
@@ -78,7 +79,7 @@ class StepLearning:
         """Return the step with the policy for its drafts."""
         num_cells = self._num_cells(plan)
         may_look = self._controller.may_look([s.slot for s in plan.decode], num_cells, self._num_reading(plan))
-        if may_look is False or (may_look and not self._finds_anything(plan.decode)):
+        if may_look is False or (may_look and not self._controller.may_pay(self._look(plan.decode))):
             return PlannedStep(plan, num_cells, None)
         policy = self._controller.begin_step(
             [DecodeSlot(s.slot, min(s.draft_room, plan.max_draft)) for s in plan.decode],
@@ -87,14 +88,14 @@ class StepLearning:
         )
         return PlannedStep(plan, num_cells, policy)
 
-    def _finds_anything(self, sequences: Several[Sequence]) -> bool:
-        """Return whether a lookup finds anything that may pay, for any of the sequences."""
-        for root in map(make_root, sequences):
-            for name, lookup in self._lookups.items():
-                confidence = lookup.estimate(root)
-                if confidence and self._controller.may_pay(root.slot, name, confidence):
-                    return True
-        return False
+    def _look(self, sequences: Several[Sequence]) -> list[Find]:
+        """Return what lookups find for the sequences."""
+        estimates = [
+            Find(root.slot, name, lookup.estimate(root))
+            for root in map(make_root, sequences)
+            for name, lookup in self._lookups.items()
+        ]
+        return [find for find in estimates if find.confidence]
 
     def _num_reading(self, plan: StepPlan) -> int:
         """Return how many sequences will decode in the company of the plan's, once their prompts are read."""

@@ -21,7 +21,7 @@ from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.costs.ubatch_split import choose_padding_rows
 from eaglelocal.speculation.policy.cost_learner import CostLearner
 from eaglelocal.speculation.policy.draft_switch import DraftSwitch
-from eaglelocal.speculation.policy.lookup_filter import LookupFilter
+from eaglelocal.speculation.policy.lookup_filter import Find, LookupFilter
 from eaglelocal.speculation.policy.pending_drafts import PendingDraft, PendingDrafts
 from eaglelocal.speculation.policy.plain_steps import PlainSteps
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet, GateState, SlotGate, SlotPolicy
@@ -149,13 +149,15 @@ class Controller:
                 return None
         return not self._is_ruled(slots) and self._lookups.begin_step(slots, num_cells, num_reading)
 
-    def may_pay(self, slot: int, lookup: str, confidence: float) -> bool:
-        """Return whether what a lookup finds with this confidence may pay in the step of the last `may_look`."""
-        return self._policies[slot].gate is not None and self._lookups.may_pay(slot, lookup, confidence)
+    def may_pay(self, finds: Iterable[Find]) -> bool:
+        """Return whether what lookups find may pay in the step of the last `may_look`."""
+        return self._lookups.may_pay([find for find in finds if self._policies[find.slot].gate is not None])
 
     def begin_step(self, slots: Sequence[DecodeSlot], *, num_prefill_rows: int, num_cells: int) -> StepPolicy:
         """Return the StepPolicy of a step in which `slots` decode."""
         is_ruled = self._is_ruled([each.slot for each in slots])
+        if num_prefill_rows and self._leveled and len(slots) > 1:  # drafts of unlike lengths would take more passes
+            slots = [DecodeSlot(each.slot, 0) if self._policies[each.slot].gate else each for each in slots]
         if not num_prefill_rows and self._can_be_plain(slots) and self._plain(len(slots)).is_due:
             slots = [DecodeSlot(each.slot, 0) for each in slots]
         token_costs = TokenCosts(

@@ -13,7 +13,7 @@ from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.cost_learner import MOST_AT_ONCE
 from eaglelocal.speculation.policy.draft_switch import DECIDED_EVERY
-from eaglelocal.speculation.policy.lookup_filter import EXPLORED_EVERY
+from eaglelocal.speculation.policy.lookup_filter import EXPLORED_EVERY, Find
 from eaglelocal.speculation.policy.slot_policy import DecodeSlot, DrafterSet
 from eaglelocal.speculation.policy.step_policy import StepPolicy
 from eaglelocal.speculation.policy.step_report import StepReport
@@ -111,7 +111,7 @@ def run_plain(controller: Controller, num_steps: int, *, num_reading: int = 0) -
     for _ in range(num_steps):
         may_look = controller.may_look(SLOTS, 50, num_reading)
         assert may_look is not None
-        worth.append(may_look and controller.may_pay(0, LOOKUP, MATCH))
+        worth.append(may_look and controller.may_pay([Find(0, LOOKUP, MATCH)]))
         controller.learn_plain(report_plain())
     return worth
 
@@ -147,8 +147,9 @@ def test_where_rows_cost_more_than_their_tokens_bring_no_step_looks(leveled: boo
 
 def test_slots_with_caches_of_their_own_pay_for_a_level_together() -> None:
     """One alone would not: a level of two rows costs 1.2 tokens, and brings two where both copy."""
-    controller = make_priced(leveled=True, power=0.68)
-    assert controller.may_look(SLOTS, 50) and controller.may_pay(0, LOOKUP, 0.99)
+    controller = make_priced(leveled=True, power=0.9)
+    assert controller.may_look(SLOTS, 50) and not controller.may_pay([Find(0, LOOKUP, 0.99)])
+    assert controller.may_pay([Find(slot, LOOKUP, 0.99) for slot in SLOTS])
 
 
 def test_finds_that_are_wrong_are_no_longer_worth_a_policy() -> None:
@@ -157,7 +158,7 @@ def test_finds_that_are_wrong_are_no_longer_worth_a_policy() -> None:
     for _ in range(64):
         find(controller, MATCH, is_right=False)
     assert not any(run_plain(controller, DECIDED_EVERY - 1))
-    assert controller.may_pay(0, LOOKUP, 0.99), "better ones are"
+    assert controller.may_pay([Find(0, LOOKUP, 0.99)]), "better ones are"
 
 
 def test_one_step_in_sixteen_takes_whatever_is_found() -> None:
@@ -171,13 +172,13 @@ def test_texts_are_judged_each_by_its_own_finds_and_a_new_one_anew() -> None:
     controller = make_priced(power=0.4)
     learn_find = controller.acceptance.learn
     for number in range(200):
-        learn_find(1, LOOKUP, 1, MATCH, accepted=number % 2 == 0)
+        learn_find(1, LOOKUP, 1, MATCH, accepted=number % 4 > 0)
     for _ in range(40):
         learn_find(0, LOOKUP, 1, MATCH, accepted=False)
     assert controller.may_look(SLOTS, 50)
-    assert [controller.may_pay(slot, LOOKUP, MATCH) for slot in SLOTS] == [False, True]
+    assert [controller.may_pay([Find(slot, LOOKUP, MATCH)]) for slot in SLOTS] == [False, True]
     controller.begin(0, None)
-    assert controller.may_look(SLOTS, 50) and controller.may_pay(0, LOOKUP, MATCH)
+    assert controller.may_look(SLOTS, 50) and controller.may_pay([Find(0, LOOKUP, MATCH)])
 
 
 def find(controller: Controller, confidence: float, *, is_right: bool) -> None:

@@ -67,6 +67,14 @@ def test_a_prompt_is_priced_once() -> None:
     assert ratios(drafts)[0] == pytest.approx(SECONDS[24] / SECONDS[22], rel=0.05)
 
 
+@pytest.mark.parametrize("leveled", [True, False])
+def test_beside_prompts_slots_with_caches_of_their_own_draft_by_rules_alone(leveled: bool) -> None:
+    """Drafts of unlike lengths would take more passes over the weights, and nothing pads them to one."""
+    drafts = begin_step({0: fixed_spec(2), 1: AUTO_SPEC}, leveled=leveled, num_prefill_rows=20)
+    assert drafts.max_draft == {0: 2, 1: 0 if leveled else 8}
+    assert begin_step({1: AUTO_SPEC}, leveled=leveled, num_prefill_rows=20).max_draft == {1: 8}
+
+
 def test_levels_up_to_a_fixed_length_cost_nothing_where_slots_are_padded() -> None:
     """Four slots with a cache each, one of which drafts two tokens: 12 rows in one pass, up to two levels."""
     costs = ratios(begin_step({0: fixed_spec(2), 1: AUTO_SPEC, 2: AUTO_SPEC, 3: AUTO_SPEC}, leveled=True))
