@@ -10,7 +10,8 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,7 @@ MIN_CONVERSATIONS = 40
 HELD_OUT_EVERY, MIN_HELD_OUT, MAX_HELD_OUT = 20, 8, 64
 ROWS_PER_STEP = 8
 TRIAL_TOKENS = 3000
+MOST_VAIN = 8  # batches of questions in a row of which none is new
 
 
 @flags.takes("target", "parallel", *flags.MACHINE, before="as_json")
@@ -69,7 +71,7 @@ def train(context: typer.Context, given: TrainFlags, as_json: flags.AsJson = Fal
     template = options.found.info.chat_template
     questions = load_questions(given.prompts, params, has_template=template is not None, least=MIN_CONVERSATIONS)
     output.report(begin_lines(options, questions, max_answer_tokens=given.tokens), beside_object=as_json)
-    trained = run_training(options, questions, tokens=given.tokens, epochs=given.epochs)
+    trained = run_training(options, questions, tokens=given.tokens, epochs=given.epochs, seed=given.seed)
     command = make_chat_command(settings.target or "", options.found, trained.path) if trained.is_kept else None
     next_line = [f"{'next':<{LABEL}}{command}"] if command else []
     output.report([*result_lines(trained), *next_line], beside_object=as_json)
@@ -77,7 +79,9 @@ def train(context: typer.Context, given: TrainFlags, as_json: flags.AsJson = Fal
         output.object({**report_object(options, trained), "next": command})
 
 
-def run_training(options: TrainOptions, questions: TrainQuestions, *, tokens: int, epochs: int) -> TrainResult:
+def run_training(
+    options: TrainOptions, questions: TrainQuestions, *, tokens: int, epochs: int, seed: int
+) -> TrainResult:
     """Collect answers, train the head and try it. Resumes from the files in the folder."""
     from eaglelocal.training.trainer import train_head
     from eaglelocal.training.training_folder import enter_folder
@@ -85,7 +89,7 @@ def run_training(options: TrainOptions, questions: TrainQuestions, *, tokens: in
     fingerprint = read_fingerprint(options.found.path)
     with enter_folder(options.folder, options.found.label, fingerprint), mention_resuming(options.output):
         check_resources(options)
-        collected = collect_answers(options, questions, max_answer_tokens=tokens)
+        questions, collected = collect_answers(options, questions, max_answer_tokens=tokens, seed=seed)
         training = make_training(options, collected, epochs=epochs)
         trained = keep_if_better(options, training, train_head(training), questions, collected)
         training.checkpoint.unlink(missing_ok=True)
@@ -112,21 +116,25 @@ def mention_resuming(output: Output) -> Iterator[None]:
         raise
 
 
-def collect_answers(options: TrainOptions, questions: TrainQuestions, *, max_answer_tokens: int) -> Collected:
-    """Collect the target's answers, up to `max_answer_tokens` tokens. Raises UsageError if they are too few."""
+def collect_answers(
+    options: TrainOptions, questions: TrainQuestions, *, max_answer_tokens: int, seed: int
+) -> tuple[TrainQuestions, Collected]:
+    """Collect the target's answers, up to `max_answer_tokens` tokens; where questions are missing, it asks itself.
+
+    Return all questions, and the answers. Raises UsageError if these are too few.
+    """
     from eaglelocal.training.conversations import gather_answers, question_key
-    from eaglelocal.training.training_folder import ANSWERS
+    from eaglelocal.training.self_questions import SelfQuestions
+    from eaglelocal.training.training_folder import ANSWERS, QUESTIONS
 
     slots, output = options.settings.parallel or DEFAULT_SLOTS, options.output
-
-    @contextmanager
-    def open_client() -> Iterator[Client]:
-        client, _info = LoadingEngine(options.plan("auto", ctx=options.ctx, parallel=slots)).wait(output)
-        with client:
-            yield client
-
     began_at, first_count = time.monotonic(), list[int]()  # of the answers of earlier runs
-    with shown_progress(output) as show:
+    with ExitStack() as opened, shown_progress(output) as show:
+
+        @cache
+        def open_client() -> Client:
+            client, _info = LoadingEngine(options.plan("auto", ctx=options.ctx, parallel=slots)).wait(output)
+            return opened.enter_context(client)
 
         def show_tokens(num_tokens: int) -> None:
             first_count[:] = first_count or [num_tokens]
@@ -135,18 +143,29 @@ def collect_answers(options: TrainOptions, questions: TrainQuestions, *, max_ans
             share = min(num_tokens / max_answer_tokens, 1.0)
             show(share, "the target answers", f"{num_tokens} of {max_answer_tokens} tokens{left}")
 
-        collected = gather_answers(
-            questions.requests,
-            options.folder / ANSWERS,
-            open_client,
-            concurrency=slots,
-            max_answer_tokens=max_answer_tokens,
-            on_tokens=show_tokens,
-        )
+        def gather() -> Collected:
+            return gather_answers(
+                questions.requests,
+                options.folder / ANSWERS,
+                lambda: nullcontext(open_client()),
+                concurrency=slots,
+                max_answer_tokens=max_answer_tokens,
+                on_tokens=show_tokens,
+            )
+
+        collected = gather()
+        if questions.asks_itself:
+            own = SelfQuestions(options.folder / QUESTIONS, seed=seed, has_template=questions.has_template)
+            num_vain, more = 0, own.talks
+            while collected.num_tokens < max_answer_tokens and num_vain < MOST_VAIN:
+                more = more or own.ask_more(open_client(), concurrency=slots)
+                num_vain = 0 if more else num_vain + 1
+                questions, more = questions.add(more), []
+                collected = gather()
     collected = drop_short(collected, options.ctx)
     num_questions = len(set(map(question_key, questions.requests)))
     check_enough(collected, num_questions=num_questions, max_answer_tokens=max_answer_tokens, ctx=options.ctx)
-    return collected
+    return questions, collected
 
 
 def format_time_left(done: int, rest: int, spent_s: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 MEDUSA = "medusa"
 HEAD_KINDS = {"eagle": 1, "p-eagle": 8, MEDUSA: 4}  # and the tokens that one pass drafts
+SELF = "self"  # --prompts
 TRAINING_CTX = 2048  # tokens of a conversation that is learned from; longer ones cost memory and add little
 
 
@@ -81,9 +82,15 @@ class TrainFlags:
 
     start: str = flag("auto", "auto|none|REF", "Head to train further; none: a new one.", "--from")
     method: str = flag("eagle", "eagle|p-eagle|medusa", "Kind of head; p-eagle and medusa draft in one pass.", "--kind")
-    prompts: str | None = flag(None, "FILE", "File of questions, as for `bench`; unset: your chats and built-in ones.")
+    prompts: str | None = flag(
+        None,
+        "FILE|self",
+        "Questions, as for `bench`; self: those that your target asks itself; unset: your chats, built-in ones, and "
+        "then its own.",
+    )
     tokens: int = flag(200_000, "N", "Tokens of answers to learn from.", min=1000)
     epochs: int = flag(4, "N", "Passes over the answers.", min=1)
+    seed: int = flag(1, "N", "Seed of the questions that the target asks itself.", min=0)
     draft_vocab: int | None = flag(
         None, "N", "Tokens that a new head predicts; unset: those that its texts have.", min=256
     )
@@ -225,20 +232,33 @@ def hash_parts(parts: Sequence[str]) -> str:
 # ---- the questions: from a file, or from saved chats and built-in tasks
 @dataclass(frozen=True, slots=True)
 class TrainQuestions:
-    """The requests of a training run, without ids, and their source in words."""
+    """The requests of a training run, without ids, and their source in words.
+
+    params        of all answers
+    asks_itself   if they do not suffice, the target asks itself more
+    """
 
     requests: tuple[ChatRequest, ...]
     source: str
+    params: SamplingParams
+    has_template: bool
+    asks_itself: bool = False
+
+    def add(self, talks: Iterable[tuple[Message, ...]]) -> TrainQuestions:
+        more = [_make_request(messages, self.params, self.has_template) for messages in talks]
+        return dataclasses.replace(self, requests=(*self.requests, *more))
 
 
 def load_questions(prompts: str | None, params: SamplingParams, *, has_template: bool, least: int) -> TrainQuestions:
-    """Return the questions of a file, or those of the user's saved chats and then built-in tasks.
+    """Return the questions of a file, or those of the user's saved chats and then built-in tasks; SELF: none.
 
     Raises UsageError on a bad file, or one with images or with fewer than `least` different questions.
     """
     from eaglelocal.bench.bench_prompts import read_prompts
     from eaglelocal.training.conversations import question_key
 
+    if prompts == SELF:
+        return TrainQuestions((), "those that the target asks itself", params, has_template, asks_itself=True)
     if prompts is not None:
         found = read_prompts(expand_path(prompts))
         if any(each.has_images for each in found):
@@ -249,11 +269,11 @@ def load_questions(prompts: str | None, params: SamplingParams, *, has_template:
         if num < least:
             hint = f"{least} or more; without --prompts there are built-in ones"
             raise UsageError(f"too few different questions in {prompts} to train on: {num}", hint=hint)
-        return TrainQuestions(tuple(requests), f"{num} questions of {prompts}")
+        return TrainQuestions(tuple(requests), f"{num} questions of {prompts}", params, has_template)
     own, built_in = [*_iter_saved_questions()], [*iter_builtin_questions()]
     saved = f"{count_noun(len(own), 'question')} of your saved chats, then built-in ones"
-    requests = [_make_request(messages, params, has_template) for messages in (*own, *built_in)]
-    return TrainQuestions(tuple(requests), saved if own else "built-in questions")
+    source = f"{saved if own else 'built-in ones'}, then the target's own"
+    return TrainQuestions((), source, params, has_template, asks_itself=True).add((*own, *built_in))
 
 
 def _make_request(

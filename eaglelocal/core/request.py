@@ -164,6 +164,7 @@ class ChatRequest(AnswerOptions):
     is_split            reasoning and tool calls are separated from the answer's text, as the template marks them
     suffix              text after the answer (fill in the middle); text or tokens are then the prefix
     resumes             the last message is the beginning of the answer, and events carry only what follows it
+    asks                the last message is the beginning of a question, which the model goes on to ask
     is_counted          only count the prompt's tokens: it starts and finishes without an answer
     tells_prompt        emit the model's input (Prompted) before it starts
     adapters            ids of LoRA adapters and their scales; None: as set for the engine
@@ -180,6 +181,7 @@ class ChatRequest(AnswerOptions):
     is_split: bool = False
     suffix: str = ""
     resumes: bool = False
+    asks: bool = False
     is_counted: bool = False
     tells_prompt: bool = False
     adapters: tuple[tuple[int, float], ...] | None = None

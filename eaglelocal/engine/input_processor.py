@@ -251,6 +251,8 @@ class InputProcessor:
 
         A constrained answer always starts new, because its constraint applies to the whole answer.
         """
+        if request.asks:
+            return PrefilledAnswer(request.messages, has_text=True)
         last = request.messages[-1]
         is_bound = request.constraint is not None or request.tool_choice.use is ToolUse.REQUIRED
         if not request.resumes or is_bound or last.role != "assistant" or last.tool_calls:

@@ -229,7 +229,7 @@ def make_prompt_key(request: ChatRequest) -> tuple[object, ...]:
     """
     begins_anew = request.constraint is not None or request.tool_choice.use is ToolUse.REQUIRED
     content = (request.messages, request.text, request.tokens, request.mixed, request.infill, request.suffix)
-    how = (request.tools, request.tool_choice, request.template_values, request.resumes, begins_anew)
+    how = (request.tools, request.tool_choice, request.template_values, request.resumes, request.asks, begins_anew)
     return (request.owner, *content, *how, request.tells_prompt, request.is_counted)
 
 

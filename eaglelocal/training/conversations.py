@@ -10,20 +10,20 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from io import FileIO
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from queue import SimpleQueue
-from typing import cast
+from typing import NamedTuple, cast
 
 from eaglelocal import locations
 from eaglelocal.client.client import Client
 from eaglelocal.core.atomic_file import PRIVATE, make_folder
-from eaglelocal.core.events import Failed, Finished, RequestEvent
+from eaglelocal.core.events import Failed, Finished, RequestEvent, Tokens
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.own_files import append_own, read_own
 from eaglelocal.core.records import dataclass
@@ -51,6 +51,16 @@ class TrainingConversation:
     def is_short(self) -> bool:
         return self.num_answer_tokens < MIN_ANSWER_TOKENS
 
+    @property
+    def num_learned(self) -> int:
+        """The tokens to learn from: none of an answer that is too short."""
+        return 0 if self.is_short else self.num_answer_tokens
+
+    @property
+    def entry(self) -> dict[str, object]:
+        """The conversation as it is written, see `read_conversations`."""
+        return {"key": self.key, "num_prompt": self.num_prompt, "tokens": self.tokens}
+
     def cut(self, max_tokens: int) -> TrainingConversation:
         return replace(self, tokens=self.tokens[:max_tokens])
 
@@ -63,6 +73,11 @@ class Collected:
     num_refused: int  # refused requests, for example too long for the context
     num_short: int  # answers too short to learn from
 
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of the answers to learn from."""
+        return sum([one.num_answer_tokens for one in self.conversations])
+
 
 def question_key(request: ChatRequest) -> str:
     """Return a key that is the same for equal questions, in whatever order they are asked."""
@@ -73,7 +88,7 @@ def question_key(request: ChatRequest) -> str:
 def read_conversations(path: Path) -> dict[str, TrainingConversation]:
     """Read a file's conversations, by key, and skip incomplete or damaged lines. Raises ResourceError."""
     found = {}
-    for line in _read_lines(path):
+    for line in read_lines(path):
         with suppress(ValueError, KeyError, TypeError, OverflowError):
             entry = read_object(line)
             conversation = TrainingConversation(
@@ -86,7 +101,8 @@ def read_conversations(path: Path) -> dict[str, TrainingConversation]:
     return found
 
 
-def _read_lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of a file, none if there is none. Raises ResourceError."""
     try:
         return read_own(path, path.stat().st_size).decode(errors="replace").split("\n")
     except FileNotFoundError:
@@ -111,17 +127,17 @@ def gather_answers(
     """
     known, by_key = read_conversations(path), {question_key(request): request for request in requests}
     missing = [replace(request, id=key) for key, request in by_key.items() if key not in known]
-    num_tokens, num_refused = sum(known[key].num_answer_tokens for key in by_key if key in known), 0
+    num_tokens, num_refused = sum(known[key].num_learned for key in by_key if key in known), 0
     on_tokens(num_tokens)
     if num_tokens < max_answer_tokens and missing:
-        with _open_to_append(path) as file, open_client() as client:
+        with open_to_append(path) as file, open_client() as client:
             for conversation in generate_answers(client, missing, concurrency=concurrency):
                 if conversation is None:
                     num_refused += 1
                     continue
-                _append(file, path, conversation)
+                append_line(file, path, conversation.entry)
                 known[conversation.key] = conversation
-                num_tokens += conversation.num_answer_tokens
+                num_tokens += conversation.num_learned
                 on_tokens(num_tokens)
                 if num_tokens >= max_answer_tokens:
                     break
@@ -134,30 +150,59 @@ def generate_answers(
     client: Client, requests: Iterable[ChatRequest], *, concurrency: int
 ) -> Iterator[TrainingConversation | None]:
     """Yield conversations as they end; None for a request that was refused. Raises every other failure."""
-    ended: SimpleQueue[TrainingConversation | EagleLocalError] = SimpleQueue()
+    for key, answer in generate_texts(client, requests, concurrency=concurrency):
+        yield None if answer is None else TrainingConversation(key, answer.tokens, answer.num_prompt)
+
+
+class AnswerText(NamedTuple):
+    """An answer: ids and texts of its tokens, without reasoning if the request splits it; prompt and answer as ids."""
+
+    pieces: tuple[tuple[int, str], ...]
+    tokens: tuple[int, ...]
+    num_prompt: int
+
+    def text(self, end: int | None = None) -> str:
+        """Return the text, at most to a token `end` that has none: a control token."""
+        before = takewhile(lambda piece: piece != (end, ""), self.pieces)
+        return "".join([text for _, text in before])
+
+
+def generate_texts(
+    client: Client, requests: Iterable[ChatRequest], *, concurrency: int
+) -> Iterator[tuple[str, AnswerText | None]]:
+    """Yield ids of requests and their answers as they end; None for one that was refused. Raises all other failures."""
+    ended: SimpleQueue[tuple[str, AnswerText | EagleLocalError]] = SimpleQueue()
     waiting, running = iter(requests), 0
     while True:
         for request in islice(waiting, concurrency - running):
-            client.submit(replace(request, tells_tokens=True), partial(_put_end, request.id, ended))
+            client.submit(replace(request, tells_tokens=True), partial(_collect, request.id, ended, []))
             running += 1
         if not running:
             return
-        outcome = ended.get()
+        key, outcome = ended.get()
         running -= 1
         if isinstance(outcome, RequestError):
-            yield None
+            yield key, None
         elif isinstance(outcome, EagleLocalError):
             raise outcome
         else:
-            yield outcome
+            yield key, outcome
 
 
-def _put_end(key: str, ended: SimpleQueue[TrainingConversation | EagleLocalError], event: RequestEvent) -> None:
-    """Put the end of a request into the queue. Called on the client's thread."""
-    if isinstance(event, Finished):
-        ended.put(TrainingConversation(key, event.tokens, len(event.tokens) - event.completion_tokens))
+def _collect(
+    key: str,
+    ended: SimpleQueue[tuple[str, AnswerText | EagleLocalError]],
+    pieces: list[tuple[int, str]],
+    event: RequestEvent,
+) -> None:
+    """Collect the texts of a request, and put its end into the queue. Called on the client's thread."""
+    if isinstance(event, Tokens):
+        pieces += [(piece.token, piece.text) for piece in event.pieces]
+    elif isinstance(event, Finished):
+        every = (*pieces, (-1, event.text))
+        ended.put((key, AnswerText(every, event.tokens, len(event.tokens) - event.completion_tokens)))
     elif isinstance(event, Failed):
-        ended.put(event.error)
+        ended.put((key, event.error))
 
 
 def _take_tokens(
@@ -167,11 +212,11 @@ def _take_tokens(
     for one in conversations:
         if num_tokens >= max_answer_tokens:
             return
-        num_tokens += one.num_answer_tokens
+        num_tokens += one.num_learned
         yield one
 
 
-def _open_to_append(path: Path) -> FileIO:
+def open_to_append(path: Path) -> FileIO:
     """Open the file to append to. Only its owner may read it: answers are private."""
     try:
         make_folder(path.parent, PRIVATE)
@@ -180,11 +225,10 @@ def _open_to_append(path: Path) -> FileIO:
         raise make_write_error(path, error) from error
 
 
-def _append(file: FileIO, path: Path, conversation: TrainingConversation) -> None:
-    """Write the conversation on a line of its own, even after a crash. Unbuffered, so that closing cannot fail."""
-    line = json.dumps({"key": conversation.key, "num_prompt": conversation.num_prompt, "tokens": conversation.tokens})
+def append_line(file: FileIO, path: Path, entry: Mapping[str, object]) -> None:
+    """Write an entry on a line of its own, even after a crash. Unbuffered, so that closing cannot fail."""
     try:
-        encoded = f"\n{line}\n".encode()
+        encoded = f"\n{json.dumps(entry)}\n".encode()
         if file.write(encoded) < len(encoded):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:

@@ -19,7 +19,7 @@ from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.training.conversations import make_write_error, suggest_folder
 
-ANSWERS = "answers.jsonl"
+ANSWERS, QUESTIONS = "answers.jsonl", "questions.jsonl"
 CHECKPOINT, PARTIAL = ".checkpoint", ".partial"
 TARGET = "target"  # holds the target's name and fingerprint; the run that uses the folder locks this file
 

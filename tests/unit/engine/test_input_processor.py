@@ -290,3 +290,12 @@ def test_a_strict_tool_is_bound_after_what_was_said() -> None:
     )
     bound = InputProcessor(QWEN, N_CTX, Anything()).read(asked).constraint
     assert bound is not None and bound.source.startswith("start:  (plain_text?")
+
+
+@pytest.mark.parametrize("begun", ["", "Write a", "Write a poem about "])
+def test_a_question_that_the_model_asks_ends_where_its_words_begin(begun: str) -> None:
+    messages = (Message("system", "You ask."), Message("user", begun))
+    asked = prompt_of(ChatRequest(id="a", messages=messages, asks=True))
+    assert asked.endswith(begun)
+    if begun:
+        assert prompt_of(ChatRequest(id="a", messages=messages)).startswith(asked.rstrip())
