@@ -154,7 +154,7 @@ def generate_answers(
         yield None if answer is None else TrainingConversation(key, answer.tokens, answer.num_prompt)
 
 
-class AnswerText(NamedTuple):
+class AnswerPieces(NamedTuple):
     """An answer: ids and texts of its tokens, without reasoning if the request splits it; prompt and answer as ids."""
 
     pieces: tuple[tuple[int, str], ...]
@@ -169,9 +169,9 @@ class AnswerText(NamedTuple):
 
 def generate_texts(
     client: Client, requests: Iterable[ChatRequest], *, concurrency: int
-) -> Iterator[tuple[str, AnswerText | None]]:
+) -> Iterator[tuple[str, AnswerPieces | None]]:
     """Yield ids of requests and their answers as they end; None for one that was refused. Raises all other failures."""
-    ended: SimpleQueue[tuple[str, AnswerText | EagleLocalError]] = SimpleQueue()
+    ended: SimpleQueue[tuple[str, AnswerPieces | EagleLocalError]] = SimpleQueue()
     waiting, running = iter(requests), 0
     while True:
         for request in islice(waiting, concurrency - running):
@@ -191,7 +191,7 @@ def generate_texts(
 
 def _collect(
     key: str,
-    ended: SimpleQueue[tuple[str, AnswerText | EagleLocalError]],
+    ended: SimpleQueue[tuple[str, AnswerPieces | EagleLocalError]],
     pieces: list[tuple[int, str]],
     event: RequestEvent,
 ) -> None:
@@ -200,7 +200,7 @@ def _collect(
         pieces += [(piece.token, piece.text) for piece in event.pieces]
     elif isinstance(event, Finished):
         every = (*pieces, (-1, event.text))
-        ended.put((key, AnswerText(every, event.tokens, len(event.tokens) - event.completion_tokens)))
+        ended.put((key, AnswerPieces(every, event.tokens, len(event.tokens) - event.completion_tokens)))
     elif isinstance(event, Failed):
         ended.put((key, event.error))
 

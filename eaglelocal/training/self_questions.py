@@ -24,7 +24,7 @@ from eaglelocal.core.json_text import read_object
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.training.conversations import AnswerText, append_line, generate_texts, open_to_append, read_lines
+from eaglelocal.training.conversations import AnswerPieces, append_line, generate_texts, open_to_append, read_lines
 
 Talk = tuple[Message, ...]  # ends with a question
 
@@ -177,7 +177,7 @@ class SelfQuestions:
     def _make_batch(self, client: Client, numbers: Iterable[int], concurrency: int) -> list[Talk]:
         begun = {str(n): Asking.draw(n, self._seed, has_template=self._has_template) for n in numbers}
 
-        def run(requests: Iterable[ChatRequest]) -> Iterator[tuple[Asking, AnswerText]]:
+        def run(requests: Iterable[ChatRequest]) -> Iterator[tuple[Asking, AnswerPieces]]:
             for key, said in generate_texts(client, tuple(requests), concurrency=concurrency):
                 if said is None:  # refused
                     begun[key].is_sound = False

@@ -40,8 +40,8 @@ HOPE = 1.5  # standard deviations of a text's acceptance that a trial may find i
 FAIR_OUTLOOK = Outlook.of([(weight / sum(each for _, each in FAIR_HEAD), chance) for chance, weight in FAIR_HEAD])
 
 
-class Company(NamedTuple):
-    """What a decision holds for: slots, how many more are ruled and reading, and whether draft steps have a price."""
+class DecidedFor(NamedTuple):
+    """The slots of a decision, how many others are ruled or reading, and whether draft steps have a price."""
 
     slots: tuple[int, ...]
     num_ruled: int
@@ -67,7 +67,7 @@ class DraftSwitch:
     credit: float = 0.0  # steps of plain decoding that a trial may take
     num_steps: int = 0  # since the last decision
     values: dict[int, ChainValue] = field(default_factory=dict)  # of the slots last asked for, until the next decision
-    decided_for: Company | None = None
+    decided_for: DecidedFor | None = None
     num_reading: int = 0  # slots whose prompts are read, which will decode beside the others
     ruled: Sequence[int] = ()  # lengths of the drafts of other slots, which rules set
 
@@ -112,9 +112,9 @@ class DraftSwitch:
         if trying:
             self.credit -= max(num_lost, 0.0) / len(gates)
         ended = [slot for slot in trying if self._has_ended(gates[slot], trying, len(gates), num_cells)]
-        company = Company(tuple(gates), len(ruled), self.num_reading, self._has_price)
-        if ended or (not trying and (self.num_steps >= DECIDED_EVERY or self.decided_for != company)):
-            self.num_steps, self.decided_for = 0, company
+        decided_for = DecidedFor(tuple(gates), len(ruled), self.num_reading, self._has_price)
+        if ended or (not trying and (self.num_steps >= DECIDED_EVERY or self.decided_for != decided_for)):
+            self.num_steps, self.decided_for = 0, decided_for
             self._decide(gates, ended, num_cells)
         asleep = [slot for slot, gate in gates.items() if not gate.is_awake]
         if asleep:

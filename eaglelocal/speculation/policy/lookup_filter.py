@@ -21,7 +21,7 @@ EXPLORED_EVERY = 16  # one step in so many takes whatever is found, because text
 
 
 class Find(NamedTuple):
-    """What a lookup would propose for a slot: about the confidence of the first token."""
+    """A lookup's estimate for a slot: about the confidence of the first token that it would propose."""
 
     slot: int
     lookup: str
@@ -29,7 +29,7 @@ class Find(NamedTuple):
 
 
 @dataclass(slots=True)
-class Company:
+class PricedSlots:
     """Slots that decode together: the costs of a step by drafted rows, in tokens, and whether sure drafts would pay."""
 
     num_slots: int
@@ -56,12 +56,12 @@ class LookupFilter:
     ) -> None:
         self._costs, self._acceptance, self._max_draft = costs, acceptance, max_draft
         self._leveled, self._find_rate = leveled, find_rate
-        self._companies: dict[tuple[int, ...], Company] = {}
-        self._company = Company(0)  # of this step
+        self._priced: dict[tuple[int, ...], PricedSlots] = {}
+        self._now = PricedSlots(0)  # of this step
 
     def begin(self) -> None:
         """Forget the steps so far, because a text begins."""
-        self._companies.clear()
+        self._priced.clear()
 
     def begin_step(self, slots: Sequence[int], num_cells: int, num_reading: int) -> bool:
         """Begin a step of these slots. Return whether any finds may pay.
@@ -69,14 +69,14 @@ class LookupFilter:
         num_reading  slots whose prompts are read, which will decode beside these
         """
         key = (*slots, num_reading)
-        company = self._company = self._companies.setdefault(key, Company(len(slots)))
-        if company.num_steps % DECIDED_EVERY == 0:
+        now = self._now = self._priced.setdefault(key, PricedSlots(len(slots)))
+        if now.num_steps % DECIDED_EVERY == 0:
             rate = self._find_rate(len(slots) + num_reading, num_cells)
             costs = TokenCosts(self._costs, lambda: rate, num_base_rows=len(slots), num_cells=num_cells)
-            company.row_costs = costs.rows(self._max_draft * len(slots))
-            company.may_pay = self._pays([1.0] * len(slots))
-        company.num_steps += 1
-        return company.may_pay
+            now.row_costs = costs.rows(self._max_draft * len(slots))
+            now.may_pay = self._pays([1.0] * len(slots))
+        now.num_steps += 1
+        return now.may_pay
 
     def may_pay(self, finds: Iterable[Find]) -> bool:
         """Return whether these finds may pay in this step."""
@@ -84,11 +84,11 @@ class LookupFilter:
         for slot, lookup, confidence in finds:
             chance = self._acceptance.probability(slot, lookup, 1, confidence, hope=OPTIMISM)
             chances[slot] = max(chances.get(slot, 0.0), chance)
-        is_explored = self._company.num_steps % EXPLORED_EVERY == 0
+        is_explored = self._now.num_steps % EXPLORED_EVERY == 0
         return bool(chances) and (is_explored or self._pays([*chances.values()]))
 
     def _pays(self, chances: Sequence[float]) -> bool:
         """Return whether drafts pay whose tokens are accepted with these probabilities, by slot; others draft none."""
         chains = [[chance**n for n in range(1, self._max_draft + 1)] for chance in chances]
-        chains += [[]] * (self._company.num_slots - len(chains))
-        return find_best_size(*split_into_units(chains, self._company.row_costs, self._leveled))[0] > 0
+        chains += [[]] * (self._now.num_slots - len(chains))
+        return find_best_size(*split_into_units(chains, self._now.row_costs, self._leveled))[0] > 0
