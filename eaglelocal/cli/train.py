@@ -158,7 +158,10 @@ def collect_answers(
             own = SelfQuestions(options.folder / QUESTIONS, seed=seed, has_template=questions.has_template)
             num_vain, more = 0, own.talks
             while collected.num_tokens < max_answer_tokens and num_vain < MOST_VAIN:
-                more = more or own.ask_more(open_client(), concurrency=slots)
+                if not more:
+                    client = open_client()
+                    show(collected.num_tokens / max_answer_tokens, "the target asks itself", "")
+                    more = own.ask_more(client, concurrency=slots)
                 num_vain = 0 if more else num_vain + 1
                 questions, more = questions.add(more), []
                 collected = gather()

@@ -28,7 +28,7 @@ from eaglelocal.training.conversations import AnswerPieces, append_line, generat
 
 Talk = tuple[Message, ...]  # ends with a question
 
-BATCH = 64  # conversations that are made and written together: a stopped run loses one batch at most
+BATCH = 16  # conversations that are made and written together: a stopped run loses one batch at most
 QUESTION_TOKENS, ANSWER_TOKENS = 192, 256  # at most, of a question, and of an answer that another question follows
 TEXT_TOKENS = 24  # of the opening of a base model's text
 TEMPERATURES = 0.6, 0.8, 1.0

@@ -76,7 +76,7 @@ def test_each_kind_is_asked_and_conversations_end_with_a_question(tmp_path: Path
         assert turns == ["user", "assistant"] * (len(turns) // 2) + ["user"]
         assert talk[bool(kind.system)].content.startswith(tuple(opening.strip() for opening in kind.openings))
     lengths = [sum(message.role == "user" for message in talk) for talk in talks]
-    assert (lengths.count(2), lengths.count(3)) == (10, 6)
+    assert (lengths.count(2), lengths.count(3)) == (2, 2)
 
 
 def test_a_model_that_goes_on_after_its_question_is_cut_there(tmp_path: Path) -> None:
@@ -89,14 +89,14 @@ def test_a_model_that_goes_on_after_its_question_is_cut_there(tmp_path: Path) ->
 def test_what_is_no_question_is_left_out(tmp_path: Path, said: str | None) -> None:
     speaker = Speaker(lambda request: said if int(request.id) % 2 else random_words(request))
     talks = ask(tmp_path / "questions.jsonl", speaker)
-    assert len(talks) <= BATCH // 2 + 16, "openings of several words may be a question already"
+    assert len(talks) <= BATCH // 2 + 4, "openings of several words may be a question already"
     assert len(talks) >= BATCH // 2
 
 
 def test_near_equal_questions_are_asked_once(tmp_path: Path) -> None:
     speaker = Speaker(lambda request: " is the capital of the country in the north of the continent of Africa?")
-    talks = ask(tmp_path / "questions.jsonl", speaker, batches=2)
-    assert 0 < len(talks) < BATCH / 2
+    talks = ask(tmp_path / "questions.jsonl", speaker, batches=8)
+    assert 0 < len(talks) < 4 * BATCH
 
 
 def test_a_resumed_run_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_resumed_run_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
     expected = ask(whole, Speaker(), batches=3)
     first = ask(path, Speaker())
     with path.open("a") as file:
-        file.write('\n{"seed": 1, "first": 64, "talks": [[["user", "cut o')  # by a power cut
+        file.write('\n{"seed": 1, "first": 16, "talks": [[["user", "cut o')  # by a power cut
     assert ask(path, Speaker(), batches=0) == first
     assert ask(path, Speaker(), batches=2) == expected
     assert path.stat().st_mode & 0o077 == 0
