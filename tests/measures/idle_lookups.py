@@ -25,7 +25,7 @@ from eaglelocal.engine.engine import Engine
 from eaglelocal.loading.engine_builder import build
 from eaglelocal.preparation.decision import resolve
 
-SETTLING = 16  # steps before a block: a policy that begins looks at each of its first ones, as in a new answer
+SETTLING = 16  # steps before a block, in which costs and finds of the new policy settle
 BLOCK = 48  # steps
 BLOCKS_PER_ANSWER = 4
 BOUND = 0.995
