@@ -17,7 +17,7 @@ from eaglelocal.cli import main
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.training.conversations import gather_answers, read_conversations
-from eaglelocal.training.training_folder import ANSWERS, TARGET, enter_folder, list_folders
+from eaglelocal.training.training_folder import ANSWERS, QUESTIONS, TARGET, enter_folder, list_folders
 
 pytestmark = pytest.mark.full
 
@@ -108,7 +108,8 @@ def test_a_folder_that_cannot_be_used_is_reported(
 
 def test_ls_lists_what_is_kept_and_rm_removes_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with enter_folder(folder, "a model", "f1"):
-        (folder / ANSWERS).write_text("x" * 992)
+        (folder / ANSWERS).write_text("x" * 900)
+        (folder / QUESTIONS).write_text("x" * 92)
         with pytest.raises(ResourceError, match="another process trains in"):
             main.run(["rm", str(folder), "--yes"])
     assert main.run(["ls"]) == 0
