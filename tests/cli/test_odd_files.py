@@ -42,6 +42,7 @@ from eaglelocal.probe import bandwidth
 from eaglelocal.probe.probe import probe
 from eaglelocal.settings import Settings, write_setting
 from eaglelocal.training.conversations import read_conversations
+from eaglelocal.training.self_questions import SelfQuestions
 from eaglelocal.training.training_folder import enter_folder, list_folders
 from eaglelocal.web.web_middleware import _remove_unlocked
 
@@ -79,6 +80,7 @@ USES: dict[str, Callable[[Path], object]] = {
     "state/eaglelocal/questions.jsonl": lambda path: QuestionHistory(path).add("hello"),
     "state/eaglelocal/pulled_drafts.json": lambda path: read_pulled_reference(path, "a/b"),
     "state/eaglelocal/training/x/answers.jsonl": lambda path: read_conversations(path),
+    "state/eaglelocal/training/x/questions.jsonl": lambda path: SelfQuestions(path, seed=1, has_template=True),
     "state/eaglelocal/training/x/target": lambda path: (list_folders(), hold(enter_folder(path.parent, "a", "b"))),
     "cache/eaglelocal/profiles/a.json": lambda path: catalog.read_kept(path, []),
     "cache/eaglelocal/heads/a.gguf": lambda _: list_copies(),
