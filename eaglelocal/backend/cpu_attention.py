@@ -3,7 +3,7 @@
 llama.cpp's own is fast for prompts (64 rows and more), but slow for the 2 to 16 rows that verify a draft: it reads the
 whole cache once for each row and head. Ours reads it once for all. It also adds in 32-bit floats, and a row's result
 does not depend on how many rows are computed with it (docs/architecture/step.md). The same holds for our products with
-K-quantized weights: llama.cpp's kernels round differently from four or eight rows on.
+quantized weights: llama.cpp's kernels round differently from four or eight rows on.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from eaglelocal.backend.native_step import get_function, load_native
 
 CPU = 0  # ggml_backend_dev_type
 OPERATIONS = {74: b"FLASH_ATTN_EXT", 95: b"CUSTOM"}  # ggml_op, in the checked build of llama.cpp
-ROW_FORMATS = ("Q4_K", "Q5_K", "Q6_K", "Q8_0")  # types of weights, in the order of their bits
+ROW_FORMATS = ("Q4_K", "Q5_K", "Q6_K", "Q8_0", "Q4_1")  # types of weights, in the order of their bits
 ROW_KERNELS = (  # of llama.cpp: for one row, and how it quantizes one
     "ggml_gemv_q4_K_8x8_q8_K",
     "ggml_vec_dot_q5_K_q8_K",
     "ggml_vec_dot_q6_K_q8_K",
     "ggml_vec_dot_q8_0_q8_0",
+    "ggml_vec_dot_q4_1_q8_1",
     "quantize_row_q8_K",
     "quantize_row_q8_0",
+    "quantize_row_q8_1",
 )
 MOST_OPERATIONS = 64  # of ggml, among which products come early
 SWITCH = "EAGLELOCAL_ATTENTION"  # "llama.cpp" leaves llama.cpp's own attention in place, for comparisons

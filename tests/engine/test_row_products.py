@@ -17,7 +17,7 @@ from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.backend.quantizer import quantize_file
 from eaglelocal.core.batch import Batch, Floats
 
-FILE_TYPES = {"Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18, "Q8_0": 7}  # llama.cpp's numbers
+FILE_TYPES = {"Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18, "Q8_0": 7, "Q4_1": 3}  # llama.cpp's numbers
 ROWS = (1, 2, 7, 17)  # one alone, a pair, less than a tile, and tiles with a rest
 NUM_TOKENS = 24
 

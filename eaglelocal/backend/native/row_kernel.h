@@ -1,5 +1,6 @@
-/* Products of some rows with weights in Q4_K (groups of eight columns, as llama.cpp repacks them), Q5_K, Q6_K and Q8_0,
- * for one kind of processor: NAME, TARGET, AT_ONCE (rows that share what was unpacked of the weights) and HAS_DOTS (VNNI).
+/* Products of some rows with weights in Q4_K (groups of eight columns, as llama.cpp repacks them), Q4_1, Q5_K, Q6_K
+ * and Q8_0, for one kind of processor: NAME, TARGET, AT_ONCE (rows that share what was unpacked of the weights) and
+ * HAS_DOTS (VNNI).
  *
  * Integers are summed up within a block, which no order changes; the floating-point operations on its sums are those of
  * llama.cpp's kernels for one row, in their order. So are all results, to the last bit. */
@@ -239,36 +240,108 @@ static ALWAYS TARGET void NAME(multiply_q5)(const int num_rows, int64_t blocks, 
     NAME(store_sums)(num_rows, totals, minima, out, out_bytes);
 }
 
-static ALWAYS TARGET void NAME(multiply_q8)(const int num_rows, int64_t blocks, const struct q8_0_block *w,
-                                            const char *rows, size_t row_bytes, float *out, size_t out_bytes) {
-    __m256 totals[AT_ONCE];
-    for (int r = 0; r < num_rows; r++)
-        totals[r] = _mm256_setzero_ps();
-    const char *scales = rows + blocks * (int64_t)sizeof(struct row_block);
-    for (int64_t b = 0; b < blocks; b++, w++, rows += sizeof(struct row_block), scales += sizeof(float)) {
-        const __m256i weights = _mm256_loadu_si256((const __m256i *)w->qs);
-        const __m256 scale = _mm256_set1_ps(_cvtsh_ss(w->d));
-        __builtin_prefetch((const char *)w + 1088);
+/* Reads a block of Q4_1, or of Q8_0. */
+static ALWAYS TARGET __m256i NAME(read_short)(const uint16_t *block, const bool has_minimum) {
+    if (!has_minimum)
+        return _mm256_loadu_si256((const __m256i *)(block + 1));
+    const __m128i packed = _mm_loadu_si128((const __m128i *)(block + 2));
+    return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(packed, 4), packed), _mm256_set1_epi8(15));
+}
+
 #if HAS_DOTS
-        const __m256i raised = _mm256_xor_si256(weights, _mm256_set1_epi8(-128)); /* by 128 */
-#else
-        const __m256i positive = _mm256_abs_epi8(weights);
-#endif
-        for (int r = 0; r < num_rows; r++) {
-            const struct row_block *row = (const struct row_block *)(rows + r * row_bytes);
-            const __m256i elements = _mm256_load_si256((const __m256i *)row->qs);
-#if HAS_DOTS
-            const __m256i offset = _mm256_load_si256((const __m256i *)row->offset);
-            const __m256i sums = _mm256_dpbusd_epi32(offset, raised, elements);
-#else
-            const __m256i products = _mm256_maddubs_epi16(positive, _mm256_sign_epi8(elements, weights));
-            const __m256i sums = _mm256_madd_epi16(_mm256_set1_epi16(1), products);
-#endif
-            const __m256 row_scale = _mm256_broadcast_ss((const float *)(scales + r * row_bytes));
-            totals[r] = _mm256_fmadd_ps(_mm256_mul_ps(scale, row_scale), _mm256_cvtepi32_ps(sums), totals[r]);
-        }
+#define SUM __m512 /* of two rows */
+#define ADD_ROWS(i) \
+    if (num_rows > 2 * i) { \
+        const __m512i elements = _mm512_loadu_si512(rows + 64 * i), sums = _mm512_dpbusd_epi32(offset, elements, weights); \
+        const __m512 factor = _mm512_permutexvar_ps(_mm512_add_epi32(_mm512_set1_epi32(2 * i), second), factors); \
+        total##i = _mm512_fmadd_ps(factor, _mm512_cvtepi32_ps(sums), total##i); \
     }
-    NAME(store_sums)(num_rows, totals, NULL, out, out_bytes);
+#else
+#define SUM __m256 /* of a row */
+#define ADD_ROWS(i) \
+    if (num_rows > i) { \
+        const __m256i elements = _mm256_load_si256((const __m256i *)(rows + 32 * i)); \
+        const __m256i products = _mm256_maddubs_epi16(positive, _mm256_sign_epi8(elements, weights)); \
+        const __m256i sums = _mm256_madd_epi16(_mm256_set1_epi16(1), products); \
+        const __m256 factor = _mm256_mul_ps(scale, _mm256_broadcast_ss(scales + i)); \
+        total##i = _mm256_fmadd_ps(factor, _mm256_cvtepi32_ps(sums), total##i); \
+    }
+#endif
+
+/* Multiplies with blocks of 32. The totals are no array, which the compiler would keep in memory. */
+static ALWAYS TARGET void NAME(multiply_short)(const int num_rows, int64_t blocks, const char *w, const bool has_minimum,
+                                               const char *rows, float *out, size_t out_bytes) {
+    const size_t block_bytes = has_minimum ? sizeof(struct q4_1_block) : sizeof(struct q8_0_block);
+    SUM total0 = {0}, total1 = {0}, total2 = {0}, total3 = {0};
+    float rest[AT_ONCE] = {0};
+#if HAS_DOTS
+    const __m512i second = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi32(1), 1);
+    const __mmask8 mask = (__mmask8)((1 << num_rows) - 1); /* what lies in the place of other rows is arbitrary */
+    __m256 minima = _mm256_setzero_ps(), alone = minima;   /* of all rows; total of a row without others */
+#endif
+    for (int64_t b = 0; b < blocks; b++, w += block_bytes, rows += AT_ONCE * SHORT_BYTES) {
+        const uint16_t *block = (const uint16_t *)w;
+        const __m256i read = NAME(read_short)(block, has_minimum);
+        const float *scales = (const float *)(rows + AT_ONCE * SHORT_BLOCK);
+        int32_t two;
+        memcpy(&two, block, sizeof two);
+        const __m256 halves = _mm256_cvtph_ps(_mm_set1_epi32(two)); /* the scale and, of Q4_1, the minimum in turn */
+        const __m256 scale = _mm256_moveldup_ps(halves), minimum = _mm256_movehdup_ps(halves);
+        __builtin_prefetch(w + 1088);
+#if HAS_DOTS
+        if (num_rows == 1) { /* in half the width, which takes less time */
+            const __m256i elements = _mm256_load_si256((const __m256i *)rows), none = _mm256_setzero_si256();
+            const __m256i raise = _mm256_set1_epi8((char)RAISED);
+            const __m256i offset = _mm256_sub_epi32(none, _mm256_dpbusd_epi32(none, raise, read));
+            const __m256i sums = _mm256_dpbusd_epi32(offset, elements, read);
+            const __m256 factor = _mm256_mul_ps(scale, _mm256_broadcast_ss(scales));
+            alone = _mm256_fmadd_ps(factor, _mm256_cvtepi32_ps(sums), alone);
+            if (has_minimum)
+                minima = _mm256_maskz_fmadd_ps(1, minimum, _mm256_broadcast_ss(scales + AT_ONCE), minima);
+            continue;
+        }
+        const __m512i weights = _mm512_broadcast_i64x4(read), raise = _mm512_set1_epi8((char)RAISED);
+        const __m512i offset =
+            _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_dpbusd_epi32(_mm512_setzero_si512(), raise, weights));
+        const __m512 factors = _mm512_castps256_ps512(_mm256_maskz_mul_ps(mask, scale, _mm256_loadu_ps(scales)));
+        if (has_minimum)
+            minima = _mm256_maskz_fmadd_ps(mask, minimum, _mm256_loadu_ps(scales + AT_ONCE), minima);
+#else
+        const __m256i weights = read, positive = _mm256_abs_epi8(weights);
+        for (int r = 0; has_minimum && r < num_rows; r++)
+            rest[r] = __builtin_fmaf(_mm256_cvtss_f32(minimum), scales[AT_ONCE + r], rest[r]);
+#endif
+        ADD_ROWS(0)
+        ADD_ROWS(1)
+        ADD_ROWS(2)
+        ADD_ROWS(3)
+    }
+#if HAS_DOTS
+    _mm256_storeu_ps(rest, minima);
+    const __m512 pairs[] = {total0, total1, total2, total3};
+    __m256 totals[AT_ONCE];
+    for (int i = 0; i < 4; i++) {
+        totals[2 * i] = num_rows == 1 ? alone : _mm512_castps512_ps256(pairs[i]);
+        totals[2 * i + 1] = _mm512_extractf32x8_ps(pairs[i], 1);
+    }
+#else
+    const __m256 totals[] = {total0, total1, total2, total3};
+#endif
+    NAME(store_sums)(num_rows, totals, has_minimum ? rest : NULL, out, out_bytes);
+}
+#undef SUM
+#undef ADD_ROWS
+
+static ALWAYS TARGET void NAME(multiply_q4_1)(const int num_rows, int64_t blocks, const void *w, const char *rows,
+                                              size_t row_bytes, float *out, size_t out_bytes) {
+    (void)row_bytes;
+    NAME(multiply_short)(num_rows, blocks, w, true, rows, out, out_bytes);
+}
+
+static ALWAYS TARGET void NAME(multiply_q8_0)(const int num_rows, int64_t blocks, const void *w, const char *rows,
+                                              size_t row_bytes, float *out, size_t out_bytes) {
+    (void)row_bytes;
+    NAME(multiply_short)(num_rows, blocks, w, false, rows, out, out_bytes);
 }
 
 #if AT_ONCE > 4
@@ -299,7 +372,8 @@ static ALWAYS TARGET void NAME(multiply_q8)(const int num_rows, int64_t blocks, 
 KERNEL(q4)
 KERNEL(q5)
 KERNEL(q6)
-KERNEL(q8)
+KERNEL(q8_0)
+KERNEL(q4_1)
 #undef KERNEL
 #undef MULTIPLY
 #undef MORE_ROWS

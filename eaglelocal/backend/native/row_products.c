@@ -1,4 +1,5 @@
-/* Products of rows with quantized weights, in place of llama.cpp's: of repacked Q4_K, and of Q5_K, Q6_K and Q8_0.
+/* Products of rows with quantized weights, in place of llama.cpp's: of repacked Q4_K, and of Q4_1, Q5_K, Q6_K
+ * and Q8_0.
  *
  * llama.cpp multiplies a few rows of the K types one by one, and more by another kernel, which rounds differently: a
  * draft that is verified in so many rows would be judged by other logits than the text is written with. Here all rows
@@ -16,10 +17,11 @@
 #include <immintrin.h>
 #endif
 
-enum { Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, F32 = 0 }; /* ggml_type */
+enum { Q4_1 = 3, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, F32 = 0 }; /* ggml_type */
 enum { GROUP = 8 };            /* columns that are interleaved, of Q4_K */
 enum { MOST_DRAFTED = 17 };    /* rows that verify the longest draft */
-enum { SHORT_BLOCK = 32, AT_A_TIME = 16 }; /* elements of a block of Q8_0; such blocks that are converted at once */
+enum { SHORT_BLOCK = 32, AT_A_TIME = 16 }; /* elements of a block of Q4_1 and Q8_0; blocks that are converted at once */
+enum { RAISED = 128 };         /* what is added to elements, so that they are positive */
 enum { ALIGNMENT = 64 };       /* bytes, of quantized rows */
 enum { TILE_BYTES = 1 << 16 }; /* of weights, in the cache of a core while all rows are multiplied with them */
 enum { SPINS = 4096 };         /* looks at what other threads do before the system may run them */
@@ -40,8 +42,18 @@ struct q6_block { /* block_q6_K */
     uint16_t d;
 };
 
-struct q8_0_block { /* block_q8_0, of weights and of rows */
+struct q4_1_block {
+    uint16_t d, m;
+    uint8_t qs[16];
+};
+
+struct q8_0_block {
     uint16_t d;
+    int8_t qs[32];
+};
+
+struct q8_1_block { /* of rows; s: d times the sum of qs */
+    uint16_t d, s;
     int8_t qs[32];
 };
 
@@ -51,10 +63,9 @@ struct q8_block { /* block_q8_K, of rows, with the sums of each 16 elements */
     int16_t sums[16];
 };
 
-struct row_block { /* of a row for Q8_0, whose scales follow all blocks; offset: -128 times the sums of each 4 elements */
-    int8_t qs[32];
-    int32_t offset[8];
-};
+/* Rows of short blocks lie in tiles of kernel.at_once rows, block by block: of each row the elements, then of each the
+ * scale, then of each the sum. */
+enum { SHORT_BYTES = SHORT_BLOCK + 2 * sizeof(float) }; /* of a block of a row */
 
 /* Multiplies rows, at most kernel.at_once, with a column of weights, or with a group of columns of Q4_K. */
 typedef void multiply(int num_rows, int64_t blocks, const void *weights, const char *rows, size_t row_bytes, float *out,
@@ -63,8 +74,12 @@ typedef void quantize(const float *row, void *out, int64_t n);
 typedef void multiply_row(int n, float *out, size_t stride, const void *weights, const void *row, int rows, int columns);
 typedef void dot(int n, float *out, size_t, const void *weights, size_t, const void *row, size_t, int rows);
 
+enum rows { Q8_K_ROWS, Q8_0_ROWS, Q8_1_ROWS, NUM_ROWS }; /* formats of rows in llama.cpp */
+enum { NUM_FORMATS = 5 };
+
 struct format { /* of weights */
     int32_t type, block, columns; /* elements of a block; columns that are multiplied at once */
+    enum rows rows;               /* that llama.cpp multiplies with them */
     int32_t max_rows;             /* with more, llama.cpp's kernel is faster */
     multiply *multiply;           /* NULL: left to llama.cpp */
 };
@@ -81,15 +96,17 @@ struct product {
 };
 
 static struct {
-    struct format formats[4];
+    struct format formats[NUM_FORMATS];
     int32_t at_once, op;
-    quantize *quantize, *quantize_short; /* llama.cpp's, to blocks of Q8_K and of Q8_0 */
+    uint8_t raise;                /* added to elements of rows */
+    quantize *quantize[NUM_ROWS]; /* llama.cpp's */
 } kernel = {
     .op = -1,
-    .formats = {{Q4_K, 256, GROUP, INT32_MAX, NULL},
-                {Q5_K, 256, 1, MOST_DRAFTED, NULL},
-                {Q6_K, 256, 1, INT32_MAX, NULL},
-                {Q8_0, SHORT_BLOCK, 1, MOST_DRAFTED, NULL}},
+    .formats = {{Q4_K, 256, GROUP, Q8_K_ROWS, INT32_MAX, NULL},
+                {Q5_K, 256, 1, Q8_K_ROWS, MOST_DRAFTED, NULL},
+                {Q6_K, 256, 1, Q8_K_ROWS, INT32_MAX, NULL},
+                {Q8_0, SHORT_BLOCK, 1, Q8_0_ROWS, INT32_MAX, NULL},
+                {Q4_1, SHORT_BLOCK, 1, Q8_1_ROWS, INT32_MAX, NULL}},
 };
 
 #if defined(__x86_64__)
@@ -112,7 +129,7 @@ static struct {
 
 /* Returns the bytes of a quantized row of n elements. */
 static size_t count_bytes(const struct format *f, int64_t n) {
-    const size_t block_bytes = f->block == SHORT_BLOCK ? sizeof(struct row_block) + sizeof(float) : sizeof(struct q8_block);
+    const size_t block_bytes = f->block == SHORT_BLOCK ? SHORT_BYTES : sizeof(struct q8_block);
     return ((size_t)(n / f->block) * block_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
@@ -124,29 +141,31 @@ static float widen_half(uint16_t half) {
     return sign ? -value : value;
 }
 
-static void convert_block(const struct q8_0_block *block, struct row_block *out) {
-    memcpy(out->qs, block->qs, sizeof out->qs);
-    for (int i = 0; i < 8; i++)
-        out->offset[i] = -128 * (block->qs[4 * i] + block->qs[4 * i + 1] + block->qs[4 * i + 2] + block->qs[4 * i + 3]);
-}
-
-static void quantize_row(const struct format *f, const float *row, char *out, int64_t n) {
-    if (f->block != SHORT_BLOCK) {
-        kernel.quantize(row, out, n);
-        return;
-    }
-    struct q8_0_block blocks[AT_A_TIME];
-    struct row_block *converted = (struct row_block *)out;
-    float *scales = (float *)(converted + n / SHORT_BLOCK);
+/* Writes a row of short blocks into its place in a tile. */
+static void quantize_short(const float *row, char *tile, int32_t place, int64_t n) {
+    const int32_t rows = kernel.at_once;
+    struct q8_1_block blocks[AT_A_TIME];
     for (int64_t left = n / SHORT_BLOCK; left > 0; left -= AT_A_TIME) {
         const int64_t num = left < AT_A_TIME ? left : AT_A_TIME;
-        kernel.quantize_short(row, blocks, num * SHORT_BLOCK);
-        for (int64_t i = 0; i < num; i++) {
-            convert_block(blocks + i, converted++);
-            *scales++ = widen_half(blocks[i].d);
+        kernel.quantize[Q8_1_ROWS](row, blocks, num * SHORT_BLOCK);
+        for (int64_t i = 0; i < num; i++, tile += rows * SHORT_BYTES) {
+            float *scales = (float *)(tile + rows * SHORT_BLOCK);
+            for (int at = 0; at < SHORT_BLOCK; at++)
+                tile[place * SHORT_BLOCK + at] = (char)(blocks[i].qs[at] + kernel.raise);
+            scales[place] = widen_half(blocks[i].d);
+            scales[rows + place] = widen_half(blocks[i].s);
         }
         row += num * SHORT_BLOCK;
     }
+}
+
+/* Quantizes the row of this number. */
+static void quantize_row(const struct format *f, const float *row, char *rows, int32_t number, size_t row_bytes, int64_t n) {
+    const int32_t place = number % kernel.at_once;
+    if (f->block == SHORT_BLOCK)
+        quantize_short(row, rows + (number - place) * row_bytes, place, n);
+    else
+        kernel.quantize[Q8_K_ROWS](row, rows + number * row_bytes, n);
 }
 
 /* Quantizes rows until all are: threads take one at a time, so that none waits for a thread that does not run. */
@@ -154,8 +173,8 @@ static void quantize_rows(struct product *job) {
     const struct tensor *input = job->node->src[1];
     const int32_t rows = (int32_t)input->ne[1];
     for (int32_t row; (row = atomic_fetch_add(&job->next_row, 1)) < rows;) {
-        quantize_row(job->format, (const float *)((char *)input->data + row * input->nb[1]),
-                     job->rows + row * job->row_bytes, input->ne[0]);
+        const float *elements = (const float *)((char *)input->data + row * input->nb[1]);
+        quantize_row(job->format, elements, job->rows, row, job->row_bytes, input->ne[0]);
         atomic_fetch_add(&job->rows_done, 1);
     }
     for (int32_t spins = 1; atomic_load(&job->rows_done) < rows; spins++)
@@ -198,7 +217,7 @@ static const struct format *find_format(const struct tensor *node) {
     if (weights->ne[2] != 1 || weights->ne[3] != 1 || input->type != F32 || input->nb[0] != 4 ||
         input->ne[2] != 1 || input->ne[3] != 1 || node->type != F32 || node->nb[0] != 4)
         return NULL;
-    for (const struct format *f = kernel.formats; f < kernel.formats + sizeof kernel.formats / sizeof *f; f++)
+    for (const struct format *f = kernel.formats; f < kernel.formats + NUM_FORMATS; f++)
         if (f->type == weights->type && f->multiply && weights->ne[0] % f->block == 0 &&
             weights->ne[1] % f->columns == 0 && input->ne[1] <= f->max_rows && (weights->extra != NULL) == (f->columns > 1))
             return f;
@@ -244,7 +263,8 @@ int32_t products_start(struct products *p, void *graph, const struct graph_funct
         const struct format *format = find_format(node);
         if (!format)
             continue;
-        const size_t needed = count_bytes(format, node->src[1]->ne[0]) * (size_t)node->src[1]->ne[1];
+        const int64_t tiles = (node->src[1]->ne[1] + kernel.at_once - 1) / kernel.at_once;
+        const size_t needed = count_bytes(format, node->src[1]->ne[0]) * (size_t)(tiles * kernel.at_once);
         num_bytes = needed > num_bytes ? needed : num_bytes;
         num_jobs++;
     }
@@ -307,8 +327,8 @@ static bool rounds_alike(const struct format *f, size_t block_bytes, const int *
     for (int32_t r = 0; r < kernel.at_once; r++) {
         for (int i = 0; i < TEST_ELEMENTS; i++)
             elements[i] = (float)draw(&random) * 1e-7f - 0.8f;
-        (f->block == SHORT_BLOCK ? kernel.quantize_short : kernel.quantize)(elements, llama_row, TEST_ELEMENTS);
-        quantize_row(f, elements, rows[r], TEST_ELEMENTS);
+        kernel.quantize[f->rows](elements, llama_row, TEST_ELEMENTS);
+        quantize_row(f, elements, rows[0], r, sizeof *rows, TEST_ELEMENTS);
         if (f->columns > 1)
             ((multiply_row *)theirs)(TEST_ELEMENTS, expected[r], GROUP, weights, llama_row, 1, GROUP);
         else
@@ -325,21 +345,20 @@ static bool rounds_alike(const struct format *f, size_t block_bytes, const int *
 #endif
 
 /* Takes the products from llama.cpp, or with NULL leaves all to it. theirs: its kernels for one row, of each format, then
- * how it quantizes a row to Q8_K and to Q8_0; num_skipped: how many wider kernels of ours to pass over. Returns a bit for
+ * how it quantizes a row to each format of rows; num_skipped: how many wider kernels of ours to pass over. Returns a bit for
  * each format that is taken: none on other processors, nor any whose kernel rounds differently. Not to be called while a
  * graph is computed. */
 int32_t products_install(void *const *theirs, int32_t op, int32_t num_skipped) {
-    enum { NUM_FORMATS = sizeof kernel.formats / sizeof *kernel.formats };
     int32_t taken = 0;
     for (int i = 0; i < NUM_FORMATS; i++)
         kernel.formats[i].multiply = NULL;
 #if defined(__x86_64__)
-    static multiply *const vnni[] = {rows_q4_vnni, rows_q5_vnni, rows_q6_vnni, rows_q8_vnni};
-    static multiply *const avx2[] = {rows_q4_avx2, rows_q5_avx2, rows_q6_avx2, rows_q8_avx2};
+    static multiply *const vnni[] = {rows_q4_vnni, rows_q5_vnni, rows_q6_vnni, rows_q8_0_vnni, rows_q4_1_vnni};
+    static multiply *const avx2[] = {rows_q4_avx2, rows_q5_avx2, rows_q6_avx2, rows_q8_0_avx2, rows_q4_1_avx2};
     static const size_t block_bytes[] = {sizeof(struct q4_group), sizeof(struct q5_block), sizeof(struct q6_block),
-                                         sizeof(struct q8_0_block)};
+                                         sizeof(struct q8_0_block), sizeof(struct q4_1_block)};
     static const int halves[][17] = {
-        {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, -1}, {0, 2, -1}, {208, -1}, {0, -1}};
+        {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, -1}, {0, 2, -1}, {208, -1}, {0, -1}, {0, 2, -1}};
     __builtin_cpu_init();
     if (!theirs || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
         return 0;
@@ -347,11 +366,14 @@ int32_t products_install(void *const *theirs, int32_t op, int32_t num_skipped) {
                           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
     kernel.at_once = has_dots ? 8 : 4;
     kernel.op = op;
-    kernel.quantize = (quantize *)theirs[NUM_FORMATS];
-    kernel.quantize_short = (quantize *)theirs[NUM_FORMATS + 1];
+    kernel.raise = has_dots ? RAISED : 0;
+    for (int i = 0; i < NUM_ROWS; i++)
+        kernel.quantize[i] = (quantize *)theirs[NUM_FORMATS + i];
     for (int i = 0; i < NUM_FORMATS; i++) {
         struct format *f = kernel.formats + i;
         f->multiply = has_dots ? vnni[i] : avx2[i];
+        if (f->type == Q8_0)
+            f->max_rows = has_dots ? INT32_MAX : MOST_DRAFTED;
         if (!rounds_alike(f, block_bytes[i], halves[i], theirs[i]))
             f->multiply = NULL;
         taken |= (f->multiply != NULL) << i;
