@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +19,7 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.import_head import check_head_flags, make_chat_command, show_fraction
 from eaglelocal.cli.load_model import LoadingEngine, default_sampling, load_settings
-from eaglelocal.cli.output import LABEL, Output, label_text, shown_progress, standard_output
+from eaglelocal.cli.output import LABEL, Output, ShowProgress, label_text, shown_progress, standard_output
 from eaglelocal.cli.train_options import (
     TrainFlags,
     TrainOptions,
@@ -45,12 +44,11 @@ if TYPE_CHECKING:
     from eaglelocal.training.loop import Recipe
     from eaglelocal.training.trainer import HeadTraining, TrainedHead
 
-DEFAULT_SLOTS = 4
+DEFAULT_SLOTS = 8
 MIN_CONVERSATIONS = 40
 HELD_OUT_EVERY, MIN_HELD_OUT, MAX_HELD_OUT = 20, 8, 64
 ROWS_PER_STEP = 8
 TRIAL_TOKENS = 3000
-MOST_VAIN = 8  # batches of questions in a row of which none is new
 
 
 @flags.takes("target", "parallel", *flags.MACHINE, before="as_json")
@@ -123,52 +121,51 @@ def collect_answers(
 
     Return all questions, and the answers. Raises UsageError if these are too few.
     """
-    from eaglelocal.training.conversations import gather_answers, question_key
+    from eaglelocal.training.conversations import question_key
+    from eaglelocal.training.gathering import gather_answers
     from eaglelocal.training.self_questions import SelfQuestions
     from eaglelocal.training.training_folder import ANSWERS, QUESTIONS
 
     slots, output = options.settings.parallel or DEFAULT_SLOTS, options.output
-    began_at, first_count = time.monotonic(), list[int]()  # of the answers of earlier runs
-    with ExitStack() as opened, shown_progress(output) as show:
+    path, has_template, make_request = options.folder / QUESTIONS, questions.has_template, questions.make_request
+    own = SelfQuestions(path, seed=seed, has_template=has_template, make_request=make_request)
+    with shown_progress(output) as show:
 
-        @cache
-        def open_client() -> Client:
+        @contextmanager
+        def open_client() -> Iterator[Client]:
             client, _info = LoadingEngine(options.plan("auto", ctx=options.ctx, parallel=slots)).wait(output)
-            return opened.enter_context(client)
+            with client:
+                yield client
 
-        def show_tokens(num_tokens: int) -> None:
-            first_count[:] = first_count or [num_tokens]
-            done, rest = num_tokens - first_count[0], max_answer_tokens - num_tokens
-            left = format_time_left(done, rest, time.monotonic() - began_at)
-            share = min(num_tokens / max_answer_tokens, 1.0)
-            show(share, "the target answers", f"{num_tokens} of {max_answer_tokens} tokens{left}")
-
-        def gather() -> Collected:
-            return gather_answers(
-                questions.requests,
-                options.folder / ANSWERS,
-                lambda: nullcontext(open_client()),
-                concurrency=slots,
-                max_answer_tokens=max_answer_tokens,
-                on_tokens=show_tokens,
-            )
-
-        collected = gather()
-        if questions.asks_itself:
-            own = SelfQuestions(options.folder / QUESTIONS, seed=seed, has_template=questions.has_template)
-            num_vain, more = 0, own.talks
-            while collected.num_tokens < max_answer_tokens and num_vain < MOST_VAIN:
-                if not more:
-                    client = open_client()
-                    show(collected.num_tokens / max_answer_tokens, "the target asks itself", "")
-                    more = own.ask_more(client, concurrency=slots)
-                num_vain = 0 if more else num_vain + 1
-                questions, more = questions.add(more), []
-                collected = gather()
+        collected = gather_answers(
+            questions.requests,
+            options.folder / ANSWERS,
+            open_client,
+            concurrency=slots,
+            max_answer_tokens=max_answer_tokens,
+            on_tokens=show_answers(show, max_answer_tokens),
+            own=own if questions.asks_itself else None,
+            least=MIN_CONVERSATIONS,
+        )
     collected = drop_short(collected, options.ctx)
+    questions = questions.add(own.talks if questions.asks_itself else ())
     num_questions = len(set(map(question_key, questions.requests)))
     check_enough(collected, num_questions=num_questions, max_answer_tokens=max_answer_tokens, ctx=options.ctx)
     return questions, collected
+
+
+def show_answers(show: ShowProgress, max_answer_tokens: int) -> Callable[[int], None]:
+    """Return a function that shows how many tokens of answers there are, and the time left."""
+    began_at, first_count = time.monotonic(), list[int]()  # of the answers of earlier runs
+
+    def show_tokens(num_tokens: int) -> None:
+        first_count[:] = first_count or [num_tokens]
+        done, rest = num_tokens - first_count[0], max_answer_tokens - num_tokens
+        left = format_time_left(done, rest, time.monotonic() - began_at)
+        share = min(num_tokens / max_answer_tokens, 1.0)
+        show(share, "the target answers", f"{num_tokens} of {max_answer_tokens} tokens{left}")
+
+    return show_tokens
 
 
 def format_time_left(done: int, rest: int, spent_s: float) -> str:

@@ -245,8 +245,10 @@ class TrainQuestions:
     asks_itself: bool = False
 
     def add(self, talks: Iterable[tuple[Message, ...]]) -> TrainQuestions:
-        more = [_make_request(messages, self.params, self.has_template) for messages in talks]
-        return dataclasses.replace(self, requests=(*self.requests, *more))
+        return dataclasses.replace(self, requests=(*self.requests, *map(self.make_request, talks)))
+
+    def make_request(self, talk: tuple[Message, ...]) -> ChatRequest:
+        return _make_request(talk, self.params, self.has_template)
 
 
 def load_questions(prompts: str | None, params: SamplingParams, *, has_template: bool, least: int) -> TrainQuestions:

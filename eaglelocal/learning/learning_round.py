@@ -31,7 +31,8 @@ from eaglelocal.errors import ResourceError
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.learning.judgement import SUFFIX as JUDGED
 from eaglelocal.learning.kept_answers import KeptAnswer
-from eaglelocal.training.conversations import TrainingConversation, gather_answers
+from eaglelocal.training.conversations import TrainingConversation
+from eaglelocal.training.gathering import gather_answers
 
 HELD_BACK_EVERY = 8
 NEWEST_EVERY = 10  # one in so many new answers, the newest ones, is left for judging

@@ -10,12 +10,12 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from io import FileIO
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple, cast
@@ -31,8 +31,6 @@ from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError, RequestError, ResourceError
 
 MIN_ANSWER_TOKENS = 4  # a shorter answer holds no draft worth learning
-
-OpenClient = Callable[[], AbstractContextManager[Client]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,49 +109,6 @@ def read_lines(path: Path) -> list[str]:
         raise ResourceError(f"cannot read {path}: {error.strerror}", hint=f"--work {suggest_folder()}") from error
 
 
-def gather_answers(
-    requests: Sequence[ChatRequest],
-    path: Path,
-    open_client: OpenClient,
-    *,
-    concurrency: int,
-    max_answer_tokens: int,
-    on_tokens: Callable[[int], None],
-) -> Collected:
-    """Return the answers to these questions in `path`, and generate more until they have `max_answer_tokens` tokens.
-
-    They are in the order of the requests, whichever ended first, so the next run gets the same. The client is opened
-    only if answers are missing. Raises the engine's errors, and ResourceError if answers cannot be written.
-    """
-    known, by_key = read_conversations(path), {question_key(request): request for request in requests}
-    missing = [replace(request, id=key) for key, request in by_key.items() if key not in known]
-    num_tokens, num_refused = sum(known[key].num_learned for key in by_key if key in known), 0
-    on_tokens(num_tokens)
-    if num_tokens < max_answer_tokens and missing:
-        with open_to_append(path) as file, open_client() as client:
-            for conversation in generate_answers(client, missing, concurrency=concurrency):
-                if conversation is None:
-                    num_refused += 1
-                    continue
-                append_line(file, path, conversation.entry)
-                known[conversation.key] = conversation
-                num_tokens += conversation.num_learned
-                on_tokens(num_tokens)
-                if num_tokens >= max_answer_tokens:
-                    break
-    found = list(_take_tokens((known[key] for key in by_key if key in known), max_answer_tokens))
-    long_enough = tuple(one for one in found if not one.is_short)
-    return Collected(long_enough, num_refused, len(found) - len(long_enough))
-
-
-def generate_answers(
-    client: Client, requests: Iterable[ChatRequest], *, concurrency: int
-) -> Iterator[TrainingConversation | None]:
-    """Yield conversations as they end; None for a request that was refused. Raises every other failure."""
-    for key, answer in generate_texts(client, requests, concurrency=concurrency):
-        yield None if answer is None else TrainingConversation(key, answer.tokens, answer.num_prompt)
-
-
 class AnswerPieces(NamedTuple):
     """An answer: ids and texts of its tokens, without reasoning if the request splits it; prompt and answer as ids."""
 
@@ -168,13 +123,16 @@ class AnswerPieces(NamedTuple):
 
 
 def generate_texts(
-    client: Client, requests: Iterable[ChatRequest], *, concurrency: int
+    client: Client, next_request: Callable[[], ChatRequest | None], *, concurrency: int
 ) -> Iterator[tuple[str, AnswerPieces | None]]:
-    """Yield ids of requests and their answers as they end; None for one that was refused. Raises all other failures."""
+    """Yield ids of requests and their answers as they end; None for one that was refused. Raises all other failures.
+
+    next_request  returns None if there is none for now; what was yielded may bring some
+    """
     ended: SimpleQueue[tuple[str, AnswerPieces | EagleLocalError]] = SimpleQueue()
-    waiting, running = iter(requests), 0
+    running = 0
     while True:
-        for request in islice(waiting, concurrency - running):
+        while running < concurrency and (request := next_request()) is not None:
             client.submit(replace(request, tells_tokens=True), partial(_collect, request.id, ended, []))
             running += 1
         if not running:
@@ -203,17 +161,6 @@ def _collect(
         ended.put((key, AnswerPieces(every, event.tokens, len(event.tokens) - event.completion_tokens)))
     elif isinstance(event, Failed):
         ended.put((key, event.error))
-
-
-def _take_tokens(
-    conversations: Iterable[TrainingConversation], max_answer_tokens: int
-) -> Iterator[TrainingConversation]:
-    num_tokens = 0
-    for one in conversations:
-        if num_tokens >= max_answer_tokens:
-            return
-        num_tokens += one.num_learned
-        yield one
 
 
 def open_to_append(path: Path) -> FileIO:

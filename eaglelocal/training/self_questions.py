@@ -2,16 +2,16 @@
 template (Magpie, arXiv 2406.08464). A base model completes openings of texts.
 
 System messages and first words lead to different kinds of questions. Some conversations have two or three turns.
-Questions that say nothing, repeat themselves or resemble an earlier one are left out. All follows from the seed, and is
-written to disk in batches, so that a resumed run asks on. Does not use torch.
+Questions that say nothing, repeat themselves or resemble an earlier one are left out. Each conversation follows from
+the seed and its number, and is written to disk when it ends, so that a resumed run asks on. Does not use torch.
 """
 
 from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
+from collections.abc import Callable, Sequence
+from dataclasses import field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -24,19 +24,20 @@ from eaglelocal.core.json_text import read_object
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.training.conversations import AnswerPieces, append_line, generate_texts, open_to_append, read_lines
+from eaglelocal.training.conversations import AnswerPieces, append_line, open_to_append, question_key, read_lines
 
 Talk = tuple[Message, ...]  # ends with a question
 
-BATCH = 16  # conversations that are made and written together: a stopped run loses one batch at most
 QUESTION_TOKENS, ANSWER_TOKENS = 192, 256  # at most, of a question, and of an answer that another question follows
 TEXT_TOKENS = 24  # of the opening of a base model's text
 TEMPERATURES = 0.6, 0.8, 1.0
-MOST_TURNS, SECOND_EVERY, THIRD_EVERY = 3, 4, 12  # one conversation in so many has a second turn, and a third one
+SECOND_EVERY, THIRD_EVERY = 4, 12  # one conversation in so many has a second turn, and a third one
 MIN_WORDS, MIN_VARIETY = 3, 0.35  # words of a question, and the share of its size that compression leaves
 SHINGLE, BANDS, ROWS = 3, 8, 4  # words, and MinHashes: where 70 % of shingles are common, nine in ten are recognized
 PRIME = (1 << 31) - 1
+OWN = "own "  # ids of requests for questions begin with it
 MARK = "x"  # a question, to see what a template writes after it
+MOST_VAIN = 128  # conversations in a row that bring no new question: then the target has no more
 
 
 class Kind(NamedTuple):
@@ -75,7 +76,7 @@ class Asking:
     openings: tuple[str, ...]
     temperature: float
     seed: int
-    is_sound: bool = True
+    has_template: bool = True
 
     @classmethod
     def draw(cls, number: int, seed: int, *, has_template: bool) -> Asking:
@@ -84,26 +85,49 @@ class Asking:
         num_turns = 1 + (number % SECOND_EVERY == 1) + (number % THIRD_EVERY == 1) if has_template else 1
         openings = (chance.choice(kind.openings), *[""] * (num_turns - 1))
         system = (Message("system", kind.system),) if kind.system else ()
-        return cls(number, system, openings, chance.choice(TEMPERATURES), chance.randrange(1 << 31))
+        temperature, own_seed = chance.choice(TEMPERATURES), chance.randrange(1 << 31)
+        return cls(number, system, openings, temperature, own_seed, has_template)
 
-    def ask(self, turn: int) -> ChatRequest:
-        messages = (*self.messages, Message("user", self.openings[turn]))
-        return ChatRequest(id=str(self.number), messages=messages, asks=True, params=self._sampling(QUESTION_TOKENS))
+    def next_request(self) -> ChatRequest:
+        """Return the request for the next message: a question, an answer between two, or the opening of a text."""
+        if self.messages and self.messages[-1].role == "user":
+            params = self._sampling(ANSWER_TOKENS)
+            return ChatRequest(id=self.id, messages=self.messages, is_split=True, params=params)
+        if not self.has_template:
+            return ChatRequest(id=self.id, text=self.openings[0], params=self._sampling(TEXT_TOKENS))
+        messages = (*self.messages, Message("user", self.openings[self.num_questions]))
+        return ChatRequest(id=self.id, messages=messages, asks=True, params=self._sampling(QUESTION_TOKENS))
 
-    def begin_text(self) -> ChatRequest:
-        return ChatRequest(id=str(self.number), text=self.openings[0], params=self._sampling(TEXT_TOKENS))
+    @property
+    def id(self) -> str:
+        return f"{OWN}{self.number}"
 
-    def answer(self) -> ChatRequest:
-        params = self._sampling(ANSWER_TOKENS)
-        return ChatRequest(id=str(self.number), messages=self.messages, is_split=True, params=params)
+    @property
+    def num_questions(self) -> int:
+        return sum(message.role == "user" for message in self.messages)
+
+    @property
+    def is_whole(self) -> bool:
+        return self.num_questions == len(self.openings)
 
     def _sampling(self, max_tokens: int) -> SamplingParams:
         seed = self.seed + len(self.messages)
         return SamplingParams(temperature=self.temperature, top_p=0.95, seed=seed, max_tokens=max_tokens)
 
-    def add(self, role: str, text: str) -> None:
-        self.messages = (*self.messages, Message(role, text.strip()))
-        self.is_sound = self.is_sound and (bool(text.strip()) if role == "assistant" else is_sound(text))
+    def add(self, said: AnswerPieces, end: int | None) -> bool:
+        """Add the next message, of a question at most to its token `end`. Return False if it is of no use."""
+        if self.messages and self.messages[-1].role == "user":
+            answer = Message("assistant", said.text().strip())
+            self.messages = (*self.messages, answer)
+            return bool(answer.content)
+        question = Message("user", (self.openings[self.num_questions] + said.text(end)).strip())
+        self.messages = (*self.messages, question)
+        return is_sound(question.content)
+
+
+def is_own(id: str) -> bool:
+    """Return whether a request is one of SelfQuestions' conversations."""
+    return id.startswith(OWN)
 
 
 def is_sound(text: str) -> bool:
@@ -132,70 +156,89 @@ class Seen:
 
 
 class SelfQuestions:
-    """The questions that a target asked itself, in a file, and the next ones.
+    """The questions that a target asks itself, in a file, and how it comes to the next ones: `begin` gives the first
+    request of a conversation, and `go_on` takes its outcome and gives the next one; the last asks for the answer to
+    learn from.
 
+    make_request  makes that last request, of a conversation that ends with a question
     has_template  the target has a chat template; else it completes texts
     """
 
-    def __init__(self, path: Path, *, seed: int, has_template: bool) -> None:
+    def __init__(
+        self, path: Path, *, seed: int, has_template: bool, make_request: Callable[[Talk], ChatRequest]
+    ) -> None:
         """Read the file, which need not exist. Raises ResourceError."""
-        self._path, self._seed, self._has_template = path, seed, has_template
-        self.talks: list[Talk] = []
-        self._seen, self._next = Seen(), 0
+        self._path, self._seed, self._has_template, self._make_request = path, seed, has_template, make_request
+        self._talks: dict[int, Talk] = {}  # by number; those left out are empty
+        self._begun: dict[str, Asking] = {}
+        self._seen, self._next, self._num_vain = Seen(), 0, 0
+        self._end: int | None = None
         for line in read_lines(path):
             self._restore(line)
 
     def _restore(self, line: str) -> None:
-        """Take over a batch, unless the line is damaged or of another seed."""
+        """Take over a conversation, unless the line is damaged or of another seed."""
         try:
             entry: Any = read_object(line)
-            talks = [tuple(Message(str(role), str(text)) for role, text in talk) for talk in entry["talks"]]
-            if (entry["seed"], entry["first"]) == (self._seed, self._next) and all(talks):
-                self._next += BATCH
-                self._keep(talks)
+            talk = tuple(Message(str(role), str(text)) for role, text in entry["talk"])
+            if entry["seed"] == self._seed:
+                self._keep(int(entry["number"]), talk)
         except (ValueError, KeyError, TypeError):
             return
 
-    def _keep(self, talks: Iterable[Talk]) -> list[Talk]:
-        new = [talk for talk in talks if self._seen.add(talk[-1].content)]
-        self.talks += new
-        return new
+    def _keep(self, number: int, talk: Talk) -> Talk:
+        """Keep a conversation, or () in its place if its question is not new. Return what is kept."""
+        kept = talk if talk and self._seen.add(talk[-1].content) else ()
+        self._talks[number] = kept
+        self._num_vain = 0 if kept else self._num_vain + 1
+        return kept
 
-    def ask_more(self, client: Client, *, concurrency: int) -> list[Talk]:
-        """Let the target ask a batch of questions, and return the new ones among them.
+    @property
+    def talks(self) -> list[Talk]:
+        """The conversations so far, each ending with a question, by number."""
+        return [talk for _, talk in sorted(self._talks.items()) if talk]
 
-        Raises the engine's errors, and ResourceError if they cannot be written.
+    @property
+    def requests(self) -> list[ChatRequest]:
+        """Requests for the answers to all questions so far, each with its question's key as id."""
+        return list(map(self._request, self.talks))
+
+    def _request(self, talk: Talk) -> ChatRequest:
+        request = self._make_request(talk)
+        return replace(request, id=question_key(request))
+
+    @property
+    def has_more(self) -> bool:
+        return self._num_vain < MOST_VAIN
+
+    def open(self, client: Client) -> None:
+        """See how the target's template ends a question. Raises the engine's errors."""
+        self._end = find_end_of_question(client) if self._has_template else None
+
+    def begin(self) -> ChatRequest:
+        """Return the first request of the next conversation."""
+        while self._next in self._talks:
+            self._next += 1
+        asking = Asking.draw(self._next, self._seed, has_template=self._has_template)
+        self._begun[asking.id] = asking
+        self._next += 1
+        return asking.next_request()
+
+    def go_on(self, id: str, said: AnswerPieces | None) -> ChatRequest | None:
+        """Take the outcome of a request (None: refused). Return the next one of its conversation, if it goes on.
+
+        Raises KeyError if the request was none of these, and ResourceError if questions cannot be written.
         """
-        first = self._next
-        talks = self._keep(self._make_batch(client, range(first, first + BATCH), concurrency))
-        written = [[(message.role, message.content) for message in talk] for talk in talks]
+        asking = self._begun[id]
+        is_useful = said is not None and asking.add(said, self._end)
+        if is_useful and not asking.is_whole:
+            return asking.next_request()
+        del self._begun[id]
+        talk = self._keep(asking.number, asking.messages if is_useful else ())
+        written = [(message.role, message.content) for message in talk]
         with open_to_append(self._path) as file:
-            append_line(file, self._path, {"seed": self._seed, "first": first, "talks": written})
-        self._next += BATCH
-        return talks
-
-    def _make_batch(self, client: Client, numbers: Iterable[int], concurrency: int) -> list[Talk]:
-        begun = {str(n): Asking.draw(n, self._seed, has_template=self._has_template) for n in numbers}
-
-        def run(requests: Iterable[ChatRequest]) -> Iterator[tuple[Asking, AnswerPieces]]:
-            for key, said in generate_texts(client, tuple(requests), concurrency=concurrency):
-                if said is None:  # refused
-                    begun[key].is_sound = False
-                else:
-                    yield begun[key], said
-
-        if not self._has_template:
-            for each, said in run(one.begin_text() for one in begun.values()):
-                each.add("user", each.openings[0] + said.text())
-            return [one.messages for one in begun.values() if one.is_sound]
-        end = find_end_of_question(client)
-        for turn in range(MOST_TURNS):
-            asking = [one for one in begun.values() if one.is_sound and len(one.openings) > turn]
-            for each, said in run(one.answer() for one in asking if turn):
-                each.add("assistant", said.text())
-            for each, said in run(one.ask(turn) for one in asking if one.is_sound):
-                each.add("user", each.openings[turn] + said.text(end))
-        return [one.messages for one in begun.values() if one.is_sound]
+            append_line(file, self._path, {"seed": self._seed, "number": asking.number, "talk": written})
+        return self._request(talk) if talk else None
 
 
 def find_end_of_question(client: Client) -> int | None:

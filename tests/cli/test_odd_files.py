@@ -24,6 +24,7 @@ from eaglelocal.conversation import pictures
 from eaglelocal.conversation.conversation_file import list_conversations, load_conversation, lock_folder
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.core.own_files import fingerprint
+from eaglelocal.core.request import ChatRequest
 from eaglelocal.drafters.lookup_memory import LookupMemory
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.hub import model_library
@@ -80,7 +81,9 @@ USES: dict[str, Callable[[Path], object]] = {
     "state/eaglelocal/questions.jsonl": lambda path: QuestionHistory(path).add("hello"),
     "state/eaglelocal/pulled_drafts.json": lambda path: read_pulled_reference(path, "a/b"),
     "state/eaglelocal/training/x/answers.jsonl": lambda path: read_conversations(path),
-    "state/eaglelocal/training/x/questions.jsonl": lambda path: SelfQuestions(path, seed=1, has_template=True),
+    "state/eaglelocal/training/x/questions.jsonl": lambda path: SelfQuestions(
+        path, seed=1, has_template=True, make_request=lambda talk: ChatRequest(id="", messages=talk)
+    ),
     "state/eaglelocal/training/x/target": lambda path: (list_folders(), hold(enter_folder(path.parent, "a", "b"))),
     "cache/eaglelocal/profiles/a.json": lambda path: catalog.read_kept(path, []),
     "cache/eaglelocal/heads/a.gguf": lambda _: list_copies(),

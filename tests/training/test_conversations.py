@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -26,11 +27,11 @@ from eaglelocal.training.conversations import (
     MIN_ANSWER_TOKENS,
     Collected,
     TrainingConversation,
-    gather_answers,
-    generate_answers,
+    generate_texts,
     question_key,
     read_conversations,
 )
+from eaglelocal.training.gathering import gather_answers
 
 pytestmark = pytest.mark.full
 
@@ -253,18 +254,18 @@ def test_of_a_real_engine_it_is_prompt_and_answer_to_the_token(tmp_path: Path) -
     engine = real_engine(write_target(tmp_path / "target.gguf", TargetShape(n_embd=64, n_ff=64)), "ngram")
     requests = [ask(str(number), [3, 5, number], max_tokens=12, ignore_eos=False) for number in range(6)]
     plain = {name: order.tokens for name, order in drive(engine, requests).items()}
-    said = list(generate_answers(cast(Client, InProcess(engine)), requests, concurrency=2))
+    said = dict(generate_texts(cast(Client, InProcess(engine)), partial(next, iter(requests), None), concurrency=2))
     engine.close()
-    assert {one.key: list(one.tokens) for one in said if one} == {
+    assert {key: list(one.tokens) for key, one in said.items() if one} == {
         request.id: [*request.tokens, *plain[request.id]] for request in requests
     }
-    assert [one.num_prompt for one in said if one] == [3] * 6
+    assert [one.num_prompt for one in said.values() if one] == [3] * 6
 
 
 def test_an_answer_that_ended_by_itself_keeps_its_end(tmp_path: Path) -> None:
     path = write_target(tmp_path / "target.gguf", TargetShape(n_embd=64, n_ff=64))
     engine = real_engine(path, "none", spec=OFF)
     request = ask("a", [3, 5], max_tokens=12, ignore_eos=False, logit_bias=((ENDS, 1000.0),))
-    [said] = generate_answers(cast(Client, InProcess(engine)), [request], concurrency=1)
+    [(_, said)] = generate_texts(cast(Client, InProcess(engine)), partial(next, iter([request]), None), concurrency=1)
     engine.close()
-    assert said == TrainingConversation("a", (3, 5, ENDS), 2)
+    assert said and (said.tokens, said.num_prompt) == ((3, 5, ENDS), 2)

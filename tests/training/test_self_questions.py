@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +19,12 @@ from eaglelocal.core.events import Failed, Finished, Prompted, TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EngineError, RequestError
-from eaglelocal.training.self_questions import BATCH, KINDS, Asking, Seen, SelfQuestions, Talk, is_sound
+from eaglelocal.training.conversations import generate_texts, question_key
+from eaglelocal.training.self_questions import KINDS, Asking, Seen, SelfQuestions, Talk, is_own, is_sound
 
 pytestmark = pytest.mark.full
 
+NUM = 16  # conversations
 END = 9  # the control token that the template writes after a question
 WORDS = [f"w{number}" for number in range(500)]
 
@@ -58,16 +61,35 @@ class Speaker:
         on_event(done)
 
 
-def ask(path: Path, speaker: Speaker, *, batches: int = 1, seed: int = 1, has_template: bool = True) -> list[Talk]:
-    questions = SelfQuestions(path, seed=seed, has_template=has_template)
-    for _ in range(batches):
-        questions.ask_more(cast(Client, speaker), concurrency=4)
+def make_request(talk: Talk) -> ChatRequest:
+    return ChatRequest(id="", messages=talk)
+
+
+def ask(path: Path, speaker: Speaker, *, num: int = NUM, seed: int = 1, has_template: bool = True) -> list[Talk]:
+    """Make so many conversations, several at once; return those of the file."""
+    questions = SelfQuestions(path, seed=seed, has_template=has_template, make_request=make_request)
+    client, begun, waiting = cast(Client, speaker), 0, deque[ChatRequest]()
+    questions.open(client)
+
+    def next_request() -> ChatRequest | None:
+        nonlocal begun
+        if waiting:
+            return waiting.popleft()
+        begun += 1
+        return questions.begin() if begun <= num else None
+
+    for id, said in generate_texts(client, next_request, concurrency=4):
+        following = questions.go_on(id, said)
+        if following is not None and is_own(following.id):
+            waiting.append(following)
+        elif following is not None:
+            assert following.id == question_key(following)
     return questions.talks
 
 
 def test_each_kind_is_asked_and_conversations_end_with_a_question(tmp_path: Path) -> None:
     talks = ask(tmp_path / "questions.jsonl", Speaker())
-    assert len(talks) == BATCH
+    assert len(talks) == NUM
     for number, talk in enumerate(talks):
         kind = KINDS[number % len(KINDS)]
         roles = [message.role for message in talk]
@@ -87,26 +109,26 @@ def test_a_model_that_goes_on_after_its_question_is_cut_there(tmp_path: Path) ->
 
 @pytest.mark.parametrize("said", ["", "   \n", "hm", "so " * 100, None])
 def test_what_is_no_question_is_left_out(tmp_path: Path, said: str | None) -> None:
-    speaker = Speaker(lambda request: said if int(request.id) % 2 else random_words(request))
+    speaker = Speaker(lambda request: said if int(request.id.split()[-1]) % 2 else random_words(request))
     talks = ask(tmp_path / "questions.jsonl", speaker)
-    assert len(talks) <= BATCH // 2 + 4, "openings of several words may be a question already"
-    assert len(talks) >= BATCH // 2
+    assert len(talks) <= NUM // 2 + 4, "openings of several words may be a question already"
+    assert len(talks) >= NUM // 2
 
 
 def test_near_equal_questions_are_asked_once(tmp_path: Path) -> None:
     speaker = Speaker(lambda request: " is the capital of the country in the north of the continent of Africa?")
-    talks = ask(tmp_path / "questions.jsonl", speaker, batches=8)
-    assert 0 < len(talks) < 4 * BATCH
+    talks = ask(tmp_path / "questions.jsonl", speaker, num=128)
+    assert 0 < len(talks) < 64
 
 
 def test_a_resumed_run_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
     whole, path = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
-    expected = ask(whole, Speaker(), batches=3)
+    expected = ask(whole, Speaker(), num=48)
     first = ask(path, Speaker())
     with path.open("a") as file:
-        file.write('\n{"seed": 1, "first": 16, "talks": [[["user", "cut o')  # by a power cut
-    assert ask(path, Speaker(), batches=0) == first
-    assert ask(path, Speaker(), batches=2) == expected
+        file.write('\n{"seed": 1, "number": 16, "talk": [["user", "cut o')  # by a power cut
+    assert ask(path, Speaker(), num=0) == first
+    assert ask(path, Speaker(), num=32) == expected
     assert path.stat().st_mode & 0o077 == 0
 
 
@@ -115,7 +137,7 @@ def test_another_seed_asks_other_questions(tmp_path: Path) -> None:
     one = ask(path, Speaker(), seed=1)
     other = ask(path, Speaker(), seed=2)
     assert one and other and not {*one} & {*other}
-    assert ask(path, Speaker(), batches=0, seed=1) == one
+    assert ask(path, Speaker(), num=0, seed=1) == one
 
 
 @pytest.mark.parametrize(
@@ -124,20 +146,20 @@ def test_another_seed_asks_other_questions(tmp_path: Path) -> None:
         b"\xff\xfe",
         b"[]",
         b"{}",
-        b'{"seed": 1, "first": 0, "talks": [[]]}',
-        b'{"seed": 1, "first": 0, "talks": 7}',
-        b'{"seed": 1, "first": 0, "talks": [[["user"]]]}',
-        b'{"seed": 1, "first": "0", "talks": [[["user", "a b c"]]]}',
+        b'{"seed": 1, "number": 0, "talk": [[]]}',
+        b'{"seed": 1, "number": 0, "talk": 7}',
+        b'{"seed": 1, "number": 0, "talk": [["user"]]}',
+        b'{"seed": 1, "number": "x", "talk": [["user", "a b c"]]}',
     ],
 )
 def test_damaged_lines_are_passed_over(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "questions.jsonl"
     path.write_bytes(line + b"\n")
-    assert ask(path, Speaker(), batches=0) == []
-    assert len(ask(path, Speaker())) == BATCH
+    assert ask(path, Speaker(), num=0) == []
+    assert len(ask(path, Speaker())) == NUM
 
 
-def test_a_failing_engine_is_an_error_and_loses_no_batch_before(tmp_path: Path) -> None:
+def test_a_failing_engine_is_an_error_and_loses_nothing_before(tmp_path: Path) -> None:
     path = tmp_path / "questions.jsonl"
     first = ask(path, Speaker())
 
@@ -147,7 +169,7 @@ def test_a_failing_engine_is_an_error_and_loses_no_batch_before(tmp_path: Path) 
 
     with pytest.raises(EngineError):
         ask(path, Dying())
-    assert ask(path, Speaker(), batches=0) == first
+    assert ask(path, Speaker(), num=0) == first
 
 
 def test_a_base_model_begins_texts(tmp_path: Path) -> None:
@@ -187,5 +209,5 @@ def test_any_text_can_be_judged(text: str) -> None:
 def test_messages_survive_the_file(tmp_path: Path) -> None:
     path = tmp_path / "questions.jsonl"
     speaker = Speaker(lambda request: f' "quoted" \\ \n line é 漢 {request.id} one two')
-    assert ask(path, speaker) == ask(path, speaker, batches=0)
-    assert all(isinstance(message, Message) for talk in ask(path, speaker, batches=0) for message in talk)
+    assert ask(path, speaker) == ask(path, speaker, num=0)
+    assert all(isinstance(message, Message) for talk in ask(path, speaker, num=0) for message in talk)

@@ -16,7 +16,8 @@ from eaglelocal import locations
 from eaglelocal.cli import main
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
-from eaglelocal.training.conversations import gather_answers, read_conversations
+from eaglelocal.training.conversations import read_conversations
+from eaglelocal.training.gathering import gather_answers
 from eaglelocal.training.training_folder import ANSWERS, QUESTIONS, TARGET, enter_folder, list_folders
 
 pytestmark = pytest.mark.full
