@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from eaglelocal.core.request import ChatRequest
     from eaglelocal.hub.heads.version_records import TrialAcceptance
     from eaglelocal.training.batches import Accepted
-    from eaglelocal.training.conversations import Collected, TrainingConversation
+    from eaglelocal.training.conversations import Collected
     from eaglelocal.training.draft_head import HeadSource
     from eaglelocal.training.loop import Recipe
+    from eaglelocal.training.rounds import Curve
     from eaglelocal.training.trainer import HeadTraining, TrainedHead
 
 DEFAULT_SLOTS = 8
 MIN_CONVERSATIONS = 40
-HELD_OUT_EVERY, MIN_HELD_OUT, MAX_HELD_OUT = 20, 8, 64
 ROWS_PER_STEP = 8
 TRIAL_TOKENS = 3000
 
@@ -80,18 +80,61 @@ def train(context: typer.Context, given: TrainFlags, as_json: flags.AsJson = Fal
 def run_training(
     options: TrainOptions, questions: TrainQuestions, *, tokens: int, epochs: int, seed: int
 ) -> TrainResult:
-    """Collect answers, train the head and try it. Resumes from the files in the folder."""
-    from eaglelocal.training.trainer import train_head
-    from eaglelocal.training.training_folder import enter_folder
+    """Train a head in rounds and try it. Resumes from the files in the folder."""
+    from eaglelocal.training.training_folder import CURVE, MOMENT, STATES, enter_folder
 
     fingerprint = read_fingerprint(options.found.path)
     with enter_folder(options.folder, options.found.label, fingerprint), mention_resuming(options.output):
         check_resources(options)
-        questions, collected = collect_answers(options, questions, max_answer_tokens=tokens, seed=seed)
-        training = make_training(options, collected, epochs=epochs)
-        trained = keep_if_better(options, training, train_head(training), questions, collected)
-        training.checkpoint.unlink(missing_ok=True)
+        training, head, questions, collected = learn_in_rounds(
+            options, questions, max_answer_tokens=tokens, epochs=epochs, seed=seed
+        )
+        trained = keep_if_better(options, training, head, questions, collected)
+        curve = training.checkpoint.with_suffix(CURVE)
+        for path in (training.checkpoint, curve, options.folder / MOMENT, *options.folder.glob(f"*{STATES}")):
+            path.unlink(missing_ok=True)
     return trained
+
+
+def learn_in_rounds(
+    options: TrainOptions, questions: TrainQuestions, *, max_answer_tokens: int, epochs: int, seed: int
+) -> tuple[HeadTraining, TrainedHead, TrainQuestions, Collected]:
+    """Collect answers and train on them, in rounds, until there are enough or further ones would hardly help.
+
+    From the second round on, answers are drafted with the head so far. Returns the last round, the head, and all
+    questions and answers.
+    """
+    from eaglelocal.training.rounds import Curve, Point, iter_rounds
+    from eaglelocal.training.trainer import train_head
+    from eaglelocal.training.training_folder import CURVE, MOMENT
+
+    moment = options.folder / MOMENT
+    for goals in iter_rounds(max_answer_tokens):
+        began_at, draft = time.monotonic(), str(moment) if moment.exists() else "auto"
+        asked, collected = collect_answers(options, questions, max_answer_tokens=goals[-1], seed=seed, draft=draft)
+        training = make_training(options, collected, goals, epochs=epochs)
+        curve = Curve(training.checkpoint.with_suffix(CURVE))
+        is_learned = len(goals) <= len(curve.points) and training.checkpoint.exists()
+        is_last = goals[-1] >= max_answer_tokens or collected.num_tokens < goals[-1]
+        if is_learned and not is_last:
+            continue
+        is_last = is_last or curve.is_flat
+        share_done = collected.num_tokens / max_answer_tokens if not is_last else 1.0
+        head = train_head(plan_steps(training, math.ceil(training.num_steps / share_done)))
+        if is_last:
+            break
+        curve.add(Point(collected.num_tokens, curve.seconds + time.monotonic() - began_at, head.after.length))
+        options.output.message(describe_round(curve))
+        write_head(options, head, moment)
+    return training, head, asked, collected
+
+
+def describe_round(curve: Curve) -> str:
+    """Return the result of the last round, and what as much time again would bring."""
+    point, more = curve.points[-1], curve.expect(curve.seconds)
+    hope = "" if more is None else f"; as long again: about {more:.2f} more"
+    end = ", so the next round is the last" if curve.is_flat else ""
+    return f"{point.tokens} tokens, {format_duration(point.seconds)}: acceptance length {point.length:.2f}{hope}{end}"
 
 
 def read_fingerprint(path: Path) -> str:
@@ -115,9 +158,11 @@ def mention_resuming(output: Output) -> Iterator[None]:
 
 
 def collect_answers(
-    options: TrainOptions, questions: TrainQuestions, *, max_answer_tokens: int, seed: int
+    options: TrainOptions, questions: TrainQuestions, *, max_answer_tokens: int, seed: int, draft: str
 ) -> tuple[TrainQuestions, Collected]:
     """Collect the target's answers, up to `max_answer_tokens` tokens; where questions are missing, it asks itself.
+
+    draft  that the answers are drafted with, as --draft takes it
 
     Return all questions, and the answers. Raises UsageError if these are too few.
     """
@@ -133,7 +178,7 @@ def collect_answers(
 
         @contextmanager
         def open_client() -> Iterator[Client]:
-            client, _info = LoadingEngine(options.plan("auto", ctx=options.ctx, parallel=slots)).wait(output)
+            client, _info = LoadingEngine(options.plan(draft, ctx=options.ctx, parallel=slots)).wait(output)
             with client:
                 yield client
 
@@ -195,52 +240,44 @@ def drop_short(collected: Collected, ctx: int) -> Collected:
     return dataclasses.replace(collected, conversations=fit, num_short=num_short)
 
 
-def make_training(options: TrainOptions, collected: Collected, *, epochs: int) -> HeadTraining:
-    """Return the description of the training run: training and held-out conversations, recipe, checkpoint.
+def make_training(options: TrainOptions, collected: Collected, goals: Sequence[int], *, epochs: int) -> HeadTraining:
+    """Return the description of the training so far: conversations, recipe, checkpoint.
 
-    The checkpoint's name depends on the start, the epochs, the context, the losses and the conversations.
+    The checkpoint's name depends on the start, the epochs, the context and the conversations of the first round.
+
+    goals  tokens of answers at the end of each round so far
     """
     from eaglelocal.training.batches import make_unrolling
+    from eaglelocal.training.loop import Recipe
+    from eaglelocal.training.rounds import split_rounds
     from eaglelocal.training.trainer import HeadTraining
     from eaglelocal.training.training_folder import CHECKPOINT
 
-    train_set, held_out = split_held_out(collected.conversations)
-    start = options.source.start
-    keys = [one.key for one in collected.conversations]
+    rounds, start = split_rounds(collected.conversations, goals), options.source.start
     begun_from = str(start.header.path.resolve()) if start else ""
     parts = [begun_from, str(epochs), str(options.ctx), str(options.draft_vocab or "")]
     kind = [options.source.method.lower()] if options.source.num_depths > 1 else []
-    is_usual = options.unrolling == make_unrolling(options.source) and not options.num_policy_steps
-    losses = [] if is_usual else [repr(options.unrolling), str(options.num_policy_steps)]
-    digest = hash_parts([*parts, *kind, *losses, *keys])
-    num_steps = epochs * math.ceil(len(train_set) / ROWS_PER_STEP) + options.num_policy_steps
+    digest = hash_parts([*parts, *kind, *(one.key for one in rounds.train_set[: rounds.ends[0]])])
     return HeadTraining(
         plan=options.reading_plan(),
         source=options.source,
-        train_set=train_set,
-        held_out=held_out,
+        train_set=rounds.train_set,
+        held_out=rounds.held_out,
         checkpoint=options.folder / f"{digest}{CHECKPOINT}",
         epochs=epochs,
         rows_per_step=ROWS_PER_STEP,
-        recipe=choose_recipe(options.source, num_steps),
+        recipe=Recipe(),
         device=options.device,
         draft_vocab=options.draft_vocab,
-        unrolling=options.unrolling,
-        num_policy_steps=options.num_policy_steps,
+        unrolling=make_unrolling(options.source),
+        round_ends=rounds.ends,
+        states=options.folder if epochs > 1 else None,
     )
 
 
-def split_held_out(
-    conversations: Sequence[TrainingConversation],
-) -> tuple[tuple[TrainingConversation, ...], tuple[TrainingConversation, ...]]:
-    """Split conversations into training and held-out ones, at most MAX_HELD_OUT.
-
-    One in HELD_OUT_EVERY is held out, more of few: otherwise a handful of drafts would decide the comparison.
-    """
-    every = min(HELD_OUT_EVERY, max(len(conversations) // MIN_HELD_OUT, 2))
-    held_out = set(conversations[::every][:MAX_HELD_OUT])
-    train_set = tuple(one for one in conversations if one not in held_out)
-    return train_set, tuple(one for one in conversations if one in held_out)
+def plan_steps(training: HeadTraining, num_steps: int) -> HeadTraining:
+    """Set the learning rates, which end after so many steps of all rounds."""
+    return dataclasses.replace(training, planned_steps=num_steps, recipe=choose_recipe(training.source, num_steps))
 
 
 def choose_recipe(source: HeadSource, num_steps: int) -> Recipe:
@@ -259,6 +296,24 @@ class _NotBetter(Exception):
     """A signal that the new head is not better and is discarded; not raised if --out names a file."""
 
 
+@contextmanager
+def written_head(options: TrainOptions, head: TrainedHead, path: Path, kind: str) -> Iterator[Path]:
+    """Write a head; yield the file before it gets its name, which it does if the block does not raise."""
+    from eaglelocal.hub.heads.head_store import write_head_file
+    from eaglelocal.training.head_file import make_head_entries, make_head_name, make_head_tensors
+
+    entries = make_head_entries(head.draft_head.head, options.source, name=make_head_name(options.source), kind=kind)
+    tensors = make_head_tensors(head.draft_head, head.vocabulary, kind)
+    show = show_fraction(options.output, "writing the head")
+    with write_head_file(path, entries, tensors, on_progress=show) as partial:
+        yield partial
+
+
+def write_head(options: TrainOptions, head: TrainedHead, path: Path) -> None:
+    with written_head(options, head, path, options.kind):
+        pass
+
+
 def keep_if_better(
     options: TrainOptions,
     training: HeadTraining,
@@ -275,22 +330,16 @@ def keep_if_better(
     from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY
     from eaglelocal.gguf.reader import read_header
     from eaglelocal.gguf.writer import patch_header
-    from eaglelocal.hub.heads.head_store import write_head_file
     from eaglelocal.training.conversations import question_key
-    from eaglelocal.training.head_file import make_head_entries, make_head_name, make_head_tensors
+    from eaglelocal.training.head_file import make_head_name
 
-    found, source, path, kind = options.found, options.source, options.path, options.kind
-    name = make_head_name(source)
+    path, name = options.path, make_head_name(options.source)
     held_out_keys = {one.key for one in training.held_out}
     requests = [request for request in questions.requests if question_key(request) in held_out_keys]
-    entries = make_head_entries(trained_head.draft_head.head, source, name=name, kind=kind)
-    tensors = make_head_tensors(trained_head.draft_head, trained_head.vocabulary, kind)
     is_kept, before = True, None
     try:
-        with write_head_file(
-            path, entries, tensors, on_progress=show_fraction(options.output, "writing the head")
-        ) as partial:
-            read_draft(read_header(partial), found.info)
+        with written_head(options, trained_head, path, options.kind) as partial:
+            read_draft(read_header(partial), options.found.info)
             after = try_draft(options, str(partial.resolve()), requests, "the new head")
             check_knows_target(name, after, hint=f"--epochs {2 * training.epochs}")
             patch_header(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from eaglelocal.core.plan import Plan
     from eaglelocal.hub.target_resolver import FoundTarget
     from eaglelocal.settings import Settings
-    from eaglelocal.training.batches import Unrolling
     from eaglelocal.training.draft_head import HeadSource
 
 MEDUSA = "medusa"
@@ -56,8 +55,6 @@ class TrainOptions:
     is_named: bool  # --out is given: the head is written even if it is no better
     kind: str  # type of the head's weights
     draft_vocab: int | None  # tokens that a new head predicts; None: chosen by the texts
-    unrolling: Unrolling
-    num_policy_steps: int = 0  # on the head's own drafts, after the epochs
 
     def plan(self, draft: str, *, ctx: int, parallel: int = 1, spec: str | int = "auto") -> Plan:
         """Return a plan with this draft, as --draft takes it; a head's weights are not quantized further."""
@@ -78,7 +75,7 @@ class TrainOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainFlags:
-    """The flags that only `train` has, as typed. unroll: None: as many steps as the kind of head has."""
+    """The flags that only `train` has, as typed."""
 
     start: str = flag("auto", "auto|none|REF", "Head to train further; none: a new one.", "--from")
     method: str = flag("eagle", "eagle|p-eagle|medusa", "Kind of head; p-eagle and medusa draft in one pass.", "--kind")
@@ -94,10 +91,6 @@ class TrainFlags:
     draft_vocab: int | None = flag(
         None, "N", "Tokens that a new head predicts; unset: those that its texts have.", min=256
     )
-    loss: str = flag("soft", ("soft", "lk", "tv", "nla"), "What a step learns; the others are experiments.")
-    unroll: int | None = flag(None, "N", "Draft steps that an EAGLE head learns; 5 if unset.", min=1, max=16)
-    state_noise: float = flag(0.0, "SHARE", "Noise on the states that it reads; 0.05 is 5 %.", min=0.0, max=1.0)
-    on_policy: int = flag(0, "STEPS", "At the end, steps that learn from the head's own drafts.", min=0)
     out: flags.HeadOut = None
     type: flags.HeadType = "bf16"
     work: str | None = flag(None, "FOLDER", "Folder for the answers and the state of a stopped run.")
@@ -128,27 +121,7 @@ def resolve_options(settings: Settings, output: Output, device: str, given: Trai
         is_named=given.out is not None,
         kind=given.type,
         draft_vocab=given.draft_vocab,
-        unrolling=choose_unrolling(source, given),
-        num_policy_steps=given.on_policy,
     )
-
-
-def choose_unrolling(source: HeadSource, given: TrainFlags) -> Unrolling:
-    """Return how a training step unrolls, and its loss. Raises UsageError on a loss or steps that do not exist.
-
-    A head that drafts in one pass has a step for each token of it.
-    """
-    from eaglelocal.training.batches import make_unrolling
-    from eaglelocal.training.losses import LOSSES
-
-    if given.loss not in LOSSES:
-        raise UsageError(f"--loss must be one of {', '.join(LOSSES)}, not {given.loss!r}")
-    unrolling = make_unrolling(source)
-    if given.unroll is not None and source.num_depths > 1:
-        what = f"a {source.method} head drafts {source.num_depths} tokens in one pass, so nothing is unrolled"
-        raise UsageError(what, hint="leave --unroll out")
-    num_steps = given.unroll or unrolling.num_steps
-    return dataclasses.replace(unrolling, loss=given.loss, num_steps=num_steps, state_noise=given.state_noise)
 
 
 def check_draft_vocab(num: int | None, source: HeadSource) -> None:
@@ -220,7 +193,6 @@ def check_resources(options: TrainOptions) -> None:
         options.reading_plan(),
         options.folder,
         options.device,
-        unrolling=options.unrolling,
         draft_vocab=options.draft_vocab,
     )
 

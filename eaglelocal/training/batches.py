@@ -18,16 +18,17 @@ from torch import Tensor, nn
 from eaglelocal.core.records import dataclass
 from eaglelocal.training.conversations import TrainingConversation
 from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, HeadSource
-from eaglelocal.training.losses import SOFT, DraftStep, policy_loss, step_loss
+from eaglelocal.training.losses import cross_entropy
 from eaglelocal.training.target_capture import Captured
 
 Ints = npt.NDArray[np.int64]
 POOL = 8  # steps whose conversations are sorted by length, so that little is padded
-KEPT_SHARE = 0.7  # share of a P-EAGLE head's chains that go on to the next step: deep steps are alike
-NUM_SAMPLES = 8  # of a chain, for the policy gradient
+KEPT_SHARE = 0.7  # share of a step's chains that go on to the next step: deep steps are alike
+ARGMAX_SHARE = 0.3  # of the loss, for the target's likeliest token: a draft is accepted if it is that
 OUTSIDE = -1  # a token outside the draft vocabulary
+TINY = 1e-30
 
-Read = Callable[[Sequence[int], int], Captured]
+Read = Callable[[TrainingConversation], Captured]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,56 +37,53 @@ class HeadBatch:
 
     embeddings     [batch, length, width] of all tokens but the last
     taps           one [batch, length, width] for each tapped layer
-    target_logits  [batch, answer, draft vocabulary]
+    target_tokens  [batch, answer, top] the target's likeliest tokens there, in the draft vocabulary
+    target_shares  [batch, answer, top] what the head's distribution should give each of them, 1 together
     next_tokens    [batch, answer] the token that followed, in the draft vocabulary, or OUTSIDE
     is_draftable   [batch, answer] True if the target's best token is in that vocabulary
     starts         [batch] the last position of each prompt: where chains may begin
-    lengths        [batch] number of indices of `target_logits` that are not padding
+    lengths        [batch] number of indices of the answer that are not padding
     """
 
     embeddings: Tensor
     taps: list[Tensor]
-    target_logits: Tensor
+    target_tokens: Tensor
+    target_shares: Tensor
     next_tokens: Tensor
     is_draftable: Tensor
     starts: Ints
     lengths: Ints
     seed: int
     share: float = 1.0  # of the step's chains, when the step is split into several batches
-    is_on_policy: bool = False  # trained on drafts that are sampled from the head
 
 
 @dataclass(frozen=True)
 class BatchSchedule:
-    """A schedule of all steps: every conversation once per epoch, `rows_per_step` in each step.
+    """A schedule of the steps of a round of `epochs` passes, `rows_per_step` conversations in each step.
 
-    num_policy_steps  that many steps on the head's own drafts, instead of the epochs
+    conversations  all so far
+    num_new        the last ones of them, which the first pass is over; each further one is over as many of all
     """
 
     conversations: tuple[TrainingConversation, ...]
     rows_per_step: int
     epochs: int
     seed: int
-    num_policy_steps: int | None = None
+    num_new: int
+    number: int = 0  # of the round
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(-len(self.conversations) // self.rows_per_step)
+        return -(-self.num_new // self.rows_per_step)
 
     @property
     def num_steps(self) -> int:
-        if self.num_policy_steps is not None:
-            return self.num_policy_steps
         return self.epochs * self.steps_per_epoch
-
-    @property
-    def is_on_policy(self) -> bool:
-        return self.num_policy_steps is not None
 
     @cached_property
     def step_tokens(self) -> int:
         """The average number of tokens in a step."""
-        total = sum(len(one.tokens) for one in self.conversations)
+        total = sum(len(one.tokens) for one in self.conversations[-self.num_new :])
         return max(1, total // self.steps_per_epoch)
 
     def conversations_of(self, step: int) -> list[TrainingConversation]:
@@ -94,8 +92,9 @@ class BatchSchedule:
 
     def _order(self, epoch: int) -> list[list[int]]:
         """Return an epoch's steps as lists of indices, each of conversations of similar length."""
-        rng, size = np.random.default_rng([self.seed, epoch]), self.rows_per_step
-        shuffled = rng.permutation(len(self.conversations)).tolist()
+        rng, size = np.random.default_rng([self.seed, self.number, epoch]), self.rows_per_step
+        first = len(self.conversations) - self.num_new if epoch == 0 else 0
+        shuffled = (first + rng.permutation(len(self.conversations) - first))[: self.num_new].tolist()
         steps = []
         for first in range(0, len(shuffled), size * POOL):
             pool = sorted(shuffled[first : first + size * POOL], key=lambda i: len(self.conversations[i].tokens))
@@ -104,44 +103,36 @@ class BatchSchedule:
 
 
 class BatchBuilder:
-    """A builder of batches from conversations with at least two answer tokens. `read` is TargetCapture.read."""
+    """A builder of batches from conversations with at least two answer tokens. `read` gives the target's outputs."""
 
     def __init__(self, read: Read, vocabulary: DraftVocabulary, *, device: str) -> None:
         self._read, self._vocabulary, self._device = read, vocabulary, device
 
-    def build(
-        self,
-        conversations: Sequence[TrainingConversation],
-        seed: int,
-        *,
-        share: float = 1.0,
-        is_on_policy: bool = False,
-    ) -> HeadBatch:
-        texts = [one.tokens[:-1] for one in conversations]
-        captured = [self._read(text, one.num_prompt) for text, one in zip(texts, conversations, strict=True)]
+    def build(self, conversations: Sequence[TrainingConversation], seed: int, *, share: float = 1.0) -> HeadBatch:
+        captured = [self._read(one) for one in conversations]
         next_tokens = [
             self._to_draft_ids(np.array(one.tokens[one.num_prompt + 1 :], np.int64)) for one in conversations
         ]
-        is_draftable = [self._to_draft_ids(output.best) != OUTSIDE for output in captured]
+        drafted = [self._to_draft_ids(output.tokens) for output in captured]
         taps = self._pad([output.taps for output in captured])
         return HeadBatch(
-            embeddings=self._pad([self._vocabulary.read_embeddings(text) for text in texts]),
+            embeddings=self._pad([self._vocabulary.read_embeddings(one.tokens[:-1]) for one in conversations]),
             taps=list(taps.unbind(2)),
-            target_logits=self._pad([output.logits for output in captured]),
+            target_tokens=self._pad([tokens.clip(min=0) for tokens in drafted]),
+            target_shares=self._pad([share_out(output, drafted[row]) for row, output in enumerate(captured)]),
             next_tokens=self._pad(next_tokens),
-            is_draftable=self._pad(is_draftable),
+            is_draftable=self._pad([tokens[:, 0] != OUTSIDE for tokens in drafted]),
             starts=np.array([one.num_prompt - 1 for one in conversations]),
-            lengths=np.array([len(output.best) for output in captured]),
+            lengths=np.array([len(output.tokens) for output in captured]),
             seed=seed,
             share=share,
-            is_on_policy=is_on_policy,
         )
 
-    def _to_draft_ids(self, tokens: Ints) -> Ints:
+    def _to_draft_ids(self, tokens: npt.NDArray[np.integer]) -> Ints:
         """Convert tokens to indices of the draft vocabulary, which has any order; OUTSIDE for tokens that it lacks."""
         known = self._vocabulary.tokens
         if known is None:
-            return tokens
+            return tokens.astype(np.int64)
         order = np.argsort(known)
         places = order[np.searchsorted(known, tokens, sorter=order).clip(max=len(known) - 1)]
         return np.where(known[places] == tokens, places, OUTSIDE)
@@ -150,19 +141,32 @@ class BatchBuilder:
         return nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True).to(self._device)
 
 
+def share_out(output: Captured, drafted: Ints) -> npt.NDArray[np.float32]:
+    """Return what a head's distribution should give to the target's likeliest tokens [answer, top].
+
+    That is the target's distribution over those in the draft vocabulary, and a share more for the likeliest of them.
+
+    drafted  [answer, top] these tokens in the draft vocabulary, or OUTSIDE
+    """
+    logits = np.where(drafted == OUTSIDE, -np.inf, output.logits.astype(np.float32))
+    best = logits.max(-1, keepdims=True)
+    shares: npt.NDArray[np.float32] = np.exp(logits - np.where(np.isfinite(best), best, 0.0))
+    shares *= (1 - ARGMAX_SHARE) / np.maximum(shares.sum(-1, keepdims=True), TINY)
+    np.put_along_axis(
+        shares,
+        likeliest := logits.argmax(-1, keepdims=True),
+        np.take_along_axis(shares, likeliest, -1) + ARGMAX_SHARE,
+        -1,
+    )
+    return shares
+
+
 @dataclass(frozen=True, slots=True)
 class Unrolling:
-    """Parameters of the training-time test.
-
-    loss of a step (losses.py); step_weight: factor of each step's weight over the previous one's
-    state_noise  added to the states that the head reads, as a share of their size
-    """
+    """Parameters of the training-time test. step_weight: factor of each step's weight over the previous one's."""
 
     num_steps: int = 5
     step_weight: float = 0.8
-    loss: str = SOFT
-    state_noise: float = 0.0
-    argmax_share: float = 0.3
     chains: int = 96  # of a conversation, at most
     kept_share: float = 1.0  # share of a step's chains that go on to the next step
 
@@ -193,7 +197,7 @@ def draw_chains(batch: HeadBatch, plan: Unrolling) -> ChainStarts:
         firsts[row, : len(chosen)], is_real[row, : len(chosen)] = chosen, True
     steps = firsts[..., None] + np.arange(plan.num_steps)
     is_counted = is_real[..., None] & (steps < batch.lengths[:, None, None])
-    device = batch.target_logits.device
+    device = batch.target_tokens.device
     anchors = firsts + batch.starts[:, None]
     return ChainStarts(*(torch.from_numpy(array).to(device) for array in (firsts, anchors, is_counted)))
 
@@ -215,6 +219,25 @@ class Accepted:
         return Accepted(self.drafts + other.drafts, per_position)
 
 
+@dataclass(frozen=True, slots=True)
+class DraftStep:
+    """A draft step of n chains.
+
+    state     [n, width] the head's, which its output multiplies
+    tokens    [n, top] and shares [n, top]: what its distribution should be
+    followed  [n] the token that the target sampled there; no draft equals a negative one
+    counts    [n] True where the step counts
+    is_whole  [n] True for a chain that ends within the answer
+    """
+
+    state: Tensor
+    tokens: Tensor
+    shares: Tensor
+    followed: Tensor
+    counts: Tensor
+    is_whole: Tensor
+
+
 class Imitation:
     """The draft head's objective. A draft equal to `next_tokens` counts as accepted, because the target sampled it."""
 
@@ -226,16 +249,12 @@ class Imitation:
         return self._draft_head
 
     def loss(self, batch: HeadBatch) -> Tensor:
-        plan, device = self._plan, batch.target_logits.device
-        generator = torch.Generator(device).manual_seed(batch.seed)
-        if batch.is_on_policy:
-            steps = list(self._steps(batch, kept_share=1.0))
-            return policy_loss(steps, generator, num_samples=NUM_SAMPLES) * batch.share
-        total = torch.zeros((), device=device)
-        for number, step in enumerate(self._steps(batch, plan.kept_share, generator)):
-            losses = step_loss(plan.loss, step.draft, step.target, plan.argmax_share)
-            mean = (losses * step.counts).sum() / step.counts.sum().clamp(min=1.0)
-            total = total + plan.step_weight**number * mean
+        total = torch.zeros((), device=batch.target_shares.device)
+        for number, step in enumerate(self._steps(batch, self._plan.kept_share)):
+            counted = step.counts.nonzero().squeeze(-1)
+            tokens, shares = step.tokens[counted], step.shares[counted]
+            losses = cross_entropy(step.state[counted], self._draft_head.output, tokens, shares)
+            total = total + self._plan.step_weight**number * losses.sum() / max(len(counted), 1)
         return total * batch.share
 
     @torch.no_grad()
@@ -243,41 +262,29 @@ class Imitation:
         """Return the acceptance of the head's likeliest tokens, over chains that end within the answer."""
         alive, per_position, drafts = None, [], 0
         for step in self._steps(batch, kept_share=1.0):
-            alive = (step.is_whole if alive is None else alive) & (step.draft.argmax(-1) == step.followed)
+            alive = (step.is_whole if alive is None else alive) & (self._draft(step.state) == step.followed)
             drafts = int(step.is_whole.sum())
             per_position.append(int(alive.sum()))
         return Accepted(drafts, tuple(per_position))
 
-    def _steps(self, batch: HeadBatch, kept_share: float, noise: torch.Generator | None = None) -> Iterator[DraftStep]:
-        """Yield each draft step, with the chains flattened.
+    def _draft(self, state: Tensor) -> Tensor:
+        return F.linear(state, self._draft_head.output).argmax(-1)
 
-        noise  draws the noise on the states that the head reads; None: there is none
-        """
-        chains, last = draw_chains(batch, self._plan), batch.target_logits.shape[1] - 1
+    def _steps(self, batch: HeadBatch, kept_share: float) -> Iterator[DraftStep]:
+        """Yield each draft step, with the chains flattened."""
+        chains, last = draw_chains(batch, self._plan), batch.target_tokens.shape[1] - 1
         head, num_steps = self._draft_head.head, self._plan.num_steps
-        taps = batch.taps if noise is None else add_noise(batch.taps, self._plan.state_noise, noise)
-        states = head(batch.embeddings, head.fuse(taps), chains.anchors, num_steps, kept_share)
+        states = head(batch.embeddings, head.fuse(batch.taps), chains.anchors, num_steps, kept_share)
         whole = chains.is_counted.all(-1)
         rows = torch.arange(len(chains.firsts), device=chains.firsts.device).unsqueeze(-1)
         for step, state in enumerate(states):
             kept = slice(state.shape[1])  # chains that have this step
             at = (chains.firsts[:, kept] + step).clamp(max=last)
             yield DraftStep(
-                draft=F.linear(state, self._draft_head.output).flatten(0, 1),
-                target=batch.target_logits[rows, at].flatten(0, 1),
+                state=state.flatten(0, 1),
+                tokens=batch.target_tokens[rows, at].flatten(0, 1),
+                shares=batch.target_shares[rows, at].flatten(0, 1),
                 followed=batch.next_tokens[rows, at].flatten(),
-                counts=(chains.is_counted[:, kept, step] & batch.is_draftable[rows, at]).flatten().float(),
+                counts=(chains.is_counted[:, kept, step] & batch.is_draftable[rows, at]).flatten(),
                 is_whole=whole[:, kept].flatten(),
             )
-
-
-def add_noise(taps: Sequence[Tensor], share: float, generator: torch.Generator) -> list[Tensor]:
-    """Return states [batch, length, width] with normal noise of `share` times the root mean square of each."""
-    if share == 0.0:
-        return list(taps)
-    noisy = []
-    for tap in taps:
-        size = tap.float().square().mean(-1, keepdim=True).sqrt()
-        noise = torch.randn(tap.shape, generator=generator, device=tap.device)
-        noisy.append(tap + (share * size * noise).to(tap.dtype))
-    return noisy

@@ -41,8 +41,8 @@ def gather_answers(
 ) -> Collected:
     """Return the answers to these questions in `path`, and generate more until they have `max_answer_tokens` tokens.
 
-    They are in the order of the requests, whichever ended first, so the next run gets the same. The client is opened
-    only if answers are missing. Raises the engine's errors, and ResourceError if answers cannot be written.
+    They are in the order of the file, so that later ones follow those of an earlier run. The client is opened only if
+    answers are missing. Raises the engine's errors, and ResourceError if answers cannot be written.
 
     own    the target goes on with its own questions, once the requests are answered
     least  answers to learn from, even if they have more tokens
@@ -74,10 +74,10 @@ class _Gathering:
         least: int,
     ) -> None:
         self._own, self._known, self._max_answer_tokens, self._least = own, known, max_answer_tokens, least
-        self._keys = [question_key(request) for request in requests]
-        given = {key: replace(request, id=key) for key, request in zip(self._keys, requests, strict=True)}
-        asked = given | {request.id: request for request in (own.requests if own else ())}
-        self.waiting = deque(request for key, request in asked.items() if key not in known)
+        given = [replace(request, id=question_key(request)) for request in requests]
+        asked = {request.id: request for request in (*given, *(own.requests if own else ()))}
+        self._keys = set(asked)
+        self.waiting: deque[ChatRequest] = deque(request for key, request in asked.items() if key not in known)
         done = [known[key] for key in asked if key in known]
         self.num_tokens = sum(one.num_learned for one in done)
         self._num_useful, self._num_refused = sum(not one.is_short for one in done), 0
@@ -95,6 +95,8 @@ class _Gathering:
         """Take the outcome of a request. Return a conversation to learn from, if it is one."""
         if self._own and is_own(key):
             following = self._own.go_on(key, said)
+            if following is not None:
+                self._keys.add(following.id)
             if following is not None and following.id not in self._known:
                 self.waiting.appendleft(following)
             return None
@@ -107,10 +109,9 @@ class _Gathering:
         return found
 
     def collected(self) -> Collected:
-        """Return the first answers that are enough, in the order of the questions."""
-        keys = dict.fromkeys([*self._keys, *(request.id for request in (self._own.requests if self._own else ()))])
+        """Return the first answers that are enough, in the order in which they came."""
         found, num_tokens, useful = 0, 0, list[TrainingConversation]()
-        for one in (self._known[key] for key in keys if key in self._known):
+        for one in (one for key, one in self._known.items() if key in self._keys):
             if num_tokens >= self._max_answer_tokens and len(useful) >= self._least:
                 break
             found, num_tokens = found + 1, num_tokens + one.num_learned

@@ -183,8 +183,8 @@ def compare_heads(
         for source in sources
     ]
     unrolling = make_unrolling(sources[0])
-    with TargetCapture(plan, heads[0].head.shape.taps, vocabulary.tokens) as capture:
-        builder = BatchBuilder(capture.read, vocabulary, device=device)
+    with TargetCapture(plan, heads[0].head.shape.taps) as capture:
+        builder = BatchBuilder(capture.read_conversation, vocabulary, device=device)
         for seed, text in enumerate(texts):
             batch = builder.build([text], seed)
             with autocast(device):

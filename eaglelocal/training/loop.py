@@ -93,6 +93,7 @@ class TrainingRun:
     recipe: Recipe
     on_milestone: Callable[[int], None]  # called with the steps done, every milestone_every_s, rarer if it takes long
     device: str = "cpu"  # torch's device type
+    planned_steps: int | None = None  # by which the learning rate decays; None: those of the stages
 
     @property
     def num_steps(self) -> int:
@@ -160,7 +161,7 @@ def update(run: TrainingRun, optimizers: list[torch.optim.Optimizer], done: int,
     """Apply the gradients and clear them. Returns False, and changes no weight, if they or the loss are not finite."""
     norm = nn.utils.clip_grad_norm_(run.objective.trained.parameters(), run.recipe.max_gradient_norm)
     is_sound = math.isfinite(loss) and math.isfinite(float(norm))
-    share = lr_share(done, run.num_steps, run.recipe)
+    share = lr_share(done, run.planned_steps or run.num_steps, run.recipe)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = share * group["peak_lr"]

@@ -32,7 +32,6 @@ from eaglelocal.training.draft_head import (
 )
 from eaglelocal.training.eagle_head import EagleHead, HeadShape
 from eaglelocal.training.loop import uses_muon
-from eaglelocal.training.losses import SOFT
 from eaglelocal.training.medusa_parts import MedusaParts
 
 
@@ -66,7 +65,7 @@ def check_memory_and_disk(
 # Pure arithmetic on shapes.
 FLOAT, HALF = 4, 2
 MUON_WORK_BYTES = 16  # bytes per weight, of all matrices of one shape: momentum, stack, and some in bfloat16
-LOGIT_BYTES = {True: 10, False: 26}  # of a step, kept for gradients: of the soft loss, and of the others
+LOGIT_BYTES, SUM_BYTES = 4, 10  # for each logit of a step, kept for its gradient, and while one step's loss is computed
 CTX_STEP = 256  # a hinted --ctx is a multiple
 
 
@@ -98,9 +97,7 @@ def estimate_need(
     parameters = list(draft_head.named_parameters())
     borrowed = 0 if vocabulary.owns_output else draft_head.output.numel() * fast_dtype(device).itemsize
     token = token_bytes(shape, plan)
-    logits = vocabulary.output_shape[0] * (
-        plan.chains * (LOGIT_BYTES[plan.loss == SOFT] * plan.num_steps + 20) + max_tokens * HALF
-    )
+    logits = vocabulary.output_shape[0] * (plan.chains * (LOGIT_BYTES * plan.num_steps + SUM_BYTES))
     rows = plan.chains * plan.num_steps * (40 * shape.width + 16 * shape.ffn)
     state = sum(weight.numel() * (2 * FLOAT + optimizer_bytes(name, weight) + HALF) for name, weight in parameters)
     return MemoryNeed(

@@ -25,13 +25,16 @@ from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.loading.fit import fit_plan
 from eaglelocal.probe.cpuinfo import count_usable_threads
 from eaglelocal.probe.probe import probe
+from eaglelocal.training.conversations import TrainingConversation
 
 CAPTURE_ROWS = 128  # of a decode: llama.cpp keeps logits of the whole vocabulary for each row
+NUM_TOP = 64  # tokens whose logits are kept at each position
+LEAST_LIKELY = 10.0  # nats below the likeliest token, from where on none is kept
 MAX_LOGIT = 6e4  # f16 ends at 65504
 
 Floats = npt.NDArray[np.float32]
 Halves = npt.NDArray[np.float16]
-Ints = npt.NDArray[np.int64]
+Tokens = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,25 +42,22 @@ class Captured:
     """The target's output for a text of n tokens, to predict those after the position `first` and one after the last.
 
     taps    [n, taps, width]
-    logits  [n - first, draft vocabulary] for the token after each position from `first` on, at least one
-    best    [n - first] the target's likeliest token of its whole vocabulary, after each of them
+    tokens  [n - first, NUM_TOP] the likeliest tokens after each position from `first` on, at least one, likeliest first
+    logits  [n - first, NUM_TOP] of these; -MAX_LOGIT where there are fewer tokens
     """
 
     taps: Floats
+    tokens: Tokens
     logits: Halves
-    best: Ints
 
 
 class TargetCapture:
     """A loaded target that reads texts. Use it as a context manager, or close it.
 
     Raises the loading errors if the target cannot be loaded.
-
-    vocabulary  [draft vocabulary] the target's tokens that the head can predict; None: all
     """
 
-    def __init__(self, plan: Plan, taps: tuple[int, ...], vocabulary: Ints | None) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, plan: Plan, taps: tuple[int, ...]) -> None:
         threads = plan.threads or count_usable_threads()
         library = load_library()
         part = fit_plan(replace(plan, n_batch=CAPTURE_ROWS), probe(), library, threads=threads).target
@@ -82,11 +82,15 @@ class TargetCapture:
     def n_ctx(self) -> int:
         return self._context.n_ctx
 
+    def read_conversation(self, one: TrainingConversation) -> Captured:
+        """Return the target's output for all tokens but the last, to predict those of the answer after its first."""
+        return self.read(one.tokens[:-1], one.num_prompt)
+
     def read(self, tokens: Sequence[int], first: int) -> Captured:
         """Return the target's output for a text of at most n_ctx tokens. Raises EngineError or ResourceError."""
         if len(tokens) > self.n_ctx:  # llama.cpp would abort if the context were smaller than a batch
             raise EngineError(f"a text of {len(tokens)} tokens does not fit {self.n_ctx}")
-        taps, logits, best = [], [], []
+        taps, tops = [], []
         for start in range(0, len(tokens), CAPTURE_ROWS):
             part = list(tokens[start : start + CAPTURE_ROWS])
             positions = list(range(start, start + len(part)))
@@ -94,13 +98,10 @@ class TargetCapture:
             rows = [output or self._needs_outputs for output in outputs]
             self._context.decode(Batch(part, positions, [(0,)] * len(part), rows))
             taps.append(self._context.copy_taps(list(range(len(part)))))
-            for row in np.flatnonzero(outputs).tolist():
-                whole = self._context.logits(row)
-                best.append(int(whole.argmax()))
-                drafted = whole if self._vocabulary is None else whole[self._vocabulary]
-                logits.append(drafted.clip(-MAX_LOGIT, MAX_LOGIT).astype(np.float16))
+            tops += [find_top(self._context.logits(row)) for row in np.flatnonzero(outputs).tolist()]
         self._context.remove(0, 0)
-        return Captured(np.concatenate(taps), np.stack(logits), np.array(best, np.int64))
+        top_tokens, top_logits = zip(*tops, strict=True)
+        return Captured(np.concatenate(taps), np.stack(top_tokens), np.stack(top_logits))
 
     def close(self) -> None:
         self._opened.close()
@@ -110,3 +111,14 @@ class TargetCapture:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def find_top(logits: Floats) -> tuple[Tokens, Halves]:
+    """Return the likeliest tokens of logits [vocabulary], and theirs; both [NUM_TOP], see Captured."""
+    near = np.flatnonzero(logits >= logits.max() - LEAST_LIKELY)
+    if len(near) > NUM_TOP:
+        near = near[np.argpartition(-logits[near], NUM_TOP - 1)[:NUM_TOP]]
+    near = near[np.argsort(-logits[near], kind="stable")]
+    tokens, top = np.zeros(NUM_TOP, np.int32), np.full(NUM_TOP, -MAX_LOGIT, np.float16)
+    tokens[: len(near)], top[: len(near)] = near, logits[near].clip(-MAX_LOGIT, MAX_LOGIT)
+    return tokens, top

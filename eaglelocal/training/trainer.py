@@ -10,6 +10,8 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -34,11 +36,13 @@ from eaglelocal.training.draft_head import (
     select_frequent_tokens,
     select_mask,
 )
+from eaglelocal.training.kept_states import KeptStates
 from eaglelocal.training.loop import Recipe, TrainingRun, train
 from eaglelocal.training.progress import TrainingProgress
 from eaglelocal.training.target_capture import TargetCapture
 
 HELD_OUT_ROWS = 4  # in a batch, if they fit
+ROUND_SEEDS = 1 << 32  # more than a round has batches
 MAX_PART_VALUES = 2**22  # values of states in one part of a step: with a wide target, gradients keep gigabytes of them
 RESERVED_BYTES = 512 * 2**20  # of a card, for llama.cpp while torch trains on it
 # torch's messages, for GPUs and other devices
@@ -49,10 +53,12 @@ NO_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "ALL
 class HeadTraining:
     """Parameters of a training run: the head, the data, and the duration.
 
-    plan              loads the target; conversations longer than its n_ctx lose their end
-    checkpoint        where the state of training is kept
-    draft_vocab       how many tokens a new head predicts; None: chosen by the texts
-    num_policy_steps  after the epochs: steps that learn from the head's own drafts
+    plan           loads the target; conversations longer than its n_ctx lose their end
+    checkpoint     where the state of training is kept
+    draft_vocab    how many tokens a new head predicts; None: chosen by the texts
+    round_ends     how many conversations of `train_set` each round so far has, with those before; (): one round has all
+    planned_steps  of all rounds, also of those that are still to come; None: there are none
+    states         a folder for the target's outputs, if they are to be kept on disk
     """
 
     plan: Plan
@@ -67,13 +73,27 @@ class HeadTraining:
     seed: int = 1
     unrolling: Unrolling = field(default_factory=Unrolling)
     draft_vocab: int | None = None
-    num_policy_steps: int = 0
+    round_ends: tuple[int, ...] = ()
+    planned_steps: int | None = None
+    states: Path | None = None
+
+    @property
+    def first_round(self) -> tuple[TrainingConversation, ...]:
+        return self.train_set[: self.round_ends[0]] if self.round_ends else self.train_set
+
+    @property
+    def num_steps(self) -> int:
+        """The steps of the rounds so far."""
+        return sum(stage.num_steps for stage in self.stages())
 
     def stages(self) -> tuple[BatchSchedule, ...]:
-        """Return the epochs, and the steps on the head's own drafts."""
-        epochs = BatchSchedule(self.train_set, self.rows_per_step, self.epochs, self.seed)
-        policy = replace(epochs, seed=self.seed + 1, num_policy_steps=self.num_policy_steps)
-        return (epochs, policy) if self.num_policy_steps else (epochs,)
+        """Return the rounds so far."""
+        ends = self.round_ends or (len(self.train_set),)
+        return tuple(
+            BatchSchedule(self.train_set[:end], self.rows_per_step, self.epochs, self.seed, end - before, number)
+            for number, (before, end) in enumerate(pairwise((0, *ends)))
+            if end > before
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +166,12 @@ def _train(training: HeadTraining) -> TrainedHead:
     vocabulary = choose_vocabulary(training.source, _select_new_tokens(training))
     draft_head = make_draft_head(training.source, vocabulary, max_context=training.plan.n_ctx).move_to(training.device)
     with (
-        TargetCapture(training.plan, draft_head.head.shape.taps, vocabulary.tokens) as capture,
+        TargetCapture(training.plan, draft_head.head.shape.taps) as capture,
         TrainingProgress("head") as progress,
     ):
-        builder = BatchBuilder(capture.read, vocabulary, device=training.device)
-        width = draft_head.head.shape.width
+        taps, width, read = draft_head.head.shape.taps, draft_head.head.shape.width, capture.read_conversation
+        read = KeptStates(training.states, read, taps).read if training.states else read
+        builder = BatchBuilder(read, vocabulary, device=training.device)
         objective = Imitation(draft_head, training.unrolling)
 
         def evaluate() -> Accepted:
@@ -165,24 +186,35 @@ def _train(training: HeadTraining) -> TrainedHead:
         def on_milestone(done: int) -> None:
             progress.note(f"held out at step {done}: {format_acceptance(evaluate())}")
 
-        def batches(stage: BatchSchedule, step: int) -> Iterator[HeadBatch]:
-            conversations = stage.conversations_of(step)
-            num_chains = [min(one.num_answer_tokens, training.unrolling.chains) for one in conversations]
-            for number, part in enumerate(split_step(conversations, width)):
-                chains = sum(min(one.num_answer_tokens, training.unrolling.chains) for one in part)
-                seed, share = step * stage.rows_per_step + number, chains / sum(num_chains)
-                yield builder.build(part, seed, share=share, is_on_policy=stage.is_on_policy)
-
         limit_torch_memory(training.device)
         before = evaluate()
         progress.note(f"held out before: {format_acceptance(before)}")
         run = TrainingRun(
-            objective, training.stages(), batches, training.checkpoint, training.recipe, on_milestone, training.device
+            objective,
+            training.stages(),
+            partial(make_batches, builder, width, training.unrolling.chains),
+            training.checkpoint,
+            training.recipe,
+            on_milestone,
+            training.device,
+            training.planned_steps,
         )
         train(run, progress)
         after = evaluate()
         progress.note(f"held out at the end: {format_acceptance(after)}")
     return TrainedHead(draft_head.cpu(), vocabulary, before, after)
+
+
+def make_batches(
+    builder: BatchBuilder, width: int, max_chains: int, stage: BatchSchedule, step: int
+) -> Iterator[HeadBatch]:
+    """Yield the parts of a step."""
+    conversations = stage.conversations_of(step)
+    num_chains = sum(min(one.num_answer_tokens, max_chains) for one in conversations)
+    for number, part in enumerate(split_step(conversations, width)):
+        share = sum(min(one.num_answer_tokens, max_chains) for one in part) / num_chains
+        seed = stage.number * ROUND_SEEDS + step * stage.rows_per_step + number
+        yield builder.build(part, seed, share=share)
 
 
 def fit_to_context(training: HeadTraining) -> HeadTraining:
@@ -191,21 +223,18 @@ def fit_to_context(training: HeadTraining) -> HeadTraining:
     Also drops conversations with unknown tokens, which a damaged file may have. Raises UsageError if none is left.
     """
     known = range(training.source.target.n_vocab)
-    train_set, held_out = (
-        tuple(
-            cut
-            for one in part
-            if not (cut := one.cut(training.plan.n_ctx)).is_short
-            and min(cut.tokens) in known
-            and max(cut.tokens) in known
-        )
-        for part in (training.train_set, training.held_out)
-    )
+
+    def fit(part: Sequence[TrainingConversation]) -> tuple[TrainingConversation, ...]:
+        cuts = (one.cut(training.plan.n_ctx) for one in part)
+        return tuple(cut for cut in cuts if not cut.is_short and min(cut.tokens) in known and max(cut.tokens) in known)
+
+    train_set, held_out = fit(training.train_set), fit(training.held_out)
+    round_ends = tuple(len(fit(training.train_set[:end])) for end in training.round_ends)
     if not train_set:
         needed = min((one.num_prompt for one in training.train_set), default=0) + MIN_ANSWER_TOKENS
         hint = suggest_ctx(needed, answer_tokens=0)
         raise UsageError(f"no answer starts within {training.plan.n_ctx} tokens", hint=hint)
-    return replace(training, train_set=train_set, held_out=held_out)
+    return replace(training, train_set=train_set, held_out=held_out, round_ends=round_ends)
 
 
 def format_acceptance(accepted: Accepted) -> str:
@@ -222,9 +251,9 @@ def _select_new_tokens(training: HeadTraining) -> Ints | None:
 
 
 def _count_tokens(training: HeadTraining) -> Ints:
-    """Count each token, so that any token of an answer outranks tokens that occur only in questions."""
+    """Count each token of the first round, so that any of an answer outranks those that occur only in questions."""
     counts = np.zeros(training.source.target.n_vocab, np.int64)
-    for one in training.train_set:
+    for one in training.first_round:
         tokens = np.asarray(one.tokens)
         counts += np.bincount(tokens[one.num_prompt :], minlength=len(counts)) * len(counts)
         counts += np.minimum(np.bincount(tokens[: one.num_prompt], minlength=len(counts)), 1)

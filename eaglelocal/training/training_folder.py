@@ -20,9 +20,10 @@ from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.training.conversations import make_write_error, suggest_folder
 
 ANSWERS, QUESTIONS = "answers.jsonl", "questions.jsonl"
-CHECKPOINT, PARTIAL = ".checkpoint", ".partial"
+MOMENT = "moment.gguf"  # the head so far
+CHECKPOINT, CURVE, PARTIAL, STATES = ".checkpoint", ".curve", ".partial", ".states"
 TARGET = "target"  # holds the target's name and fingerprint; the run that uses the folder locks this file
-FILES = ANSWERS, QUESTIONS, TARGET
+FILES, SUFFIXES = (ANSWERS, QUESTIONS, MOMENT, TARGET), (CHECKPOINT, CURVE, PARTIAL, STATES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def list_folders() -> list[TrainingFolder]:
 
 def _read_folder(folder: Path) -> TrainingFolder:
     all_paths = list(folder.iterdir())
-    own = sorted(path for path in all_paths if path.name in FILES or path.suffix in (CHECKPOINT, PARTIAL))
+    own = sorted(path for path in all_paths if path.name in FILES or path.suffix in SUFFIXES)
     claim = _read_claim(folder) if folder / TARGET in own else []
     size_bytes = sum(path.stat().st_size for path in own)
     paths = (*own, *([folder] if len(own) == len(all_paths) else []))

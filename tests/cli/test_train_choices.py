@@ -9,21 +9,17 @@ import pytest
 
 from eaglelocal.catalog.reference import EmbeddedModel
 from eaglelocal.cli.train import (
-    MAX_HELD_OUT,
     MIN_CONVERSATIONS,
-    MIN_HELD_OUT,
     check_enough,
     choose_recipe,
     drop_short,
     format_time_left,
-    split_held_out,
 )
-from eaglelocal.cli.train_options import TrainFlags, choose_unrolling, find_current_draft, find_head_source
+from eaglelocal.cli.train_options import find_current_draft, find_head_source
 from eaglelocal.errors import UsageError
 from eaglelocal.hub import draft_resolver
 from eaglelocal.hub.draft_resolver import FoundDraft
 from eaglelocal.hub.target_resolver import NATIVE, find_target
-from eaglelocal.training.batches import Unrolling
 from eaglelocal.training.conversations import Collected, TrainingConversation
 from eaglelocal.training.device import choose_device
 
@@ -40,15 +36,6 @@ def test_a_context_leaves_out_answers_of_which_it_holds_too_little() -> None:
     assert collected == Collected(near, num_refused=1, num_short=6)
     assert drop_short(Collected(near, 0, 0), 14).conversations == near
     assert drop_short(Collected(near, 0, 0), 13).conversations == ()
-
-
-@pytest.mark.parametrize(
-    ("num", "num_held"), [(MIN_CONVERSATIONS, MIN_HELD_OUT), (100, 9), (160, 8), (400, 20), (9999, MAX_HELD_OUT)]
-)
-def test_of_few_more_are_held_out(num: int, num_held: int) -> None:
-    train_set, held_out = split_held_out(conversations(num))
-    assert len(held_out) == num_held
-    assert sorted(one.key for one in (*train_set, *held_out)) == sorted(one.key for one in conversations(num))
 
 
 @pytest.mark.parametrize(
@@ -105,18 +92,6 @@ def test_threads_of_torch_soon_leave_a_busy_machine_its_cores(
         monkeypatch.delenv("GOMP_SPINCOUNT")
     assert choose_device("cpu") == "cpu"
     assert os.environ["GOMP_SPINCOUNT"] == wanted
-
-
-def test_what_a_step_learns_is_as_usual_unless_it_is_said() -> None:
-    found = find_target(EmbeddedModel(NATIVE), on_progress=None)
-    eagle = find_head_source("none", found, num_depths=1)
-    assert choose_unrolling(eagle, TrainFlags()) == Unrolling()
-    given = TrainFlags(loss="lk", unroll=7, state_noise=0.05)
-    assert choose_unrolling(eagle, given) == Unrolling(loss="lk", num_steps=7, state_noise=0.05)
-    parallel = find_head_source("none", found, num_depths=8)
-    assert choose_unrolling(parallel, TrainFlags(loss="tv")).num_steps == 8
-    with pytest.raises(UsageError, match="a P-EAGLE head drafts 8 tokens in one pass"):
-        choose_unrolling(parallel, TrainFlags(unroll=7))
 
 
 @pytest.mark.parametrize(("start", "num_depths", "share"), [("none", 1, 1), ("auto", 1, 0.25), ("auto", 8, 1)])

@@ -19,7 +19,6 @@ from eaglelocal.cli.output import standard_output
 from eaglelocal.errors import ResourceError
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.preparation import machines
-from eaglelocal.training.batches import Unrolling
 from eaglelocal.training.draft_head import HeadSource
 
 MIB = 2**20
@@ -42,7 +41,6 @@ def options_for(folder: Path) -> train_options.TrainOptions:
         False,
         "bf16",
         None,
-        Unrolling(),
     )
 
 

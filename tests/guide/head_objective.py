@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.training.eagle_head import EagleHead, gather_rows
-from eaglelocal.training.losses import logit_loss
 from guide.document_packing import PackedBatch
 from guide.llama_target import LlamaTarget
 
@@ -75,6 +74,14 @@ def chain_loss(states: Tensor, wanted: Tensor, embedding: Tensor, argmax_share: 
     target_logits = F.linear(wanted, embedding)
     losses, said = logit_loss(F.linear(states, embedding), target_logits, argmax_share)
     return losses, (said == target_logits.argmax(-1)).float()
+
+
+def logit_loss(draft: Tensor, target: Tensor, argmax_share: float) -> tuple[Tensor, Tensor]:
+    """Return the cross-entropy [n] to the target, and the head's argmax [n], from logits [n, vocabulary] of both."""
+    target, log_draft = target.float(), F.log_softmax(draft.float(), -1)
+    soft = -(F.softmax(target, -1) * log_draft).sum(-1)
+    hard = -log_draft.gather(-1, target.argmax(-1, keepdim=True)).squeeze(-1)
+    return (1 - argmax_share) * soft + argmax_share * hard, log_draft.argmax(-1)
 
 
 class TrainingTimeTest:

@@ -98,9 +98,11 @@ def numbers_in(collected: Collected) -> list[int]:
     return [one.tokens[1] for one in collected.conversations]
 
 
-def test_answers_come_in_the_order_of_asking(asking: Asking) -> None:
+def test_answers_come_in_the_order_of_the_file(asking: Asking) -> None:
+    """Later ones follow, whatever is asked first then."""
     collected = asking.collect(range(10))
-    assert numbers_in(collected) == [0, 1, 2, 3, 5, 7, 8]
+    order = [one.tokens[1] for one in read_conversations(asking.path).values() if not one.is_short]
+    assert numbers_in(collected) == order and sorted(order) == [0, 1, 2, 3, 5, 7, 8]
     assert (collected.num_refused, collected.num_short) == (1, 2)
     assert [one.num_prompt for one in collected.conversations] == [3] * 7
     assert all(one.tokens[3:] == tuple(range(100, 110)) for one in collected.conversations)
@@ -121,13 +123,13 @@ def test_no_question_is_asked_twice(asking: Asking) -> None:
     asking.collect([0, 1, 2])
     collected = asking.collect([5, 2, 0, 3])
     assert asking.asked == [5, 3]
-    assert numbers_in(collected) == [5, 2, 0, 3]
+    assert sorted(numbers_in(collected)) == [0, 2, 3, 5]
     asking.collect([3, 1])
     assert len(asking.clients) == 2  # nothing is to be asked: no engine is started
 
 
 def test_equal_questions_are_one(asking: Asking) -> None:
-    assert numbers_in(asking.collect([1, 0, 1, 1])) == [1, 0]
+    assert sorted(numbers_in(asking.collect([1, 0, 1, 1]))) == [0, 1]
     assert asking.asked == [1, 0]
 
 
@@ -152,7 +154,7 @@ def test_what_was_said_stays_when_the_engine_fails(asking: Asking) -> None:
     known = [said.tokens[1] for said in read_conversations(asking.path).values()]
     assert known
     asking.answer = answer_to
-    assert numbers_in(asking.collect([0, 1, 2, 3, 5, 7])) == [0, 1, 2, 3, 5, 7]
+    assert sorted(numbers_in(asking.collect([0, 1, 2, 3, 5, 7]))) == [0, 1, 2, 3, 5, 7]
     assert set(asking.asked).isdisjoint(known)
 
 
@@ -172,7 +174,7 @@ def test_damaged_lines_are_passed_over(damage: str, asking: Asking) -> None:
     before = asking.collect([0, 1, 2])
     asking.path.write_bytes(DAMAGE[damage](asking.path.read_bytes()))
     assert "x" not in read_conversations(asking.path)
-    assert asking.collect([0, 1, 2]).conversations == before.conversations
+    assert set(asking.collect([0, 1, 2]).conversations) == set(before.conversations)
     assert len(read_conversations(asking.path)) == 3
 
 

@@ -38,7 +38,6 @@ from eaglelocal.training.loop import (  # noqa: E402
     train,
     update,
 )
-from eaglelocal.training.losses import LOSSES  # noqa: E402
 from eaglelocal.training.memory_check import MemoryNeed, check_disk, check_memory, estimate_need, token_bytes  # noqa: E402
 from eaglelocal.training.progress import TrainingProgress  # noqa: E402
 from eaglelocal.training.trainer import HeadTraining, TrainedHead, train_head  # noqa: E402
@@ -163,13 +162,13 @@ def test_a_checkpoint_that_cannot_be_written_is_a_plain_error(tmp_path: Path, mo
 
 
 # ---- types
-def test_bfloat16_is_for_processors_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_cpu_has_bfloat16", lambda: False)
+def test_bfloat16_is_for_processors_that_are_faster_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_cpu_has_tiles", lambda: False)
     assert device.fast_dtype("cpu") is torch.float32 and device.fast_dtype("mps") is torch.float32
     with device.autocast("cpu"):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
     assert orthogonalize(torch.rand(1, 4, 4)).dtype is torch.float32
-    monkeypatch.setattr(device, "_cpu_has_bfloat16", lambda: True)
+    monkeypatch.setattr(device, "_cpu_has_tiles", lambda: True)
     with device.autocast("cpu"):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.bfloat16
 
@@ -234,10 +233,9 @@ def test_the_checkpoint_is_as_large_as_estimated(which: str, request: pytest.Fix
     assert need.checkpoint_bytes < (tmp_path / "state").stat().st_size < 1.05 * need.checkpoint_bytes + 50_000
 
 
-@pytest.mark.parametrize("loss", [*LOSSES, "policy"])
 @pytest.mark.parametrize(("tokens", "chains"), [(200, 8), (1200, 96)])
-def test_a_step_keeps_no_more_than_estimated(source: HeadSource, tokens: int, chains: int, loss: str) -> None:
-    plan = Unrolling(chains=chains, **({} if loss == "policy" else {"loss": loss, "state_noise": 0.05}))
+def test_a_step_keeps_no_more_than_estimated(source: HeadSource, tokens: int, chains: int) -> None:
+    plan = Unrolling(chains=chains)
     draft_head = make_draft_head(source, choose_vocabulary(source, None), max_context=tokens).move_to("cpu")
     kept: dict[int, int] = {}
 
@@ -247,9 +245,8 @@ def test_a_step_keeps_no_more_than_estimated(source: HeadSource, tokens: int, ch
         return tensor
 
     alive: list[torch.Tensor] = []
-    made_batch = replace(made_up(tokens, tokens // 2), is_on_policy=loss == "policy")
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), device.autocast("cpu"):
-        Imitation(draft_head, plan).loss(made_batch)
+        Imitation(draft_head, plan).loss(made_up(tokens, tokens // 2))
     weights = sum(weight.untyped_storage().nbytes() for weight in draft_head.parameters())
     learned = sum(kept.values()) - weights
     need = estimate_need(source, plan, max_tokens=tokens, device="cpu")
@@ -261,7 +258,8 @@ def made_up(tokens: int, answer: int) -> HeadBatch:
     return HeadBatch(
         embeddings=torch.randn(1, tokens, 128),
         taps=[torch.randn(1, tokens, 128) for _ in range(3)],
-        target_logits=torch.randn(1, answer, 600).half(),
+        target_tokens=torch.randint(0, 600, (1, answer, 64)),
+        target_shares=torch.rand(1, answer, 64).softmax(-1),
         next_tokens=torch.zeros(1, answer, dtype=torch.int64),
         is_draftable=torch.ones(1, answer, dtype=torch.bool),
         starts=np.array([tokens - answer - 1]),
@@ -397,7 +395,7 @@ def test_memory_that_ends_is_a_plain_error(
 def test_shares_weigh_losses_in_either_type(
     has_bfloat16: bool, source: HeadSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "_cpu_has_bfloat16", lambda: has_bfloat16)
+    monkeypatch.setattr(device, "_cpu_has_tiles", lambda: has_bfloat16)
     draft_head = make_draft_head(source, choose_vocabulary(source, None), max_context=64).move_to("cpu")
     made_batch = made_up(40, 20)
     with device.autocast("cpu"):
