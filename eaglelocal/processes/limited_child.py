@@ -116,6 +116,9 @@ def limit_memory(num_bytes: int) -> None:
 def end_with_parent(fd: int) -> Iterator[None]:
     """End the process, within the block, when the other side of the pipe closes: SIGIO then kills it.
 
+    fd  of the pipe for replies. That for requests is also signalled by a write, perhaps only when we have read it and
+        come here: if its writer is interrupted just then.
+
     A parent's death signal (prctl) would follow the thread that started us, which may end long before the process.
     """
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
@@ -138,7 +141,7 @@ def serve(server: CallServer, requests: BinaryIO, replies: BinaryIO) -> None:
         request = requests.read(length)
         if len(request) < length:
             return
-        with end_with_parent(requests.fileno()):
+        with end_with_parent(replies.fileno()):
             reply = server.answer(request)
         send(replies, reply)
         if reply[0] in (MessageKind.ERROR, MessageKind.OTHER_ERROR, MessageKind.TOO_LARGE):

@@ -30,6 +30,7 @@ from eaglelocal.training.progress import TrainingProgress
 MAX_SKIPPED = 20  # consecutive steps; then training fails
 SCORES = ("q.weight", "k.weight")  # matrices that make attention scores
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+MAX_BYTES_S = 20e6  # of checkpoints, on average: a large head's would wear out a disk
 MILESTONE_REST = 10  # the pause after a milestone is at least this many times as long as it took
 
 
@@ -63,7 +64,7 @@ class Recipe:
     decay_share: float = 0.5  # of all steps, at the end, linearly down to final_lr_share
     final_lr_share: float = 0.02
     max_gradient_norm: float = 1.0
-    checkpoint_every_s: float = 180.0
+    checkpoint_every_s: float = 60.0
     milestone_every_s: float = 300.0
 
 
@@ -110,7 +111,7 @@ def train(run: TrainingRun, progress: TrainingProgress) -> None:
     done = restored = restore_checkpoint(run.checkpoint, run.objective.trained, optimizers)
     progress.begin(done, run.num_steps)
     saved_at = milestone_at = time.monotonic()
-    pause_s, num_skipped = run.recipe.milestone_every_s, 0
+    pause_s, save_pause_s, num_skipped = run.recipe.milestone_every_s, run.recipe.checkpoint_every_s, 0
     try:
         every = ((stage, step) for stage in run.stages for step in range(stage.num_steps))
         for stage, step in islice(every, done, None):
@@ -124,9 +125,9 @@ def train(run: TrainingRun, progress: TrainingProgress) -> None:
                 continue
             progress.advance(done, stage.step_tokens, loss)
             now = time.monotonic()
-            if now - saved_at > run.recipe.checkpoint_every_s:
-                save_checkpoint(run.checkpoint, run.objective.trained, optimizers, done=done)
-                saved_at = now
+            if now - saved_at > save_pause_s:
+                size_bytes = save_checkpoint(run.checkpoint, run.objective.trained, optimizers, done=done)
+                saved_at, save_pause_s = now, max(run.recipe.checkpoint_every_s, size_bytes / MAX_BYTES_S)
             if now - milestone_at > pause_s:
                 run.on_milestone(done)
                 milestone_at = time.monotonic()
@@ -220,8 +221,8 @@ def uses_muon(name: str, weight: nn.Parameter) -> bool:
     return weight.ndim == 2 and not is_table and not name.endswith(SCORES)
 
 
-def save_checkpoint(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer], *, done: int) -> None:
-    """Write a checkpoint. Raises ResourceError where it cannot be written; the previous one then remains."""
+def save_checkpoint(path: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer], *, done: int) -> int:
+    """Write a checkpoint, and return its bytes. Raises ResourceError if that fails; the previous one then remains."""
     state = {"done": done, "module": module.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
     state["rng"] = torch.get_rng_state()
     partial = path.with_suffix(".partial")
@@ -229,6 +230,7 @@ def save_checkpoint(path: Path, module: nn.Module, optimizers: list[torch.optim.
         make_folder(path.parent, PRIVATE)
         torch.save(state, partial)
         flush_and_rename(partial, path)
+        return path.stat().st_size
     except (OSError, RuntimeError) as error:  # torch's writer reports a full disk as a RuntimeError
         reason = (isinstance(error, OSError) and error.strerror) or "the disk is full, or was removed"
         hint = "free some space; the same command then resumes"
