@@ -23,7 +23,7 @@ from eaglelocal.training.target_capture import Captured
 
 Ints = npt.NDArray[np.int64]
 POOL = 8  # steps whose conversations are sorted by length, so that little is padded
-KEPT_SHARE = 0.7  # share of a step's chains that go on to the next step: deep steps are alike
+KEPT_SHARE = 0.7  # of a step's chains, that go on to the next step: deep steps are alike, and cost as much
 ARGMAX_SHARE = 0.3  # of the loss, for the target's likeliest token: a draft is accepted if it is that
 OUTSIDE = -1  # a token outside the draft vocabulary
 TINY = 1e-30
@@ -168,14 +168,12 @@ class Unrolling:
     num_steps: int = 5
     step_weight: float = 0.8
     chains: int = 96  # of a conversation, at most
-    kept_share: float = 1.0  # share of a step's chains that go on to the next step
+    kept_share: float = KEPT_SHARE
 
 
 def make_unrolling(source: HeadSource) -> Unrolling:
     """Return the parameters for this kind of head. A head that drafts in one pass has one step per drafted token."""
-    if source.is_parallel:
-        return Unrolling(num_steps=source.num_depths, kept_share=KEPT_SHARE)
-    return Unrolling(num_steps=source.num_depths) if source.is_medusa else Unrolling()
+    return Unrolling(num_steps=source.num_depths) if source.num_depths > 1 else Unrolling()
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.full
 WORDS = np.array([250, 7, 19, 4])  # that the head can say, in no order
 SPOKEN = (250, 7, 19, 4, 5)  # one of these it cannot
 NUM_TAPS = 3
-PLAN = Unrolling(num_steps=3, chains=1000)
+PLAN = Unrolling(num_steps=3, chains=1000, kept_share=1.0)
 
 
 def conversation(seed: int, num_prompt: int, num_answer_tokens: int) -> TrainingConversation:

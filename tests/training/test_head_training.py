@@ -186,8 +186,7 @@ def test_a_medusa_head_over_fewer_tokens_has_an_output(training_setup: TrainingS
 
 
 def parallel(training: HeadTraining) -> HeadTraining:
-    unrolling = replace(training.unrolling, kept_share=0.7)
-    return replace(training, source=replace(training.source, num_depths=3), unrolling=unrolling)
+    return replace(training, source=replace(training.source, num_depths=3))
 
 
 def accepted_with(training_setup: TrainingSetup, learned: TrainedHead, training: HeadTraining, path: Path) -> int:
