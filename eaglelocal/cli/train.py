@@ -31,8 +31,9 @@ from eaglelocal.cli.train_options import (
 )
 from eaglelocal.core.amounts import format_duration
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import ModelFileError, UsageError
+from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
 from eaglelocal.training.device import choose_device
+from eaglelocal.training.rounds import MIN_CONVERSATIONS
 
 if TYPE_CHECKING:
     from eaglelocal.client.client import Client
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
     from eaglelocal.training.trainer import HeadTraining, TrainedHead
 
 DEFAULT_SLOTS = 8
-MIN_CONVERSATIONS = 40
 ROWS_PER_STEP = 8
 TRIAL_TOKENS = 3000
+MAX_SEED = 1 << 31
 
 
 @flags.takes("target", "parallel", *flags.MACHINE, before="as_json")
@@ -104,29 +105,52 @@ def learn_in_rounds(
     From the second round on, answers are drafted with the head so far. Returns the last round, the head, and all
     questions and answers.
     """
-    from eaglelocal.training.rounds import Curve, Point, iter_rounds
-    from eaglelocal.training.trainer import train_head
-    from eaglelocal.training.training_folder import CURVE, MOMENT
+    from eaglelocal.training.rounds import iter_rounds
+    from eaglelocal.training.training_folder import MOMENT
 
     moment = options.folder / MOMENT
     for goals in iter_rounds(max_answer_tokens):
-        began_at, draft = time.monotonic(), str(moment) if moment.exists() else "auto"
+        began_at = time.monotonic()
+        draft = str(moment) if moment.exists() and options.is_drafted_anew else "auto"
         asked, collected = collect_answers(options, questions, max_answer_tokens=goals[-1], seed=seed, draft=draft)
-        training = make_training(options, collected, goals, epochs=epochs)
-        curve = Curve(training.checkpoint.with_suffix(CURVE))
-        is_learned = len(goals) <= len(curve.points) and training.checkpoint.exists()
+        training = make_training(options, collected, goals, epochs=epochs, seed=seed)
+        curve = open_curve(training)
         is_last = goals[-1] >= max_answer_tokens or collected.num_tokens < goals[-1]
-        if is_learned and not is_last:
-            continue
+        if len(goals) <= len(curve.points) and not is_last:
+            continue  # an earlier run has learned from it
         is_last = is_last or curve.is_flat
-        share_done = collected.num_tokens / max_answer_tokens if not is_last else 1.0
-        head = train_head(plan_steps(training, math.ceil(training.num_steps / share_done)))
+        share_done = 1.0 if is_last else collected.num_tokens / max_answer_tokens
+        head = train_round(training, share_done, curve, began_at)
         if is_last:
-            break
-        curve.add(Point(collected.num_tokens, curve.seconds + time.monotonic() - began_at, head.after.length))
+            return training, head, asked, collected
+        curve.add(collected.num_tokens, time.monotonic() - began_at, head.after.length)
         options.output.message(describe_round(curve))
         write_head(options, head, moment)
-    return training, head, asked, collected
+    raise AssertionError("the last round returns")
+
+
+def open_curve(training: HeadTraining) -> Curve:
+    """Return the curve of the checkpoint; one without a checkpoint is of a run that cannot be resumed."""
+    from eaglelocal.training.rounds import Curve
+    from eaglelocal.training.training_folder import CURVE
+
+    path = training.checkpoint.with_suffix(CURVE)
+    if not training.checkpoint.exists():
+        path.unlink(missing_ok=True)
+    return Curve(path)
+
+
+def train_round(training: HeadTraining, share_done: float, curve: Curve, began_at: float) -> TrainedHead:
+    """Train to the end of the last round so far, at which the share `share_done` of all steps is done."""
+    from eaglelocal.training.trainer import train_head
+
+    num_steps = math.ceil(training.num_steps / share_done)
+    recipe = choose_recipe(training.source, num_steps)
+    try:
+        return train_head(dataclasses.replace(training, planned_steps=num_steps, recipe=recipe))
+    except (KeyboardInterrupt, SystemExit):
+        curve.add_time(time.monotonic() - began_at)
+        raise
 
 
 def describe_round(curve: Curve) -> str:
@@ -167,36 +191,53 @@ def collect_answers(
     Return all questions, and the answers. Raises UsageError if these are too few.
     """
     from eaglelocal.training.conversations import question_key
-    from eaglelocal.training.gathering import gather_answers
+    from eaglelocal.training.gathering import Goal, gather_answers
     from eaglelocal.training.self_questions import SelfQuestions
     from eaglelocal.training.training_folder import ANSWERS, QUESTIONS
 
     slots, output = options.settings.parallel or DEFAULT_SLOTS, options.output
-    path, has_template, make_request = options.folder / QUESTIONS, questions.has_template, questions.make_request
-    own = SelfQuestions(path, seed=seed, has_template=has_template, make_request=make_request)
+    own = SelfQuestions(
+        options.folder / QUESTIONS,
+        seed=seed,
+        has_template=questions.has_template,
+        make_request=lambda talk: seed_request(questions.make_request(talk), seed),
+    )
     with shown_progress(output) as show:
 
         @contextmanager
         def open_client() -> Iterator[Client]:
-            client, _info = LoadingEngine(options.plan(draft, ctx=options.ctx, parallel=slots)).wait(output)
+            try:
+                client, _info = LoadingEngine(options.plan(draft, ctx=options.ctx, parallel=slots)).wait(output)
+            except EagleLocalError:
+                if draft == "auto":
+                    raise
+                client, _info = LoadingEngine(options.plan("auto", ctx=options.ctx, parallel=slots)).wait(output)
             with client:
                 yield client
 
         collected = gather_answers(
-            questions.requests,
+            [seed_request(request, seed) for request in questions.requests],
             options.folder / ANSWERS,
             open_client,
             concurrency=slots,
-            max_answer_tokens=max_answer_tokens,
+            goal=Goal(max_answer_tokens, MIN_CONVERSATIONS if questions.asks_itself else 0, options.ctx),
             on_tokens=show_answers(show, max_answer_tokens),
             own=own if questions.asks_itself else None,
-            least=MIN_CONVERSATIONS,
         )
-    collected = drop_short(collected, options.ctx)
     questions = questions.add(own.talks if questions.asks_itself else ())
     num_questions = len(set(map(question_key, questions.requests)))
     check_enough(collected, num_questions=num_questions, max_answer_tokens=max_answer_tokens, ctx=options.ctx)
     return questions, collected
+
+
+def seed_request(request: ChatRequest, seed: int) -> ChatRequest:
+    """Let the answer follow from the question and the seed, unless another seed is set."""
+    from eaglelocal.training.conversations import question_key
+
+    if request.params.seed is not None:
+        return request
+    own_seed = int(hash_parts([question_key(request), str(seed)])[:8], 16) % MAX_SEED
+    return dataclasses.replace(request, params=dataclasses.replace(request.params, seed=own_seed))
 
 
 def show_answers(show: ShowProgress, max_answer_tokens: int) -> Callable[[int], None]:
@@ -233,17 +274,12 @@ def check_enough(collected: Collected, *, num_questions: int, max_answer_tokens:
     )
 
 
-def drop_short(collected: Collected, ctx: int) -> Collected:
-    """Leave out conversations that are too short once cut to `ctx`: they come from a run with a larger context."""
-    fit = tuple(one for one in collected.conversations if not one.cut(ctx).is_short)
-    num_short = collected.num_short + len(collected.conversations) - len(fit)
-    return dataclasses.replace(collected, conversations=fit, num_short=num_short)
-
-
-def make_training(options: TrainOptions, collected: Collected, goals: Sequence[int], *, epochs: int) -> HeadTraining:
+def make_training(
+    options: TrainOptions, collected: Collected, goals: Sequence[int], *, epochs: int, seed: int
+) -> HeadTraining:
     """Return the description of the training so far: conversations, recipe, checkpoint.
 
-    The checkpoint's name depends on the start, the epochs, the context and the conversations of the first round.
+    The checkpoint's name depends on the start, the epochs, the context, the seed and the first round's conversations.
 
     goals  tokens of answers at the end of each round so far
     """
@@ -255,7 +291,7 @@ def make_training(options: TrainOptions, collected: Collected, goals: Sequence[i
 
     rounds, start = split_rounds(collected.conversations, goals), options.source.start
     begun_from = str(start.header.path.resolve()) if start else ""
-    parts = [begun_from, str(epochs), str(options.ctx), str(options.draft_vocab or "")]
+    parts = [begun_from, str(epochs), str(options.ctx), str(options.draft_vocab or ""), str(seed)]
     kind = [options.source.method.lower()] if options.source.num_depths > 1 else []
     digest = hash_parts([*parts, *kind, *(one.key for one in rounds.train_set[: rounds.ends[0]])])
     return HeadTraining(
@@ -273,11 +309,6 @@ def make_training(options: TrainOptions, collected: Collected, goals: Sequence[i
         round_ends=rounds.ends,
         states=options.folder if epochs > 1 else None,
     )
-
-
-def plan_steps(training: HeadTraining, num_steps: int) -> HeadTraining:
-    """Set the learning rates, which end after so many steps of all rounds."""
-    return dataclasses.replace(training, planned_steps=num_steps, recipe=choose_recipe(training.source, num_steps))
 
 
 def choose_recipe(source: HeadSource, num_steps: int) -> Recipe:

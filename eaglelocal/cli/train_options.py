@@ -69,6 +69,11 @@ class TrainOptions:
         return self.plan("none", ctx=self.ctx, spec="off")
 
     @property
+    def is_drafted_anew(self) -> bool:
+        """True if the head in training is the draft that is used, or better than it."""
+        return self.current_draft is None or self.source.start is not None
+
+    @property
     def ctx(self) -> int:
         return min(self.settings.ctx or TRAINING_CTX, self.found.info.context_length or TRAINING_CTX)
 
@@ -86,8 +91,8 @@ class TrainFlags:
         "then its own.",
     )
     tokens: int = flag(200_000, "N", "Tokens of answers to learn from.", min=1000)
-    epochs: int = flag(4, "N", "Passes over the answers.", min=1)
-    seed: int = flag(1, "N", "Seed of the questions that the target asks itself.", min=0)
+    epochs: int = flag(4, "N", "Times that an answer is learned from.", min=1)
+    seed: int = flag(1, "N", "Seed of the questions that the target asks itself, and of all answers.", min=0)
     draft_vocab: int | None = flag(
         None, "N", "Tokens that a new head predicts; unset: those that its texts have.", min=256
     )

@@ -116,8 +116,8 @@ def limit_memory(num_bytes: int) -> None:
 def end_with_parent(fd: int) -> Iterator[None]:
     """End the process, within the block, when the other side of the pipe closes: SIGIO then kills it.
 
-    fd  of the pipe for replies. That for requests is also signalled by a write, perhaps only when we have read it and
-        come here: if its writer is interrupted just then.
+    fd  of the pipe for replies. The parent has read all of it before it sends a request, so that only its end is
+        signalled. On the pipe for requests, a write is, too, perhaps after we have read what it wrote.
 
     A parent's death signal (prctl) would follow the thread that started us, which may end long before the process.
     """

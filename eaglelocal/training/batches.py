@@ -1,12 +1,12 @@
 """Batches for a draft head, from conversations that the target has prefilled, and the head's loss on them.
 
-The conversations of a step, and where its chains begin, depend on (seed, step) alone, so that a resumed run takes the
-same steps as an unbroken one. The targets are llama.cpp's logits, from the weights that will verify the drafts.
+The conversations of a step, and where its chains begin, depend on (seed, round, step) alone, so that a resumed run
+takes the same steps as an unbroken one. The targets are llama.cpp's logits, from the weights that verify the drafts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -19,7 +19,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.training.conversations import TrainingConversation
 from eaglelocal.training.draft_head import DraftHead, DraftVocabulary, HeadSource
 from eaglelocal.training.losses import cross_entropy
-from eaglelocal.training.target_capture import Captured
+from eaglelocal.training.target_capture import Captured, Read
 
 Ints = npt.NDArray[np.int64]
 POOL = 8  # steps whose conversations are sorted by length, so that little is padded
@@ -27,8 +27,6 @@ KEPT_SHARE = 0.7  # of a step's chains, that go on to the next step: deep steps 
 ARGMAX_SHARE = 0.3  # of the loss, for the target's likeliest token: a draft is accepted if it is that
 OUTSIDE = -1  # a token outside the draft vocabulary
 TINY = 1e-30
-
-Read = Callable[[TrainingConversation], Captured]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,8 @@ class TrainingConversation:
         """The conversation as it is written, see `read_conversations`."""
         return {"key": self.key, "num_prompt": self.num_prompt, "tokens": self.tokens}
 
-    def cut(self, max_tokens: int) -> TrainingConversation:
-        return replace(self, tokens=self.tokens[:max_tokens])
+    def cut(self, max_tokens: int | None) -> TrainingConversation:
+        return self if max_tokens is None else replace(self, tokens=self.tokens[:max_tokens])
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 NEW_VOCABULARY = 32_000  # tokens that a new head predicts at most, where its target has more
-LEAST_NEW_VOCABULARY = 8_192  # and at least, however few occur in its texts
+LEAST_NEW_VOCABULARY = 16_384  # and at least: its first texts have few of the tokens that occur in later ones
 HEAD_SIZES = (128, 64, 32)
 ROWS_AT_ONCE = 2048  # rows of a matrix that are decoded at once
 
@@ -204,9 +204,10 @@ def make_new_shape(target: ModelInfo, *, max_context: int) -> HeadShape:
 
 
 def choose_vocabulary_size(counts: Ints) -> int:
-    """Return how many tokens a new head predicts: all of a small vocabulary, else those that occur in its texts.
+    """Return how many tokens a new head predicts: all of a small vocabulary, else those that occur in its first texts.
 
-    A token that never occurs cannot be learned, but would cost time in each draft step.
+    A token that never occurs cannot be learned, but would cost time in each draft step. Of those that do not occur yet,
+    the lowest are taken, which tokenizers have merged first.
     """
     if len(counts) <= NEW_VOCABULARY:
         return len(counts)

@@ -164,7 +164,7 @@ class EagleHead(nn.Module):
         most length - 2. Returns per step the normalised state [batch, chains, width], the lm_head's input. Steps past
         the row repeat its last token and are meaningless.
 
-        kept_share  of the chains of a step, those that have another, the first ones (P-EAGLE's COD sampling)
+        kept_share  of the chains of a step, that have another one: the first of them (P-EAGLE's COD sampling)
         """
         prefix = self._prefix(embedded, g)
         positions = torch.arange(embedded.shape[1] - 1, device=g.device)

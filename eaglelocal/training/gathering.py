@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal.client.client import Client
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.training.conversations import (
     AnswerPieces,
@@ -25,7 +26,26 @@ from eaglelocal.training.conversations import (
 )
 from eaglelocal.training.self_questions import SelfQuestions, is_own
 
+MAX_USELESS = 256  # requests in a row that bring nothing to learn from: then the target has no more questions
+
 OpenClient = Callable[[], AbstractContextManager[Client]]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """How much is gathered.
+
+    num_tokens         of answers
+    min_conversations  to learn from, even if fewer have enough tokens
+    ctx                to which conversations are cut; None: they are whole
+    """
+
+    num_tokens: int
+    min_conversations: int = 0
+    ctx: int | None = None
+
+    def is_reached(self, num_tokens: int, num_conversations: int) -> bool:
+        return num_tokens >= self.num_tokens and num_conversations >= self.min_conversations
 
 
 def gather_answers(
@@ -34,32 +54,30 @@ def gather_answers(
     open_client: OpenClient,
     *,
     concurrency: int,
-    max_answer_tokens: int,
+    goal: Goal,
     on_tokens: Callable[[int], None],
     own: SelfQuestions | None = None,
-    least: int = 0,
 ) -> Collected:
-    """Return the answers to these questions in `path`, and generate more until they have `max_answer_tokens` tokens.
+    """Return the answers to these questions in `path`, and generate more until they reach the goal.
 
     They are in the order of the file, so that later ones follow those of an earlier run. The client is opened only if
     answers are missing. Raises the engine's errors, and ResourceError if answers cannot be written.
 
-    own    the target goes on with its own questions, once the requests are answered
-    least  answers to learn from, even if they have more tokens
+    own  the target goes on with its own questions, once the requests are answered
     """
-    gathering = _Gathering(requests, own, read_conversations(path), max_answer_tokens, least)
+    gathering = _Gathering(requests, own, read_conversations(path), goal)
     on_tokens(gathering.num_tokens)
-    if not gathering.is_enough and (gathering.waiting or own):
+    if not gathering.is_enough and gathering.has_more:
         with open_to_append(path) as file, open_client() as client:
             if own:
                 own.open(client)
             for key, said in generate_texts(client, gathering.next_request, concurrency=concurrency):
-                if (found := gathering.take(key, said)) is not None:
+                if (found := gathering.receive(key, said)) is not None:
                     append_line(file, path, found.entry)
                     on_tokens(gathering.num_tokens)
                 if gathering.is_enough:
                     break
-    return gathering.collected()
+    return gathering.result()
 
 
 class _Gathering:
@@ -70,49 +88,65 @@ class _Gathering:
         requests: Sequence[ChatRequest],
         own: SelfQuestions | None,
         known: dict[str, TrainingConversation],
-        max_answer_tokens: int,
-        least: int,
+        goal: Goal,
     ) -> None:
-        self._own, self._known, self._max_answer_tokens, self._least = own, known, max_answer_tokens, least
+        self._own, self._goal, self._known = own, goal, {key: one.cut(goal.ctx) for key, one in known.items()}
         given = [replace(request, id=question_key(request)) for request in requests]
         asked = {request.id: request for request in (*given, *(own.requests if own else ()))}
-        self._keys = set(asked)
-        self.waiting: deque[ChatRequest] = deque(request for key, request in asked.items() if key not in known)
-        done = [known[key] for key in asked if key in known]
-        self.num_tokens = sum(one.num_learned for one in done)
-        self._num_useful, self._num_refused = sum(not one.is_short for one in done), 0
+        self._keys = set(asked)  # of questions whose answers count
+        self._waiting = deque[ChatRequest](request for key, request in asked.items() if key not in known)
+        self.num_tokens = self._num_useful = self._num_refused = self._num_useless = 0
+        for key in self._keys & self._known.keys():
+            self._count(self._known[key])
+
+    def _count(self, one: TrainingConversation) -> None:
+        self.num_tokens += one.num_learned
+        self._num_useful += not one.is_short
 
     @property
     def is_enough(self) -> bool:
-        return self.num_tokens >= self._max_answer_tokens and self._num_useful >= self._least
+        return self._goal.is_reached(self.num_tokens, self._num_useful)
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._waiting) or (self._own is not None and self._num_useless < MAX_USELESS)
 
     def next_request(self) -> ChatRequest | None:
-        if self.waiting:
-            return self.waiting.popleft()
-        return self._own.begin() if self._own and self._own.has_more else None
+        if self._waiting:
+            return self._waiting.popleft()
+        return self._own.begin() if self._own and self.has_more else None
 
-    def take(self, key: str, said: AnswerPieces | None) -> TrainingConversation | None:
-        """Take the outcome of a request. Return a conversation to learn from, if it is one."""
+    def receive(self, key: str, said: AnswerPieces | None) -> TrainingConversation | None:
+        """Take the outcome of a request. Return a conversation to write, if it is one."""
+        self._num_useless += 1
         if self._own and is_own(key):
-            following = self._own.go_on(key, said)
-            if following is not None:
-                self._keys.add(following.id)
-            if following is not None and following.id not in self._known:
-                self.waiting.appendleft(following)
+            self._go_on(self._own, key, said)
             return None
         if said is None:
             self._num_refused += 1
             return None
-        found = self._known[key] = TrainingConversation(key, said.tokens, said.num_prompt)
-        self.num_tokens += found.num_learned
-        self._num_useful += not found.is_short
+        found = TrainingConversation(key, said.tokens, said.num_prompt)
+        self._known[key] = found.cut(self._goal.ctx)
+        self._count(self._known[key])
+        self._num_useless = self._num_useless if self._known[key].is_short else 0
         return found
 
-    def collected(self) -> Collected:
+    def _go_on(self, own: SelfQuestions, key: str, said: AnswerPieces | None) -> None:
+        following = own.go_on(key, said)
+        if following is None:
+            return
+        if is_own(following.id) or following.id not in self._known:
+            self._waiting.appendleft(following)
+        elif following.id not in self._keys:
+            self._count(self._known[following.id])
+        if not is_own(following.id):
+            self._keys.add(following.id)
+
+    def result(self) -> Collected:
         """Return the first answers that are enough, in the order in which they came."""
         found, num_tokens, useful = 0, 0, list[TrainingConversation]()
         for one in (one for key, one in self._known.items() if key in self._keys):
-            if num_tokens >= self._max_answer_tokens and len(useful) >= self._least:
+            if self._goal.is_reached(num_tokens, len(useful)):
                 break
             found, num_tokens = found + 1, num_tokens + one.num_learned
             useful += [] if one.is_short else [one]

@@ -26,15 +26,15 @@ class _CrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, states: Tensor, output: Tensor, tokens: Tensor, shares: Tensor) -> Tensor:
         logits = F.linear(states, output)  # in the type of autocast
         total = torch.logsumexp(logits.float(), -1)
-        ctx.save_for_backward(states.to(logits.dtype), output.to(logits.dtype), logits, total, tokens, shares)
+        ctx.save_for_backward(states, output, logits, total, tokens, shares)
         return total - (shares * logits.gather(-1, tokens)).sum(-1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         states, output, logits, total, tokens, shares = ctx.saved_tensors
-        slopes = logits.sub_(total.to(logits.dtype).unsqueeze(-1)).exp_()
+        slopes = logits.sub_(total.unsqueeze(-1)).exp_()  # rounded once: a rounded total would not add up to 1
         slopes.scatter_add_(-1, tokens, -shares.to(slopes.dtype))
         slopes *= gradients[0].to(slopes.dtype).unsqueeze(-1)
-        to_states = slopes @ output
-        to_output = (slopes.mT @ states).float() if ctx.needs_input_grad[1] else None
+        to_states = slopes @ output.to(slopes.dtype)
+        to_output = (slopes.mT @ states.to(slopes.dtype)).float() if ctx.needs_input_grad[1] else None
         return to_states.float(), to_output, None, None

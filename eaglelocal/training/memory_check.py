@@ -31,6 +31,7 @@ from eaglelocal.training.draft_head import (
     select_frequent_tokens,
 )
 from eaglelocal.training.eagle_head import EagleHead, HeadShape
+from eaglelocal.training.kept_states import held_in
 from eaglelocal.training.loop import uses_muon
 from eaglelocal.training.medusa_parts import MedusaParts
 
@@ -41,18 +42,15 @@ def check_memory_and_disk(
     folder: Path,
     device: str,
     *,
-    unrolling: Unrolling | None = None,
     draft_vocab: int | None = None,
 ) -> None:
     """Raise ResourceError, with the numbers, if memory or disk do not suffice.
 
-    plan       loads the target alone, with the most tokens of a text as n_ctx
-    folder     where checkpoints are written
-    unrolling  None: the usual one of the head's kind
+    plan    loads the target alone, with the most tokens of a text as n_ctx
+    folder  where checkpoints are written
     """
-    unrolling = unrolling or make_unrolling(source)
-    need = estimate_need(source, unrolling, max_tokens=plan.n_ctx, device=device, draft_vocab=draft_vocab)
-    check_disk(need, folder, free_bytes(folder))
+    need = estimate_need(source, make_unrolling(source), max_tokens=plan.n_ctx, device=device, draft_vocab=draft_vocab)
+    check_disk(need, folder, free_bytes(folder) + held_in(folder))
     memories = machines.this_machine(load_machines()).free_memory
     target_buffers = estimate(plan, describe_shape(source.target), None, memories)
     check_memory(need, target_buffers, subtract_margins(memories), device)

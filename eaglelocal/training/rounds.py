@@ -8,7 +8,7 @@ two or more rounds are fitted to. Does not use torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,17 +17,17 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.training.conversations import TrainingConversation, append_line, open_to_append, read_lines
 
 FIRST_ROUND, LONGEST_ROUND = 50_000, 400_000  # tokens of answers; each round has as many as all before it together
-FITTED = 4  # rounds at the end of the curve
+MIN_CONVERSATIONS = 40  # to learn from
+FITTED = 3  # rounds at the end of the curve
 FLAT = 0.02  # acceptance length that twice the tokens would add; less is not worth the time
-HELD_OUT_EVERY, MIN_HELD_OUT, MAX_HELD_OUT = 20, 8, 64
+HELD_OUT_EVERY, FEW_EVERY, FEW_HELD_OUT, MAX_HELD_OUT = 20, 5, 32, 64  # of the first round
 
 
 def list_goals(num_tokens: int) -> list[int]:
     """Return how many tokens of answers there are to be after each round; `num_tokens` after the last."""
     goals = [min(FIRST_ROUND, num_tokens)]
     while goals[-1] < num_tokens:
-        following = goals[-1] + min(goals[-1], LONGEST_ROUND)
-        goals.append(num_tokens if following > num_tokens - FIRST_ROUND else following)
+        goals.append(min(goals[-1] + min(goals[-1], LONGEST_ROUND), num_tokens))
     return goals
 
 
@@ -45,20 +45,22 @@ class SplitRounds:
 def split_rounds(conversations: Sequence[TrainingConversation], goals: Sequence[int]) -> SplitRounds:
     """Split conversations, in the order in which they came, into rounds that reach these goals, in tokens.
 
-    One in HELD_OUT_EVERY of the first round is held out, more of few: otherwise a handful of drafts would decide.
+    The held-out ones are of the first round: one in HELD_OUT_EVERY, of few one in FEW_EVERY up to FEW_HELD_OUT, as a
+    handful of drafts would decide otherwise.
     """
     counts, total = list[int](), 0
     for number, one in enumerate(conversations, 1):
         total += one.num_learned
-        while len(counts) < len(goals) and total >= goals[len(counts)]:
+        while number >= MIN_CONVERSATIONS and len(counts) < len(goals) and total >= goals[len(counts)]:
             counts.append(number)
-    if not counts or counts[-1] < len(conversations):
+    if len(counts) < len(goals):
         counts.append(len(conversations))
     first = conversations[: counts[0]]
-    every = min(HELD_OUT_EVERY, max(len(first) // MIN_HELD_OUT, 2))
-    held_out = first[::every][:MAX_HELD_OUT]
+    few = min(len(first) // FEW_EVERY, FEW_HELD_OUT)
+    num_held_out = min(max(few, len(first) // HELD_OUT_EVERY, 1), MAX_HELD_OUT)
+    held_out = first[:: len(first) // num_held_out][:num_held_out]
     keys = {one.key for one in held_out}
-    train_set = tuple(one for one in conversations if one.key not in keys)
+    train_set = tuple(one for one in conversations[: counts[-1]] if one.key not in keys)
     return SplitRounds(train_set, tuple(held_out), tuple(count - len(held_out) for count in counts))
 
 
@@ -78,23 +80,31 @@ class Curve:
         """Read the file, which need not exist, as far as it is not damaged. Raises ResourceError."""
         self._path = path
         self.points: list[Point] = []
+        self.seconds = 0.0  # that rounds took so far, also the one that is not finished
         for line in read_lines(path):
             with suppress(ValueError, KeyError, TypeError):
                 entry = read_object(line)
-                numbers = (float(str(entry[name])) for name in ("tokens", "seconds", "length"))
-                tokens, seconds, length = numbers
-                if all(map(math.isfinite, (tokens, seconds, length))) and tokens > 0 and seconds > 0:
-                    self.points.append(Point(int(tokens), seconds, length))
+                seconds = float(str(entry["seconds"]))
+                if not 0 <= seconds < math.inf:
+                    continue
+                self.seconds = seconds
+                tokens, length = int(str(entry["tokens"])), float(str(entry["length"]))
+                if tokens > 0 and math.isfinite(length):
+                    self.points.append(Point(tokens, seconds, length))
 
-    @property
-    def seconds(self) -> float:
-        return self.points[-1].seconds if self.points else 0.0
+    def add_time(self, seconds: float) -> None:
+        """Write how long a round took that is not finished. Raises ResourceError."""
+        self.seconds += seconds
+        self._write({"seconds": round(self.seconds, 1)})
 
-    def add(self, point: Point) -> None:
-        """Write a point. Raises ResourceError."""
-        self.points.append(point)
+    def add(self, tokens: int, seconds: float, length: float) -> None:
+        """Write the end of a round, which took so many seconds more. Raises ResourceError."""
+        self.seconds += seconds
+        self.points.append(Point(tokens, self.seconds, length))
+        self._write({"tokens": tokens, "seconds": round(self.seconds, 1), "length": round(length, 4)})
+
+    def _write(self, entry: Mapping[str, object]) -> None:
         with open_to_append(self._path) as file:
-            entry = {"tokens": point.tokens, "seconds": round(point.seconds, 1), "length": round(point.length, 4)}
             append_line(file, self._path, entry)
 
     @property
@@ -116,7 +126,9 @@ class Curve:
     def expect(self, more_seconds: float) -> float | None:
         """Return the acceptance length that so much more time would add, at the pace so far; None: not known."""
         gain = self.gain_per_doubling
-        return None if gain is None else max(gain, 0.0) * math.log2(1 + more_seconds / self.seconds)
+        if gain is None or not self.seconds:
+            return None
+        return max(gain, 0.0) * math.log2(1 + more_seconds / self.seconds)
 
 
 def iter_rounds(num_tokens: int) -> Iterator[list[int]]:

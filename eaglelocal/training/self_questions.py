@@ -37,7 +37,6 @@ SHINGLE, BANDS, ROWS = 3, 8, 4  # words, and MinHashes: where 70 % of shingles a
 PRIME = (1 << 31) - 1
 OWN = "own "  # ids of requests for questions begin with it
 MARK = "x"  # a question, to see what a template writes after it
-MOST_VAIN = 128  # conversations in a row that bring no new question: then the target has no more
 
 
 class Kind(NamedTuple):
@@ -151,7 +150,7 @@ class Seen:
         least = (hashes[:, None] * self.factors % PRIME).min(axis=0).reshape(BANDS, ROWS)
         bands = {(at, *band) for at, band in enumerate(least.tolist())}
         is_new = self.bands.isdisjoint(bands)
-        self.bands |= bands
+        self.bands |= bands if is_new else set()
         return is_new
 
 
@@ -171,7 +170,7 @@ class SelfQuestions:
         self._path, self._seed, self._has_template, self._make_request = path, seed, has_template, make_request
         self._talks: dict[int, Talk] = {}  # by number; those left out are empty
         self._begun: dict[str, Asking] = {}
-        self._seen, self._next, self._num_vain = Seen(), 0, 0
+        self._seen, self._next = Seen(), 0
         self._end: int | None = None
         for line in read_lines(path):
             self._restore(line)
@@ -190,7 +189,6 @@ class SelfQuestions:
         """Keep a conversation, or () in its place if its question is not new. Return what is kept."""
         kept = talk if talk and self._seen.add(talk[-1].content) else ()
         self._talks[number] = kept
-        self._num_vain = 0 if kept else self._num_vain + 1
         return kept
 
     @property
@@ -206,10 +204,6 @@ class SelfQuestions:
     def _request(self, talk: Talk) -> ChatRequest:
         request = self._make_request(talk)
         return replace(request, id=question_key(request))
-
-    @property
-    def has_more(self) -> bool:
-        return self._num_vain < MOST_VAIN
 
     def open(self, client: Client) -> None:
         """See how the target's template ends a question. Raises the engine's errors."""

@@ -7,7 +7,7 @@ quantized weights, up to the rounding of a batch. Does not use torch.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -49,6 +49,9 @@ class Captured:
     taps: Floats
     tokens: Tokens
     logits: Halves
+
+
+Read = Callable[[TrainingConversation], Captured]
 
 
 class TargetCapture:
@@ -114,11 +117,14 @@ class TargetCapture:
 
 
 def find_top(logits: Floats) -> tuple[Tokens, Halves]:
-    """Return the likeliest tokens of logits [vocabulary], and theirs; both [NUM_TOP], see Captured."""
+    """Return the likeliest tokens of logits [vocabulary], and theirs; both [NUM_TOP], see Captured.
+
+    If one of the logits is not a number, none of those returned is.
+    """
     near = np.flatnonzero(logits >= logits.max() - LEAST_LIKELY)
     if len(near) > NUM_TOP:
         near = near[np.argpartition(-logits[near], NUM_TOP - 1)[:NUM_TOP]]
     near = near[np.argsort(-logits[near], kind="stable")]
-    tokens, top = np.zeros(NUM_TOP, np.int32), np.full(NUM_TOP, -MAX_LOGIT, np.float16)
+    tokens, top = np.zeros(NUM_TOP, np.int32), np.full(NUM_TOP, -MAX_LOGIT if len(near) else np.nan, np.float16)
     tokens[: len(near)], top[: len(near)] = near, logits[near].clip(-MAX_LOGIT, MAX_LOGIT)
     return tokens, top

@@ -43,6 +43,7 @@ from eaglelocal.training.target_capture import TargetCapture
 
 HELD_OUT_ROWS = 4  # in a batch, if they fit
 ROUND_SEEDS = 1 << 32  # more than a round has batches
+CHECKPOINTS = 3  # that have room on the disk beside kept states
 MAX_PART_VALUES = 2**22  # values of states in one part of a step: with a wide target, gradients keep gigabytes of them
 RESERVED_BYTES = 512 * 2**20  # of a card, for llama.cpp while torch trains on it
 # torch's messages, for GPUs and other devices
@@ -170,7 +171,11 @@ def _train(training: HeadTraining) -> TrainedHead:
         TrainingProgress("head") as progress,
     ):
         taps, width, read = draft_head.head.shape.taps, draft_head.head.shape.width, capture.read_conversation
-        read = KeptStates(training.states, read, taps).read if training.states else read
+        if training.states is not None:
+            reserve_bytes = CHECKPOINTS * count_state_bytes(draft_head)
+            kept = KeptStates(training.states, read, taps, reserve_bytes=reserve_bytes)
+            kept.drop_others((*training.train_set, *training.held_out))
+            read = kept.read
         builder = BatchBuilder(read, vocabulary, device=training.device)
         objective = Imitation(draft_head, training.unrolling)
 
@@ -188,7 +193,8 @@ def _train(training: HeadTraining) -> TrainedHead:
 
         limit_torch_memory(training.device)
         before = evaluate()
-        progress.note(f"held out before: {format_acceptance(before)}")
+        if not training.checkpoint.exists():
+            progress.note(f"held out before: {format_acceptance(before)}")
         run = TrainingRun(
             objective,
             training.stages(),
@@ -203,6 +209,11 @@ def _train(training: HeadTraining) -> TrainedHead:
         after = evaluate()
         progress.note(f"held out at the end: {format_acceptance(after)}")
     return TrainedHead(draft_head.cpu(), vocabulary, before, after)
+
+
+def count_state_bytes(draft_head: DraftHead) -> int:
+    """Return the most bytes of a checkpoint: weights and two moments in float32."""
+    return sum(3 * 4 * weight.numel() for weight in draft_head.parameters())
 
 
 def make_batches(

@@ -92,7 +92,10 @@ def _read_folder(folder: Path) -> TrainingFolder:
     all_paths = list(folder.iterdir())
     own = sorted(path for path in all_paths if path.name in FILES or path.suffix in SUFFIXES)
     claim = _read_claim(folder) if folder / TARGET in own else []
-    size_bytes = sum(path.stat().st_size for path in own)
+    size_bytes = 0
+    for path in own:
+        with suppress(FileNotFoundError):  # a run that is going on has renamed it
+            size_bytes += path.stat().st_size
     paths = (*own, *([folder] if len(own) == len(all_paths) else []))
     return TrainingFolder(folder, next(iter(claim), ""), paths, size_bytes, _is_in_use(folder))
 

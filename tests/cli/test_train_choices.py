@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from eaglelocal.catalog.reference import EmbeddedModel
 from eaglelocal.cli.train import (
-    MIN_CONVERSATIONS,
     check_enough,
     choose_recipe,
-    drop_short,
     format_time_left,
+    seed_request,
 )
 from eaglelocal.cli.train_options import find_current_draft, find_head_source
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import UsageError
 from eaglelocal.hub import draft_resolver
 from eaglelocal.hub.draft_resolver import FoundDraft
 from eaglelocal.hub.target_resolver import NATIVE, find_target
 from eaglelocal.training.conversations import Collected, TrainingConversation
 from eaglelocal.training.device import choose_device
+from eaglelocal.training.rounds import MIN_CONVERSATIONS
 
 
 def conversations(num: int, *, num_prompt: int = 10, num_answer_tokens: int = 20) -> tuple[TrainingConversation, ...]:
     tokens = tuple(range(num_prompt + num_answer_tokens))
     return tuple(TrainingConversation(f"{num_prompt}-{number}", tokens, num_prompt) for number in range(num))
-
-
-def test_a_context_leaves_out_answers_of_which_it_holds_too_little() -> None:
-    """They were answered in a larger one."""
-    near, far = conversations(3), conversations(2, num_prompt=62)
-    collected = drop_short(Collected((*near, *far), num_refused=1, num_short=4), 64)
-    assert collected == Collected(near, num_refused=1, num_short=6)
-    assert drop_short(Collected(near, 0, 0), 14).conversations == near
-    assert drop_short(Collected(near, 0, 0), 13).conversations == ()
 
 
 @pytest.mark.parametrize(
@@ -100,3 +94,12 @@ def test_only_a_head_that_drafts_in_the_same_way_learns_slowly(start: str, num_d
     new = choose_recipe(find_head_source("none", found, num_depths=1), 1000)
     recipe = choose_recipe(find_head_source(start, found, num_depths=num_depths), 1000)
     assert recipe.muon_lr == share * new.muon_lr and recipe.adam_lr == share * new.adam_lr
+
+
+def test_an_answer_follows_from_its_question_and_the_seed() -> None:
+    one, other = (ChatRequest(id="", text=text) for text in ("one", "other"))
+    seeds = [seed_request(request, seed).params.seed for request in (one, other) for seed in (1, 2)]
+    assert len(set(seeds)) == 4 and None not in seeds
+    assert seed_request(replace(one, id="again"), 1).params.seed == seeds[0]
+    given = replace(one, params=SamplingParams(seed=5))
+    assert seed_request(given, 1) is given

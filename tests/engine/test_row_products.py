@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as C
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,6 +96,20 @@ def read_in_steps(context: LlamaContext, num_rows: int) -> Floats:
 @pytest.mark.usefixtures("installed")
 def test_a_row_does_not_depend_on_those_beside_it(context: LlamaContext, alone: Floats, num_rows: int) -> None:
     np.testing.assert_array_equal(read_in_steps(context, num_rows), alone)
+
+
+@pytest.mark.usefixtures("installed")
+def test_nor_does_it_beside_many(context: LlamaContext, alone: Floats, kind: str) -> None:
+    """Of Q5_K, and without AVX-512 of Q8_0, more than seventeen rows are left to llama.cpp."""
+    if kind in ("Q5_K_M", "Q8_0"):
+        pytest.skip("depends on the processor")
+    np.testing.assert_array_equal(read_in_steps(context, NUM_TOKENS), alone)
+
+
+@pytest.mark.skipif("avx512_vnni" not in Path("/proc/cpuinfo").read_text(), reason="it has no AVX-512")
+@pytest.mark.parametrize("kind", ["Q8_0"], indirect=True)
+def test_many_rows_of_pairs_are_as_alone(context: LlamaContext, alone: Floats) -> None:
+    np.testing.assert_array_equal(read_in_steps(context, NUM_TOKENS), alone)
 
 
 @pytest.mark.usefixtures("installed")

@@ -31,7 +31,7 @@ from eaglelocal.training.conversations import (
     question_key,
     read_conversations,
 )
-from eaglelocal.training.gathering import gather_answers
+from eaglelocal.training.gathering import Goal, gather_answers
 
 pytestmark = pytest.mark.full
 
@@ -66,7 +66,7 @@ class Asking:
     clients: list[CannedClient] = field(default_factory=list)
     order: list[int] = field(default_factory=list)
 
-    def collect(self, numbers: range | list[int], max_answer_tokens: int = PLENTY) -> Collected:
+    def collect(self, numbers: range | list[int], max_answer_tokens: int = PLENTY, **goal: int) -> Collected:
         requests = [question(number) for number in numbers]
 
         def open_client() -> AbstractContextManager[Client]:
@@ -79,7 +79,7 @@ class Asking:
             self.path,
             open_client,
             concurrency=AT_ONCE,
-            max_answer_tokens=max_answer_tokens,
+            goal=Goal(max_answer_tokens, **goal),
             on_tokens=self.order.append,
         )
 
@@ -117,6 +117,20 @@ def test_a_second_run_finds_what_the_first_did(asking: Asking) -> None:
         first = asking.collect(range(20), max_answer_tokens)
         again = asking.collect(range(20), max_answer_tokens)
         assert again.conversations == first.conversations
+
+
+def test_a_smaller_context_leaves_out_answers_of_which_it_holds_too_little(asking: Asking) -> None:
+    """And asks for more in their place."""
+    asking.collect([0, 1, 2])
+    cut = asking.collect(range(10), 18, ctx=9)
+    assert all(len(one.tokens) == 9 for one in cut.conversations) and len(cut.conversations) == 3
+    none = asking.collect(range(10), 18, ctx=3 + MIN_ANSWER_TOKENS - 1)
+    assert none.conversations == () and none.num_short == 9
+
+
+def test_it_goes_on_until_there_are_some_conversations(asking: Asking) -> None:
+    assert len(asking.collect(range(10), 10).conversations) == 1
+    assert len(asking.collect(range(10), 10, min_conversations=5).conversations) == 5
 
 
 def test_no_question_is_asked_twice(asking: Asking) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from eaglelocal.training import kept_states
 from eaglelocal.training.conversations import TrainingConversation
-from eaglelocal.training.kept_states import KeptStates, halve, widen
+from eaglelocal.training.kept_states import KeptStates, halve, held_in, widen
 from eaglelocal.training.target_capture import MAX_LOGIT, NUM_TOP, Captured, find_top
 
 ONE = TrainingConversation("a", (1, 2, 3, 4), 2)
@@ -31,7 +31,8 @@ def test_what_was_read_once_is_not_read_again(tmp_path: Path) -> None:
     reader = Reader()
     first, again = (KeptStates(tmp_path, reader, (1, 2)).read(ONE) for _ in range(2))
     assert len(reader.read) == 1
-    np.testing.assert_allclose(again.taps, first.taps, rtol=2**-8)
+    assert np.array_equal(again.taps, first.taps), "a resumed step reads what the first one read"
+    np.testing.assert_allclose(first.taps, Reader()(ONE).taps, rtol=2**-8)
     assert np.array_equal(again.tokens, first.tokens) and np.array_equal(again.logits, first.logits)
     (path,) = tmp_path.iterdir()
     assert path.suffix == ".states" and path.stat().st_mode & 0o077 == 0
@@ -71,6 +72,38 @@ def test_no_more_is_kept_than_there_is_room_for(tmp_path: Path, monkeypatch: pyt
     assert len(list(tmp_path.iterdir())) == 1 and len(reader.read) == 5
 
 
+def test_some_of_the_disk_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a run is resumed."""
+    reader, others = Reader(), [TrainingConversation(str(n), (1, 2, 3, 4, n), 2) for n in range(40)]
+    total = 40_000
+
+    class Usage:
+        @property
+        def free(self) -> int:
+            return total - sum(path.stat().st_size for path in tmp_path.iterdir())
+
+    monkeypatch.setattr(kept_states.shutil, "disk_usage", lambda folder: Usage())
+    for _ in range(5):
+        kept = KeptStates(tmp_path, reader, (1,))
+        for one in others:
+            kept.read(one)
+    assert 0.3 * total < held_in(tmp_path) < 0.6 * total
+    KeptStates(tmp_path, reader, (1,), reserve_bytes=total).read(ONE)
+    assert len(set(map(str, tmp_path.iterdir()))) < 40
+
+
+def test_files_of_other_runs_are_deleted(tmp_path: Path) -> None:
+    reader = Reader()
+    other = TrainingConversation("b", (5, 6, 7, 8), 2)
+    kept = KeptStates(tmp_path, reader, (1,))
+    kept.read(ONE)
+    kept.read(other)
+    (tmp_path / "answers.jsonl").touch()
+    kept.drop_others([other])
+    kept.read(other)
+    assert len(reader.read) == 2 and len(list(tmp_path.iterdir())) == 2
+
+
 def test_a_disk_that_takes_nothing_only_costs_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = Reader()
     kept = KeptStates(tmp_path, reader, (1,))
@@ -100,3 +133,5 @@ def test_the_likeliest_tokens_are_found_in_order() -> None:
     sure[7], sure[3] = 1e9, 1e9 - 64
     tokens, top = find_top(sure)
     assert tokens[0] == 7 and top[0] == np.float16(MAX_LOGIT) and (top[2:] == np.float16(-MAX_LOGIT)).all()
+    sure[9] = np.nan
+    assert np.isnan(find_top(sure)[1]).all(), "so that the step is skipped"

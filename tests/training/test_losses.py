@@ -65,6 +65,24 @@ def test_half_precision_is_close() -> None:
     np.testing.assert_allclose(states.grad.numpy(), exact[0].grad.numpy(), atol=0.03)
 
 
+def test_large_logits_in_half_precision_keep_the_gradient() -> None:
+    """A logarithm of 40, rounded to eight bits, would make probabilities that do not add up to 1."""
+    torch.manual_seed(6)
+    states, output = torch.randn(64, 32), 2.0 * torch.randn(400, 32)
+    output[:, 0], states[:, 0] = 4.0, 10.0
+    exact = states.double().requires_grad_()
+    wanted = (exact @ output.double().T).softmax(-1)
+    tokens = wanted.topk(64).indices
+    shares = wanted.gather(-1, tokens).detach()
+    shares = (shares / shares.sum(-1, keepdim=True)).roll(1, -1)
+    by_hand(exact, output.double(), tokens, shares).sum().backward()
+    found = states.clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = cross_entropy(found, output, tokens, shares.float())
+    loss.sum().backward()
+    assert float((found.grad - exact.grad).norm() / exact.grad.norm()) < 0.05
+
+
 def test_a_sure_target_is_learned() -> None:
     """Where head and target are sure of different tokens, as at the beginning of training, there is a gradient."""
     states, output = torch.tensor([[60.0, 0.0]], requires_grad=True), torch.eye(2)
