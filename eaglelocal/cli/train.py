@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from eaglelocal.training.conversations import Collected
     from eaglelocal.training.draft_head import HeadSource
     from eaglelocal.training.loop import Recipe
-    from eaglelocal.training.rounds import Curve
+    from eaglelocal.training.rounds import LearningCurve
     from eaglelocal.training.trainer import HeadTraining, TrainedHead
 
 DEFAULT_SLOTS = 8
@@ -129,18 +129,18 @@ def learn_in_rounds(
     raise AssertionError("the last round returns")
 
 
-def open_curve(training: HeadTraining) -> Curve:
+def open_curve(training: HeadTraining) -> LearningCurve:
     """Return the curve of the checkpoint; one without a checkpoint is of a run that cannot be resumed."""
-    from eaglelocal.training.rounds import Curve
+    from eaglelocal.training.rounds import LearningCurve
     from eaglelocal.training.training_folder import CURVE
 
     path = training.checkpoint.with_suffix(CURVE)
     if not training.checkpoint.exists():
         path.unlink(missing_ok=True)
-    return Curve(path)
+    return LearningCurve(path)
 
 
-def train_round(training: HeadTraining, share_done: float, curve: Curve, began_at: float) -> TrainedHead:
+def train_round(training: HeadTraining, share_done: float, curve: LearningCurve, began_at: float) -> TrainedHead:
     """Train to the end of the last round so far, at which the share `share_done` of all steps is done."""
     from eaglelocal.training.trainer import train_head
 
@@ -153,7 +153,7 @@ def train_round(training: HeadTraining, share_done: float, curve: Curve, began_a
         raise
 
 
-def describe_round(curve: Curve) -> str:
+def describe_round(curve: LearningCurve) -> str:
     """Return the result of the last round, and what as much time again would bring."""
     point, more = curve.points[-1], curve.expect(curve.seconds)
     hope = "" if more is None else f"; as long again: about {more:.2f} more"
@@ -191,7 +191,7 @@ def collect_answers(
     Return all questions, and the answers. Raises UsageError if these are too few.
     """
     from eaglelocal.training.conversations import question_key
-    from eaglelocal.training.gathering import Goal, gather_answers
+    from eaglelocal.training.gathering import AnswerGoal, gather_answers
     from eaglelocal.training.self_questions import SelfQuestions
     from eaglelocal.training.training_folder import ANSWERS, QUESTIONS
 
@@ -220,7 +220,7 @@ def collect_answers(
             options.folder / ANSWERS,
             open_client,
             concurrency=slots,
-            goal=Goal(max_answer_tokens, MIN_CONVERSATIONS if questions.asks_itself else 0, options.ctx),
+            goal=AnswerGoal(max_answer_tokens, MIN_CONVERSATIONS if questions.asks_itself else 0, options.ctx),
             on_tokens=show_answers(show, max_answer_tokens),
             own=own if questions.asks_itself else None,
         )

@@ -32,7 +32,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.learning.judgement import SUFFIX as JUDGED
 from eaglelocal.learning.kept_answers import KeptAnswer
 from eaglelocal.training.conversations import TrainingConversation
-from eaglelocal.training.gathering import Goal, gather_answers
+from eaglelocal.training.gathering import AnswerGoal, gather_answers
 
 HELD_BACK_EVERY = 8
 NEWEST_EVERY = 10  # one in so many new answers, the newest ones, is left for judging
@@ -170,7 +170,7 @@ def gather_rehearsal(plan: Plan, questions: Sequence[str], folder: Path) -> tupl
         folder / REHEARSAL,
         open_client,
         concurrency=plan.num_slots,
-        goal=Goal(MAX_TOKENS),
+        goal=AnswerGoal(MAX_TOKENS),
         on_tokens=lambda num_tokens: None,
     )
     return gathered.conversations

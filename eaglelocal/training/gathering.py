@@ -32,8 +32,8 @@ OpenClient = Callable[[], AbstractContextManager[Client]]
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
-    """How much is gathered.
+class AnswerGoal:
+    """An amount of answers to gather.
 
     num_tokens         of answers
     min_conversations  to learn from, even if fewer have enough tokens
@@ -54,7 +54,7 @@ def gather_answers(
     open_client: OpenClient,
     *,
     concurrency: int,
-    goal: Goal,
+    goal: AnswerGoal,
     on_tokens: Callable[[int], None],
     own: SelfQuestions | None = None,
 ) -> Collected:
@@ -88,7 +88,7 @@ class _Gathering:
         requests: Sequence[ChatRequest],
         own: SelfQuestions | None,
         known: dict[str, TrainingConversation],
-        goal: Goal,
+        goal: AnswerGoal,
     ) -> None:
         self._own, self._goal, self._known = own, goal, {key: one.cut(goal.ctx) for key, one in known.items()}
         given = [replace(request, id=question_key(request)) for request in requests]

@@ -73,7 +73,7 @@ class Point:
     length: float
 
 
-class Curve:
+class LearningCurve:
     """The acceptance length on the held-out texts after each round, in a file beside the checkpoint."""
 
     def __init__(self, path: Path) -> None:

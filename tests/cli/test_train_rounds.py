@@ -116,7 +116,7 @@ def test_a_curve_without_its_checkpoint_is_forgotten(options: TrainOptions, monk
 
 
 def test_a_flat_curve_ends_with_the_next_round(options: TrainOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds.Curve, "is_flat", property(lambda curve: len(curve.points) == 1))
+    monkeypatch.setattr(rounds.LearningCurve, "is_flat", property(lambda curve: len(curve.points) == 1))
     trained = count_calls(monkeypatch, "train_round")
     train(options)
     assert [share for _, share, *_ in trained] == pytest.approx([0.35, 1.0], abs=0.05)

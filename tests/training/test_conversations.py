@@ -31,7 +31,7 @@ from eaglelocal.training.conversations import (
     question_key,
     read_conversations,
 )
-from eaglelocal.training.gathering import Goal, gather_answers
+from eaglelocal.training.gathering import AnswerGoal, gather_answers
 
 pytestmark = pytest.mark.full
 
@@ -79,7 +79,7 @@ class Asking:
             self.path,
             open_client,
             concurrency=AT_ONCE,
-            goal=Goal(max_answer_tokens, **goal),
+            goal=AnswerGoal(max_answer_tokens, **goal),
             on_tokens=self.order.append,
         )
 

@@ -16,7 +16,7 @@ from eaglelocal.training.rounds import (
     LONGEST_ROUND,
     MAX_HELD_OUT,
     MIN_CONVERSATIONS,
-    Curve,
+    LearningCurve,
     Point,
     iter_rounds,
     list_goals,
@@ -64,8 +64,8 @@ def test_further_rounds_change_nothing_before(lengths: list[int], goals: list[in
             break
 
 
-def grown(path: Path, lengths: list[float], first: int = 50_000) -> Curve:
-    curve = Curve(path)
+def grown(path: Path, lengths: list[float], first: int = 50_000) -> LearningCurve:
+    curve = LearningCurve(path)
     for number, length in enumerate(lengths):
         curve.add(first * 2**number, 100.0 * (2 ** (number - 1) if number else 1), length)
     return curve
@@ -77,21 +77,21 @@ def test_a_curve_is_read_back_without_damaged_lines(tmp_path: Path) -> None:
     assert [point.seconds for point in points] == [100.0, 200.0]
     with path.open("a") as file:
         file.write('{"tokens": 1}\n[]\n{"tokens": 1, "seconds": "nan", "length": 2}\n{"tokens": 0, "seconds": 1, "len')
-    assert Curve(path).points == points and Curve(path).seconds == 200.0
+    assert LearningCurve(path).points == points and LearningCurve(path).seconds == 200.0
 
 
 def test_the_time_of_a_round_that_was_stopped_counts(tmp_path: Path) -> None:
     path = tmp_path / "a.curve"
     grown(path, [1.2]).add_time(50.0)
-    again = Curve(path)
+    again = LearningCurve(path)
     assert again.seconds == 150.0 and len(again.points) == 1
     again.add(100_000, 30.0, 1.3)
-    assert Curve(path).points[-1] == Point(100_000, 180.0, 1.3)
-    assert Curve(tmp_path / "none").expect(60.0) is None
+    assert LearningCurve(path).points[-1] == Point(100_000, 180.0, 1.3)
+    assert LearningCurve(tmp_path / "none").expect(60.0) is None
 
 
 def test_more_time_adds_as_doublings_did(tmp_path: Path) -> None:
-    assert Curve(tmp_path / "none").expect(60.0) is None
+    assert LearningCurve(tmp_path / "none").expect(60.0) is None
     curve = grown(tmp_path / "one.curve", [1.2])
     assert curve.gain_per_doubling is None and curve.expect(100.0) is None and not curve.is_flat
     curve = grown(tmp_path / "b.curve", [1.0, 1.1, 1.2, 1.3, 1.4])

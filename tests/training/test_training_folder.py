@@ -17,7 +17,7 @@ from eaglelocal.cli import main
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.training.conversations import read_conversations
-from eaglelocal.training.gathering import Goal, gather_answers
+from eaglelocal.training.gathering import AnswerGoal, gather_answers
 from eaglelocal.training.training_folder import ANSWERS, QUESTIONS, TARGET, enter_folder, list_folders
 
 pytestmark = pytest.mark.full
@@ -142,7 +142,7 @@ def test_an_answer_that_the_disk_does_not_hold_is_reported_and_those_before_are_
                 folder / ANSWERS,
                 client.opened,
                 concurrency=1,
-                goal=Goal(9999),
+                goal=AnswerGoal(9999),
                 on_tokens=lambda num: None,
             )
     finally:
