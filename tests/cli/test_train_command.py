@@ -187,10 +187,13 @@ def test_few_tokens_are_too_few_answers_and_the_hint_is_enough(
 ) -> None:
     (tmp_path / "questions.txt").write_text("\n".join(f"What is {number}?" for number in range(200)))
     prompts = ("--prompts", str(tmp_path / "questions.txt"))
-    done = run(environ, "train", "--target", str(target), *SMALL, "--tokens", "1000", *prompts)
+    command = ("train", "--target", str(target), *SMALL, "--epochs", "1", *prompts)
+    done = run(environ, *command, "--tokens", "1000")
     assert done.returncode == 2
     assert "answers are too few to train on" in done.stderr
-    assert "--tokens 2" in done.stderr.partition("\nhint: ")[2]
+    hint = done.stderr.partition("\nhint: ")[2].split()
+    again = run(environ, *command, *hint)
+    assert hint[0] == "--tokens" and "too few" not in again.stderr and "held out at the end" in again.stderr
 
 
 def test_where_no_question_fits_it_is_reported(environ: dict[str, str], target: Path, tmp_path: Path) -> None:

@@ -68,9 +68,11 @@ def keys(options: TrainOptions) -> list[str]:
 
 
 def test_rounds_follow_each_other_and_leave_only_answers(
-    capsys: pytest.CaptureFixture[str], options: TrainOptions, monkeypatch: pytest.MonkeyPatch
+    options: TrainOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collected, trained = count_calls(monkeypatch, "collect_answers"), count_calls(monkeypatch, "train_round")
+    told, describe = list[str](), train_command.describe_round
+    monkeypatch.setattr(train_command, "describe_round", lambda curve: told.append(describe(curve)) or told[-1])
     result = train(options)
     assert [call[-1]["max_answer_tokens"] for call in collected] == [1000, 2000, 3000]
     drafts = [Path(call[-1]["draft"]).name for call in collected]
@@ -79,8 +81,8 @@ def test_rounds_follow_each_other_and_leave_only_answers(
     assert result.is_kept and result.held_out_after.length > result.held_out_before.length
     assert len(set(keys(options))) == len(keys(options))
     assert sorted(path.name for path in options.folder.iterdir()) == [ANSWERS, TARGET]
-    told = "".join(capsys.readouterr())
-    assert "acceptance length" in told and "as long again: about" in told
+    assert ["; as long again: about" in each for each in told] == [False, True]
+    assert all("acceptance length" in each and len(each) < 80 for each in told)
 
 
 @pytest.mark.parametrize(
