@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -20,6 +21,7 @@ from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EngineError, RequestError
 from eaglelocal.training.conversations import generate_texts, question_key
+from eaglelocal.training.gathering import MAX_USELESS, AnswerGoal, gather_answers
 from eaglelocal.training.self_questions import KINDS, Asking, Seen, SelfQuestions, Talk, is_own, is_sound
 
 pytestmark = pytest.mark.full
@@ -211,3 +213,20 @@ def test_messages_survive_the_file(tmp_path: Path) -> None:
     speaker = Speaker(lambda request: f' "quoted" \\ \n line é 漢 {request.id} one two')
     assert ask(path, speaker) == ask(path, speaker, num=0)
     assert all(isinstance(message, Message) for talk in ask(path, speaker, num=0) for message in talk)
+
+
+def test_gathering_ends_where_answers_are_of_no_use(tmp_path: Path) -> None:
+    """The target asks well, but says nothing."""
+    speaker = Speaker()
+    own = SelfQuestions(tmp_path / "questions.jsonl", seed=1, has_template=True, make_request=make_request)
+    found = gather_answers(
+        [],
+        tmp_path / "answers.jsonl",
+        lambda: nullcontext(cast(Client, speaker)),
+        concurrency=4,
+        goal=AnswerGoal(1000),
+        on_tokens=lambda num_tokens: None,
+        own=own,
+    )
+    assert found.conversations == () and found.num_short > 50
+    assert MAX_USELESS <= len(speaker.asked) < MAX_USELESS + 16
