@@ -144,12 +144,14 @@ def write_reading(path: Path, reading: HeadReading | None, n_layer: int, length:
     patch_header(read_header(path), keys)
 
 
-def check_knows_target(name: str, figures: TrialAcceptance, *, hint: str = OTHER_HEAD) -> None:
-    """Raise IncompatibleError if too few of a head's first drafted tokens are accepted."""
+def check_knows_target(
+    name: str, figures: TrialAcceptance, *, what: str = "does not fit this target", hint: str = OTHER_HEAD
+) -> None:
+    """Raise IncompatibleError if too few of a head's first drafted tokens are accepted; `what` says so of the head."""
     if figures.knows_target:
         return
     raise IncompatibleError(
-        f"{name} does not fit this target: {figures.first:.1%} of its first drafted tokens are accepted "
+        f"{name} {what}: {figures.first:.1%} of its first drafted tokens are accepted "
         f"({figures.drafts} drafts), and at least {figures.least:.1%} are needed; the most common token makes up "
         f"{figures.commonest_share:.1%} of the text",
         hint=hint,

@@ -105,11 +105,11 @@ def learn_in_rounds(
     From the second round on, answers are drafted with the head so far. Returns the last round, the head, and all
     questions and answers.
     """
-    from eaglelocal.training.rounds import iter_rounds
+    from eaglelocal.training.rounds import list_goals
     from eaglelocal.training.training_folder import MOMENT
 
-    moment = options.folder / MOMENT
-    for goals in iter_rounds(max_answer_tokens):
+    moment, every = options.folder / MOMENT, list_goals(max_answer_tokens)
+    for goals in (every[: number + 1] for number in range(len(every))):
         began_at = time.monotonic()
         draft = str(moment) if moment.exists() and options.is_drafted_anew else "auto"
         asked, collected = collect_answers(options, questions, max_answer_tokens=goals[-1], seed=seed, draft=draft)
@@ -372,7 +372,8 @@ def keep_if_better(
         with written_head(options, trained_head, path, options.kind) as partial:
             read_draft(read_header(partial), options.found.info)
             after = try_draft(options, str(partial.resolve()), requests, "the new head")
-            check_knows_target(name, after, hint=f"--epochs {2 * training.epochs}")
+            hint = f"--epochs {2 * training.epochs}"
+            check_knows_target(name, after, what="has learned too little", hint=hint)
             patch_header(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})
             if options.current_draft is not None:
                 before = try_draft(options, options.current_draft, requests, "the current draft")

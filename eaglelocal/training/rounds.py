@@ -8,7 +8,7 @@ two or more rounds are fitted to. Does not use torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -129,9 +129,3 @@ class LearningCurve:
         if gain is None or not self.seconds:
             return None
         return max(gain, 0.0) * math.log2(1 + more_seconds / self.seconds)
-
-
-def iter_rounds(num_tokens: int) -> Iterator[list[int]]:
-    """Yield the goals of each round and those before it."""
-    goals = list_goals(num_tokens)
-    yield from (goals[: number + 1] for number in range(len(goals)))

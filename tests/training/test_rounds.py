@@ -18,7 +18,6 @@ from eaglelocal.training.rounds import (
     MIN_CONVERSATIONS,
     LearningCurve,
     Point,
-    iter_rounds,
     list_goals,
     split_rounds,
 )
@@ -34,7 +33,6 @@ def test_rounds_double_and_end_with_all(num_tokens: int) -> None:
     assert goals[0] == min(FIRST_ROUND, num_tokens) and goals[-1] == num_tokens
     sizes = [after - before for before, after in zip([0, *goals], goals, strict=False)]
     assert min(sizes) > 0 and max(sizes) <= LONGEST_ROUND
-    assert list(iter_rounds(num_tokens)) == [goals[: number + 1] for number in range(len(goals))]
 
 
 @pytest.mark.parametrize(("num", "num_held"), [(3, 1), (40, 8), (160, FEW_HELD_OUT), (800, 40), (9999, MAX_HELD_OUT)])
