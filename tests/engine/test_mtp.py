@@ -40,6 +40,7 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import describe_shape, read_shape
 from eaglelocal.gguf.mtp import MtpInfo, check_mtp, has_mtp, is_mtp_alone
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.speculation.policy.step_report import StepReport
 
 pytestmark = pytest.mark.full
 
@@ -377,11 +378,24 @@ def test_conversations_go_on_change_and_are_cancelled(tmp_path: Path, architectu
     check_conversation(target, target)
 
 
+def use_steady_times(engine: Engine) -> None:
+    """Let all steps take what was calibrated: those of a busy machine would now and then make drafts look cheap."""
+
+    def steady(report: StepReport) -> StepReport:
+        calls = [call._replace(seconds=0.1) for call in report.draft_calls]
+        return replace(report, decode_s=1.0 + report.num_rows / 2, draft_calls=calls, other_s=0.1)
+
+    learn, learn_plain = engine.controller.learn, engine.controller.learn_plain
+    engine.controller.learn = lambda report: learn(steady(report))  # type: ignore[method-assign]
+    engine.controller.learn_plain = lambda report: learn_plain(steady(report))  # type: ignore[method-assign]
+
+
 def test_a_layer_that_is_hardly_ever_right_is_put_to_sleep(tmp_path: Path) -> None:
     target = write_mtp(tmp_path / "model.gguf", gain=1.0)
     request = ask("a", PROMPT, max_tokens=200)
     engine = real_engine(target, "mtp", target, spec=AUTO_SPEC)
     engine.controller.costs.calibrate({rows: [1.0 + rows / 2] for rows in range(1, 9)})
+    use_steady_times(engine)
     result = drive(engine, [request])["a"]
     assert result.tokens == plain_texts(target, [request])["a"]
     assert result.finished is not None and result.finished.speculation.state == "asleep"
