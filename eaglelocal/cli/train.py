@@ -220,7 +220,7 @@ def collect_answers(
             open_client,
             concurrency=slots,
             goal=AnswerGoal(max_answer_tokens, MIN_CONVERSATIONS if questions.asks_itself else 0, options.ctx),
-            on_tokens=show_answers(show, max_answer_tokens),
+            on_progress=show_answers(show, max_answer_tokens),
             own=own if questions.asks_itself else None,
         )
     questions = questions.add(own.talks if questions.asks_itself else ())
@@ -239,11 +239,17 @@ def seed_request(request: ChatRequest, seed: int) -> ChatRequest:
     return dataclasses.replace(request, params=dataclasses.replace(request.params, seed=own_seed))
 
 
-def show_answers(show: ShowProgress, max_answer_tokens: int) -> Callable[[int], None]:
-    """Return a function that shows how many tokens of answers there are, and the time left."""
+def show_answers(show: ShowProgress, max_answer_tokens: int) -> Callable[[int, int], None]:
+    """Return a function that shows how many tokens there are to learn from, and the time left; once these are enough,
+    how many conversations.
+    """
     began_at, first_count = time.monotonic(), list[int]()  # of the answers of earlier runs
 
-    def show_tokens(num_tokens: int) -> None:
+    def show_tokens(num_tokens: int, num_conversations: int) -> None:
+        if num_tokens >= max_answer_tokens and num_conversations < MIN_CONVERSATIONS:
+            share = num_conversations / MIN_CONVERSATIONS
+            show(share, "the target answers", f"{num_conversations} of at least {MIN_CONVERSATIONS} questions")
+            return
         first_count[:] = first_count or [num_tokens]
         done, rest = num_tokens - first_count[0], max_answer_tokens - num_tokens
         left = format_time_left(done, rest, time.monotonic() - began_at)

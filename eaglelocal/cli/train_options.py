@@ -87,10 +87,9 @@ class TrainFlags:
     prompts: str | None = flag(
         None,
         "FILE|self",
-        "Questions, as for `bench`; self: those that your target asks itself; unset: your chats, built-in ones, and "
-        "then its own.",
+        "Questions, as for `bench`; self: those that your target asks itself; unset: these, your chats and built-in ones.",
     )
-    tokens: int = flag(200_000, "N", "Tokens of answers to learn from.", min=1000)
+    tokens: int = flag(200_000, "N", "Tokens to learn from, of answers and of its own questions.", min=1000)
     epochs: int = flag(4, "N", "Times that an answer is learned from.", min=1)
     seed: int = flag(1, "N", "Seed of the questions that the target asks itself, and of all answers.", min=0)
     draft_vocab: int | None = flag(
@@ -251,7 +250,7 @@ def load_questions(prompts: str | None, params: SamplingParams, *, has_template:
         return TrainQuestions(tuple(requests), f"{num} questions of {prompts}", params, has_template)
     own, built_in = [*_iter_saved_questions()], [*iter_builtin_questions()]
     saved = f"{count_noun(len(own), 'question')} of your saved chats, then built-in ones"
-    source = f"{saved if own else 'built-in ones'}, then the target's own"
+    source = f"{saved if own else 'built-in ones'}, in turn with the target's own"
     return TrainQuestions((), source, params, has_template, asks_itself=True).add((*own, *built_in))
 
 

@@ -37,7 +37,7 @@ def begin_lines(options: TrainOptions, questions: TrainQuestions, *, max_answer_
     rows = [
         ("target", options.found.label),
         ("head", f"a new one, {options.source.method}" if start is None else f"{start.name}, {further}"),
-        ("questions ", f"{questions.source}, until there are {max_answer_tokens} tokens of answers"),
+        ("questions ", f"{questions.source}, until there are {max_answer_tokens} tokens"),
         ("folder", f"{options.folder} (keeps the answers for the next run)"),
         ("device", options.device),
     ]

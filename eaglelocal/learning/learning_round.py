@@ -171,7 +171,7 @@ def gather_rehearsal(plan: Plan, questions: Sequence[str], folder: Path) -> tupl
         open_client,
         concurrency=plan.num_slots,
         goal=AnswerGoal(MAX_TOKENS),
-        on_tokens=lambda num_tokens: None,
+        on_progress=lambda num_tokens, num_conversations: None,
     )
     return gathered.conversations
 

@@ -35,11 +35,16 @@ MIN_ANSWER_TOKENS = 4  # a shorter answer holds no draft worth learning
 
 @dataclass(frozen=True, slots=True)
 class TrainingConversation:
-    """A conversation in which the target generated `tokens[num_prompt:]`."""
+    """A conversation in which the target generated `tokens[num_prompt:]`.
 
-    key: str  # of the question, by `question_key`
+    key      of the question, by `question_key`
+    num_own  tokens at the end of the prompt that the target generated too, as it asked itself
+    """
+
+    key: str
     tokens: tuple[int, ...]
     num_prompt: int
+    num_own: int = 0
 
     @property
     def num_answer_tokens(self) -> int:
@@ -51,13 +56,19 @@ class TrainingConversation:
 
     @property
     def num_learned(self) -> int:
-        """The tokens to learn from: none of an answer that is too short."""
-        return 0 if self.is_short else self.num_answer_tokens
+        """The tokens to learn from: none if the answer is too short."""
+        return 0 if self.is_short else self.num_answer_tokens + self.num_own
 
     @property
     def entry(self) -> dict[str, object]:
         """The conversation as it is written, see `read_conversations`."""
-        return {"key": self.key, "num_prompt": self.num_prompt, "tokens": self.tokens}
+        own = {"num_own": self.num_own} if self.num_own else {}
+        return {"key": self.key, "num_prompt": self.num_prompt, **own, "tokens": self.tokens}
+
+    @property
+    def whole(self) -> TrainingConversation:
+        """The conversation whose answer begins where the target's own question does."""
+        return replace(self, num_prompt=self.num_prompt - self.num_own, num_own=0)
 
     def cut(self, max_tokens: int | None) -> TrainingConversation:
         return self if max_tokens is None else replace(self, tokens=self.tokens[:max_tokens])
@@ -73,8 +84,8 @@ class Collected:
 
     @property
     def num_tokens(self) -> int:
-        """The tokens of the answers to learn from."""
-        return sum([one.num_answer_tokens for one in self.conversations])
+        """The tokens to learn from."""
+        return sum([one.num_learned for one in self.conversations])
 
 
 def question_key(request: ChatRequest) -> str:
@@ -93,8 +104,9 @@ def read_conversations(path: Path) -> dict[str, TrainingConversation]:
                 str(entry["key"]),
                 tuple(map(int, cast("list[int]", entry["tokens"]))),
                 int(cast(int, entry["num_prompt"])),
+                int(cast(int, entry.get("num_own", 0))),
             )
-            if 0 < conversation.num_prompt <= len(conversation.tokens):
+            if 0 <= conversation.num_own < conversation.num_prompt <= len(conversation.tokens):
                 found[conversation.key] = conversation
     return found
 

@@ -1,4 +1,4 @@
-"""Gathering of training data: the target answers the questions it is given, and then its own, several at once.
+"""Gathering of training data: the target answers the questions it is given and its own in turn, several at once.
 
 Each question and answer is written to disk when it ends, so that a resumed run asks nothing twice. Does not use torch.
 """
@@ -55,7 +55,7 @@ def gather_answers(
     *,
     concurrency: int,
     goal: AnswerGoal,
-    on_tokens: Callable[[int], None],
+    on_progress: Callable[[int, int], None],
     own: SelfQuestions | None = None,
 ) -> Collected:
     """Return the answers to these questions in `path`, and generate more until they reach the goal.
@@ -63,10 +63,11 @@ def gather_answers(
     They are in the order of the file, so that later ones follow those of an earlier run. The client is opened only if
     answers are missing. Raises the engine's errors, and ResourceError if answers cannot be written.
 
-    own  the target goes on with its own questions, once the requests are answered
+    on_progress  receives the numbers of tokens and of conversations to learn from, so far
+    own          the target answers its own questions in turn with the requests
     """
     gathering = _Gathering(requests, own, read_conversations(path), goal)
-    on_tokens(gathering.num_tokens)
+    on_progress(gathering.num_tokens, gathering.num_useful)
     if not gathering.is_enough and gathering.has_more:
         with open_to_append(path) as file, open_client() as client:
             if own:
@@ -74,7 +75,7 @@ def gather_answers(
             for key, said in generate_texts(client, gathering.next_request, concurrency=concurrency):
                 if (found := gathering.receive(key, said)) is not None:
                     append_line(file, path, found.entry)
-                    on_tokens(gathering.num_tokens)
+                    on_progress(gathering.num_tokens, gathering.num_useful)
                 if gathering.is_enough:
                     break
     return gathering.result()
@@ -95,26 +96,36 @@ class _Gathering:
         asked = {request.id: request for request in (*given, *(own.requests if own else ()))}
         self._keys = set(asked)  # of questions whose answers count
         self._waiting = deque[ChatRequest](request for key, request in asked.items() if key not in known)
-        self.num_tokens = self._num_useful = self._num_refused = self._num_useless = 0
+        self._following = deque[ChatRequest]()  # requests that go on with the target's own conversations
+        self._is_own_turn = True
+        self.num_tokens = self.num_useful = self._num_refused = self._num_useless = 0
         for key in self._keys & self._known.keys():
             self._count(self._known[key])
 
     def _count(self, one: TrainingConversation) -> None:
         self.num_tokens += one.num_learned
-        self._num_useful += not one.is_short
+        self.num_useful += not one.is_short
 
     @property
     def is_enough(self) -> bool:
-        return self._goal.is_reached(self.num_tokens, self._num_useful)
+        return self._goal.is_reached(self.num_tokens, self.num_useful)
 
     @property
     def has_more(self) -> bool:
-        return bool(self._waiting) or (self._own is not None and self._num_useless < MAX_USELESS)
+        return bool(self._waiting) or self._asks_itself
+
+    @property
+    def _asks_itself(self) -> bool:
+        return self._own is not None and self._num_useless < MAX_USELESS
 
     def next_request(self) -> ChatRequest | None:
-        if self._waiting:
+        """Return the next request, of given questions and the target's own in turn: what is held out has both kinds."""
+        if self._following:
+            return self._following.popleft()
+        self._is_own_turn = not self._is_own_turn
+        if self._waiting and not (self._is_own_turn and self._asks_itself):
             return self._waiting.popleft()
-        return self._own.begin() if self._own and self.has_more else None
+        return self._own.begin() if self._own and self._asks_itself else None
 
     def receive(self, key: str, said: AnswerPieces | None) -> TrainingConversation | None:
         """Take the outcome of a request. Return a conversation to write, if it is one."""
@@ -125,7 +136,8 @@ class _Gathering:
         if said is None:
             self._num_refused += 1
             return None
-        found = TrainingConversation(key, said.tokens, said.num_prompt)
+        num_own = self._own.count_own(key, said.num_prompt) if self._own else 0
+        found = TrainingConversation(key, said.tokens, said.num_prompt, num_own)
         self._known[key] = found.cut(self._goal.ctx)
         self._count(self._known[key])
         self._num_useless = self._num_useless if self._known[key].is_short else 0
@@ -136,7 +148,7 @@ class _Gathering:
         if following is None:
             return
         if is_own(following.id) or following.id not in self._known:
-            self._waiting.appendleft(following)
+            self._following.append(following)
         elif following.id not in self._keys:
             self._count(self._known[following.id])
         if not is_own(following.id):

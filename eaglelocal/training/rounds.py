@@ -46,7 +46,8 @@ def split_rounds(conversations: Sequence[TrainingConversation], goals: Sequence[
     """Split conversations, in the order in which they came, into rounds that reach these goals, in tokens.
 
     The held-out ones are of the first round: one in HELD_OUT_EVERY, of few one in FEW_EVERY up to FEW_HELD_OUT, as a
-    handful of drafts would decide otherwise.
+    handful of drafts would decide otherwise. They are judged by their answers; of the others, the questions that the
+    target asked are learned from too.
     """
     counts, total = list[int](), 0
     for number, one in enumerate(conversations, 1):
@@ -60,7 +61,7 @@ def split_rounds(conversations: Sequence[TrainingConversation], goals: Sequence[
     num_held_out = min(max(few, len(first) // HELD_OUT_EVERY, 1), MAX_HELD_OUT)
     held_out = first[:: len(first) // num_held_out][:num_held_out]
     keys = {one.key for one in held_out}
-    train_set = tuple(one for one in conversations[: counts[-1]] if one.key not in keys)
+    train_set = tuple(one.whole for one in conversations[: counts[-1]] if one.key not in keys)
     return SplitRounds(train_set, tuple(held_out), tuple(count - len(held_out) for count in counts))
 
 

@@ -1,4 +1,4 @@
-"""Questions that a target asks itself, where nobody gave enough of them: it goes on in the user's turn of its own chat
+"""Questions that a target asks itself, so that nobody needs to give any: it goes on in the user's turn of its own chat
 template (Magpie, arXiv 2406.08464). A base model completes openings of texts.
 
 System messages and first words lead to different kinds of questions. Some conversations have two or three turns.
@@ -68,7 +68,11 @@ TEXTS = Kind("", ("The", "In", "A", "It was", "def ", "import ", "# ", "Question
 
 @dataclass(slots=True)
 class Asking:
-    """A conversation that is being made. `openings`: the first words of each of its questions."""
+    """A conversation that is being made.
+
+    openings   the first words of each of its questions
+    num_given  tokens before the first one that the target writes; 0: not known yet
+    """
 
     number: int
     messages: Talk
@@ -76,6 +80,7 @@ class Asking:
     temperature: float
     seed: int
     has_template: bool = True
+    num_given: int = 0
 
     @classmethod
     def draw(cls, number: int, seed: int, *, has_template: bool) -> Asking:
@@ -115,6 +120,7 @@ class Asking:
 
     def add(self, said: AnswerPieces, end: int | None) -> bool:
         """Add the next message, of a question at most to its token `end`. Return False if it is of no use."""
+        self.num_given = self.num_given or said.num_prompt
         if self.messages and self.messages[-1].role == "user":
             answer = Message("assistant", said.text().strip())
             self.messages = (*self.messages, answer)
@@ -169,6 +175,7 @@ class SelfQuestions:
         """Read the file, which need not exist. Raises ResourceError."""
         self._path, self._seed, self._has_template, self._make_request = path, seed, has_template, make_request
         self._talks: dict[int, Talk] = {}  # by number; those left out are empty
+        self._num_given: dict[str, int] = {}  # tokens of a talk before the target's first, by its question's key
         self._begun: dict[str, Asking] = {}
         self._seen, self._next = Seen(), 0
         self._end: int | None = None
@@ -181,14 +188,16 @@ class SelfQuestions:
             entry: Any = read_object(line)
             talk = tuple(Message(str(role), str(text)) for role, text in entry["talk"])
             if entry["seed"] == self._seed:
-                self._keep(int(entry["number"]), talk)
+                self._keep(int(entry["number"]), talk, num_given=int(entry.get("given", 0)))
         except (ValueError, KeyError, TypeError):
             return
 
-    def _keep(self, number: int, talk: Talk) -> Talk:
+    def _keep(self, number: int, talk: Talk, *, num_given: int) -> Talk:
         """Keep a conversation, or () in its place if its question is not new. Return what is kept."""
         kept = talk if talk and self._seen.add(talk[-1].content) else ()
         self._talks[number] = kept
+        if kept and num_given > 0:
+            self._num_given[self._request(kept).id] = num_given
         return kept
 
     @property
@@ -228,11 +237,16 @@ class SelfQuestions:
         if is_useful and not asking.is_whole:
             return asking.next_request()
         del self._begun[id]
-        talk = self._keep(asking.number, asking.messages if is_useful else ())
+        talk = self._keep(asking.number, asking.messages if is_useful else (), num_given=asking.num_given)
         written = [(message.role, message.content) for message in talk]
+        entry = {"seed": self._seed, "number": asking.number, "given": asking.num_given, "talk": written}
         with open_to_append(self._path) as file:
-            append_line(file, self._path, {"seed": self._seed, "number": asking.number, "talk": written})
+            append_line(file, self._path, entry)
         return self._request(talk) if talk else None
+
+    def count_own(self, key: str, num_prompt: int) -> int:
+        """Return how many of the tokens of a prompt, which asks the question of this key, the target has written."""
+        return max(num_prompt - self._num_given.get(key, num_prompt), 0)
 
 
 def find_end_of_question(client: Client) -> int | None:

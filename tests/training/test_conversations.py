@@ -80,7 +80,7 @@ class Asking:
             open_client,
             concurrency=AT_ONCE,
             goal=AnswerGoal(max_answer_tokens, **goal),
-            on_tokens=self.order.append,
+            on_progress=lambda num_tokens, num_conversations: self.order.append(num_tokens),
         )
 
     @property

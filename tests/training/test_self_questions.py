@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from eaglelocal.core.events import Failed, Finished, Prompted, TextPiece, Tokens
 from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EngineError, RequestError
-from eaglelocal.training.conversations import generate_texts, question_key
+from eaglelocal.training.conversations import Collected, generate_texts, question_key
 from eaglelocal.training.gathering import MAX_USELESS, AnswerGoal, gather_answers
 from eaglelocal.training.self_questions import KINDS, Asking, Seen, SelfQuestions, Talk, is_own, is_sound
 
@@ -38,15 +38,15 @@ def random_words(request: ChatRequest) -> str:
 
 @dataclass
 class Speaker:
-    """A client that answers at once. `say`: returns the text of an answer; None: it is refused."""
+    """A client that answers at once. `say`: returns the text of an answer; None: it is refused. Words are tokens."""
 
     say: Callable[[ChatRequest], str | None] = random_words
     goes_on: bool = False  # after the end of the question
     asked: list[ChatRequest] = field(default_factory=list)
 
     def submit(self, request: ChatRequest, on_event: OnEvent) -> None:
-        done = Finished(request.id, "stop", "", 1, 0, Timings(), SpeculationStats())
         if request.is_counted:
+            done = Finished(request.id, "stop", "", 1, 0, Timings(), SpeculationStats())
             tokens = (1, 2) if request.asks else (1, 2, END, 3)
             on_event(Prompted(request.id, tokens, (b"",) * len(tokens)))
             on_event(done)
@@ -60,7 +60,13 @@ class Speaker:
         if self.goes_on and request.asks:
             pieces += [TextPiece(END, "", False), TextPiece(5, " and the answer", False)]
         on_event(Tokens(request.id, tuple(pieces)))
-        on_event(done)
+        num_prompt, num = 1 + count_words(request.messages), len(said.split())
+        tokens = tuple(range(num_prompt + num))
+        on_event(Finished(request.id, "stop", "", num_prompt, num, Timings(), SpeculationStats(), tokens=tokens))
+
+
+def count_words(messages: Iterable[Message]) -> int:
+    return sum(len(message.content.split()) for message in messages)
 
 
 def make_request(talk: Talk) -> ChatRequest:
@@ -215,18 +221,53 @@ def test_messages_survive_the_file(tmp_path: Path) -> None:
     assert all(isinstance(message, Message) for talk in ask(path, speaker, num=0) for message in talk)
 
 
-def test_gathering_ends_where_answers_are_of_no_use(tmp_path: Path) -> None:
-    """The target asks well, but says nothing."""
-    speaker = Speaker()
-    own = SelfQuestions(tmp_path / "questions.jsonl", seed=1, has_template=True, make_request=make_request)
-    found = gather_answers(
-        [],
-        tmp_path / "answers.jsonl",
+def gather(folder: Path, speaker: Speaker, *, num_tokens: int, requests: Sequence[ChatRequest] = ()) -> Collected:
+    return gather_answers(
+        requests,
+        folder / "answers.jsonl",
         lambda: nullcontext(cast(Client, speaker)),
         concurrency=4,
-        goal=AnswerGoal(1000),
-        on_tokens=lambda num_tokens: None,
-        own=own,
+        goal=AnswerGoal(num_tokens),
+        on_progress=lambda num_tokens, num_conversations: None,
+        own=SelfQuestions(folder / "questions.jsonl", seed=1, has_template=True, make_request=make_request),
     )
+
+
+def test_what_the_target_asked_is_learned_from_too(tmp_path: Path) -> None:
+    found = gather(tmp_path, Speaker(), num_tokens=2000)
+    talks = SelfQuestions(tmp_path / "questions.jsonl", seed=1, has_template=True, make_request=make_request).talks
+    by_key = {question_key(make_request(talk)): talk for talk in talks}
+    assert found.num_tokens >= 2000
+    for one in found.conversations:
+        first, *_ = (message for message in by_key[one.key] if message.role == "user")
+        openings = {len(text.split()) for kind in KINDS for text in kind.openings if first.content.startswith(text)}
+        num_system = count_words(message for message in by_key[one.key] if message.role == "system")
+        assert one.num_prompt - one.num_own in {1 + num_system + num for num in openings}
+        assert one.num_learned == one.whole.num_answer_tokens > one.num_answer_tokens
+    (tmp_path / "answers.jsonl").unlink()
+    again = gather(tmp_path, Speaker(), num_tokens=2000)
+    same = set(found.conversations) & set(again.conversations)
+    assert {one.key for one in same} == {one.key for one in found.conversations} & {
+        one.key for one in again.conversations
+    }
+    assert len(same) > len(found.conversations) // 4, "unanswered questions are asked in turn with new ones"
+
+
+def test_gathering_ends_where_answers_are_of_no_use(tmp_path: Path) -> None:
+    """The target asks well, but says nothing."""
+    speaker = Speaker(lambda request: random_words(request) if is_own(request.id) else "")
+    found = gather(tmp_path, speaker, num_tokens=1000)
     assert found.conversations == () and found.num_short > 50
     assert MAX_USELESS <= len(speaker.asked) < MAX_USELESS + 16
+
+
+def test_given_questions_and_its_own_are_asked_in_turn(tmp_path: Path) -> None:
+    """So that the first round, and what is held out of it, has both kinds."""
+    speaker, given = Speaker(), [make_request((Message("user", f"a given question {n}"),)) for n in range(100)]
+    gather(tmp_path, speaker, num_tokens=1000, requests=given)
+    texts = [request.messages[-1].content for request in speaker.asked[:30]]
+    num_given, num_own = (
+        sum("given question" in text for text in texts),
+        sum(request.asks for request in speaker.asked[:30]),
+    )
+    assert abs(num_given - num_own) <= 8 and num_given >= 8

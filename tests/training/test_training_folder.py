@@ -143,7 +143,7 @@ def test_an_answer_that_the_disk_does_not_hold_is_reported_and_those_before_are_
                 client.opened,
                 concurrency=1,
                 goal=AnswerGoal(9999),
-                on_tokens=lambda num: None,
+                on_progress=lambda num_tokens, num_conversations: None,
             )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
