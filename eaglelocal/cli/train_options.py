@@ -87,7 +87,7 @@ class TrainFlags:
     prompts: str | None = flag(
         None,
         "FILE|self",
-        "Questions, as for `bench`; self: those that your target asks itself; unset: these, your chats and built-in ones.",
+        "Questions, as for `bench`; self: your target's own; unset: these, your chats' and built-in ones.",
     )
     tokens: int = flag(200_000, "N", "Tokens to learn from, of answers and of its own questions.", min=1000)
     epochs: int = flag(4, "N", "Times that an answer is learned from.", min=1)
@@ -211,7 +211,7 @@ class TrainQuestions:
     """The requests of a training run, without ids, and their source in words.
 
     params        of all answers
-    asks_itself   if they do not suffice, the target asks itself more
+    asks_itself   the target asks itself too, until there are enough answers
     """
 
     requests: tuple[ChatRequest, ...]
@@ -228,7 +228,7 @@ class TrainQuestions:
 
 
 def load_questions(prompts: str | None, params: SamplingParams, *, has_template: bool, least: int) -> TrainQuestions:
-    """Return the questions of a file, or those of the user's saved chats and then built-in tasks; SELF: none.
+    """Return the questions of a file, or those of the user's saved chats and built-in tasks; SELF: none.
 
     Raises UsageError on a bad file, or one with images or with fewer than `least` different questions.
     """
@@ -249,7 +249,7 @@ def load_questions(prompts: str | None, params: SamplingParams, *, has_template:
             raise UsageError(f"too few different questions in {prompts} to train on: {num}", hint=hint)
         return TrainQuestions(tuple(requests), f"{num} questions of {prompts}", params, has_template)
     own, built_in = [*_iter_saved_questions()], [*iter_builtin_questions()]
-    saved = f"{count_noun(len(own), 'question')} of your saved chats, then built-in ones"
+    saved = f"{count_noun(len(own), 'question')} of your saved chats, built-in ones"
     source = f"{saved if own else 'built-in ones'}, in turn with the target's own"
     return TrainQuestions((), source, params, has_template, asks_itself=True).add((*own, *built_in))
 
