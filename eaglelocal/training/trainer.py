@@ -195,6 +195,11 @@ def _train(training: HeadTraining) -> TrainedHead:
         before = evaluate()
         if not training.checkpoint.exists():
             progress.note(f"held out before: {format_acceptance(before)}")
+            if vocabulary.tokens is not None:
+                covered = measure_coverage(vocabulary.tokens, training.held_out)
+                progress.note(
+                    f"the head predicts {len(vocabulary.tokens)} tokens: {covered:.1%} of the held-out answers"
+                )
         run = TrainingRun(
             objective,
             training.stages(),
@@ -246,6 +251,12 @@ def fit_to_context(training: HeadTraining) -> HeadTraining:
         hint = suggest_ctx(needed, answer_tokens=0)
         raise UsageError(f"no answer starts within {training.plan.n_ctx} tokens", hint=hint)
     return replace(training, train_set=train_set, held_out=held_out, round_ends=round_ends)
+
+
+def measure_coverage(tokens: Ints, conversations: Sequence[TrainingConversation]) -> float:
+    """Return the share of the answers' tokens that are among these."""
+    said = np.concatenate([np.asarray(one.tokens[one.num_prompt :], np.int64) for one in conversations])
+    return float(np.isin(said, tokens).mean())
 
 
 def format_acceptance(accepted: Accepted) -> str:

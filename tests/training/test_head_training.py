@@ -274,7 +274,9 @@ def test_a_study_whose_context_shrank(training_setup: TrainingSetup, tmp_path: P
 # ---- the words of a new head
 
 
-def test_a_new_head_says_what_was_said_most(training_setup: TrainingSetup, tmp_path: Path) -> None:
+def test_a_new_head_says_what_was_said_most(
+    training_setup: TrainingSetup, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     training = replace(training_setup.training(tmp_path / "state", epochs=1), draft_vocab=60)
     words = train_head(training).vocabulary
     said = [token for one in training.train_set for token in one.tokens[one.num_prompt :]]
@@ -283,6 +285,10 @@ def test_a_new_head_says_what_was_said_most(training_setup: TrainingSetup, tmp_p
     missed = np.setdiff1d(np.flatnonzero(counts), words.tokens)
     assert not len(missed) or counts[missed].max() <= counts[words.tokens].min()
     assert words.tokens.tolist() == sorted(set(words.tokens.tolist()))
+    answers = [token for one in training.held_out for token in one.tokens[one.num_prompt :]]
+    share = sum(token in set(words.tokens.tolist()) for token in answers) / len(answers)
+    assert 0.2 < share < 1.0
+    assert f"the head predicts 60 tokens: {share:.1%} of the held-out answers" in capsys.readouterr().err
 
 
 # ---- examinations
