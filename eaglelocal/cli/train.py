@@ -19,7 +19,7 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.import_head import check_head_flags, make_chat_command, show_fraction
 from eaglelocal.cli.load_model import LoadingEngine, default_sampling, load_settings
-from eaglelocal.cli.output import LABEL, Output, ShowProgress, shown_progress, standard_output
+from eaglelocal.cli.output import LABEL, Output, ShowProgress, label_text, shown_progress, standard_output
 from eaglelocal.cli.train_options import (
     TrainFlags,
     TrainOptions,
@@ -123,7 +123,8 @@ def learn_in_rounds(
         if is_last:
             return training, head, asked, collected
         curve.add(collected.num_tokens, time.monotonic() - began_at, head.after.length)
-        options.output.message(describe_round(curve))
+        for line in label_text("round", describe_round(curve)):
+            options.output.message(line)
         write_head(options, head, moment)
     raise AssertionError("the last round returns")
 

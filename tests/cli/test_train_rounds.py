@@ -14,14 +14,14 @@ pytest.importorskip("torch")
 
 from eaglelocal.cli import train as train_command
 from eaglelocal.cli.load_model import load_settings
-from eaglelocal.cli.output import standard_output
+from eaglelocal.cli.output import label_text, standard_output
 from eaglelocal.cli.train import run_training
 from eaglelocal.cli.train_options import TrainFlags, TrainOptions, TrainQuestions, load_questions, resolve_options
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.training import rounds, trainer
-from eaglelocal.training.training_folder import ANSWERS, TARGET
+from eaglelocal.training.training_folder import ANSWERS, QUESTIONS, TARGET
 
 pytestmark = pytest.mark.full
 
@@ -80,9 +80,10 @@ def test_rounds_follow_each_other_and_leave_only_answers(
     assert [share for _, share, *_ in trained] == pytest.approx([0.35, 0.7, 1.0], abs=0.05)
     assert result.is_kept and result.held_out_after.length > result.held_out_before.length
     assert len(set(keys(options))) == len(keys(options))
-    assert sorted(path.name for path in options.folder.iterdir()) == [ANSWERS, TARGET]
+    assert sorted(path.name for path in options.folder.iterdir()) == [ANSWERS, QUESTIONS, TARGET]
     assert ["; as long again: about" in each for each in told] == [False, True]
-    assert all("acceptance length" in each and len(each) < 80 for each in told)
+    assert all("acceptance length" in each for each in told)
+    assert all(len(line) <= 80 for each in told for line in label_text("round", each))
 
 
 @pytest.mark.parametrize(
