@@ -184,7 +184,7 @@ def mention_resuming(output: Output) -> Iterator[None]:
 def collect_answers(
     options: TrainOptions, questions: TrainQuestions, *, max_answer_tokens: int, seed: int, draft: str
 ) -> tuple[TrainQuestions, Collected]:
-    """Collect the target's answers, up to `max_answer_tokens` tokens; where questions are missing, it asks itself.
+    """Collect the target's answers to given questions and its own, until there are `max_answer_tokens` to learn from.
 
     draft  that the answers are drafted with, as --draft takes it
 
@@ -287,7 +287,7 @@ def make_training(
 
     The checkpoint's name depends on the start, the epochs, the context, the seed and the first round's conversations.
 
-    goals  tokens of answers at the end of each round so far
+    goals  tokens to learn from at the end of each round so far
     """
     from eaglelocal.training.batches import make_unrolling
     from eaglelocal.training.loop import Recipe

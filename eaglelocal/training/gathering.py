@@ -35,7 +35,7 @@ OpenClient = Callable[[], AbstractContextManager[Client]]
 class AnswerGoal:
     """An amount of answers to gather.
 
-    num_tokens         of answers
+    num_tokens         to learn from: of answers, and of questions that the target asks itself
     min_conversations  to learn from, even if fewer have enough tokens
     ctx                to which conversations are cut; None: they are whole
     """

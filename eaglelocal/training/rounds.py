@@ -16,7 +16,7 @@ from eaglelocal.core.json_text import read_object
 from eaglelocal.core.records import dataclass
 from eaglelocal.training.conversations import TrainingConversation, append_line, open_to_append, read_lines
 
-FIRST_ROUND, LONGEST_ROUND = 50_000, 400_000  # tokens of answers; each round has as many as all before it together
+FIRST_ROUND, LONGEST_ROUND = 50_000, 400_000  # tokens to learn from; each round has as many as all before it together
 MIN_CONVERSATIONS = 40  # to learn from
 FITTED = 3  # rounds at the end of the curve
 FLAT = 0.02  # acceptance length that twice the tokens would add; less is not worth the time
@@ -24,7 +24,7 @@ HELD_OUT_EVERY, FEW_EVERY, FEW_HELD_OUT, MAX_HELD_OUT = 20, 5, 32, 64  # of the 
 
 
 def list_goals(num_tokens: int) -> list[int]:
-    """Return how many tokens of answers there are to be after each round; `num_tokens` after the last."""
+    """Return how many tokens to learn from there are to be after each round; `num_tokens` after the last."""
     goals = [min(FIRST_ROUND, num_tokens)]
     while goals[-1] < num_tokens:
         goals.append(min(goals[-1] + min(goals[-1], LONGEST_ROUND), num_tokens))
@@ -67,7 +67,7 @@ def split_rounds(conversations: Sequence[TrainingConversation], goals: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A round's end: the tokens of answers learned from so far, the seconds that took, and the acceptance length."""
+    """A round's end: the tokens learned from so far, the seconds that took, and the acceptance length."""
 
     tokens: int
     seconds: float
