@@ -1,4 +1,4 @@
-"""What `eaglelocal train` reports: its questions and files before it begins, and how the new head does."""
+"""The report of `eaglelocal train`: questions and files before it begins, and how good the new head is."""
 
 from __future__ import annotations
 

@@ -195,11 +195,7 @@ def _train(training: HeadTraining) -> TrainedHead:
         before = evaluate()
         if not training.checkpoint.exists():
             progress.note(f"held out before: {format_acceptance(before)}")
-            if vocabulary.tokens is not None:
-                covered = measure_coverage(vocabulary.tokens, training.held_out)
-                progress.note(
-                    f"the head predicts {len(vocabulary.tokens)} tokens: {covered:.1%} of the held-out answers"
-                )
+            note_coverage(progress, vocabulary, training.held_out)
         run = TrainingRun(
             objective,
             training.stages(),
@@ -253,10 +249,15 @@ def fit_to_context(training: HeadTraining) -> HeadTraining:
     return replace(training, train_set=train_set, held_out=held_out, round_ends=round_ends)
 
 
-def measure_coverage(tokens: Ints, conversations: Sequence[TrainingConversation]) -> float:
-    """Return the share of the answers' tokens that are among these."""
-    said = np.concatenate([np.asarray(one.tokens[one.num_prompt :], np.int64) for one in conversations])
-    return float(np.isin(said, tokens).mean())
+def note_coverage(
+    progress: TrainingProgress, vocabulary: DraftVocabulary, held_out: Sequence[TrainingConversation]
+) -> None:
+    """Report which share of the held-out answers is in the head's vocabulary, unless it has all of its target's."""
+    if vocabulary.tokens is None:
+        return
+    said = np.concatenate([np.asarray(one.tokens[one.num_prompt :], np.int64) for one in held_out])
+    share = np.isin(said, vocabulary.tokens).mean()
+    progress.note(f"the head predicts {len(vocabulary.tokens)} tokens: {share:.1%} of the held-out answers")
 
 
 def format_acceptance(accepted: Accepted) -> str:

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.full
 FOLDER = Path(__file__).parent / "questions"
 TRAIN = FOLDER / "train.jsonl"
 HELD_OUT = FOLDER / "held_out.jsonl"
+OTHER = FOLDER / "other_kinds.jsonl"
 MIN_QUESTIONS = {TRAIN: 310, HELD_OUT: 50}  # of each kind
 LANGUAGES = {"de", "fr", "es", "it"}
 MAX_SHARED_WORDS = 6  # in a row, by two questions of any kind
@@ -120,7 +121,7 @@ def test_about_one_in_twelve_is_not_in_english() -> None:
 
 
 def test_no_two_are_nearly_alike() -> None:
-    questions = [*read_questions(TRAIN), *read_questions(HELD_OUT)]
+    questions = [*read_questions(TRAIN), *read_questions(HELD_OUT), *read_questions(OTHER)]
     assert list(near_duplicates(questions)) == []
     assert list(pairs_that_share_runs(questions, MAX_SHARED_WORDS + 1)) == []
 
@@ -133,7 +134,7 @@ def test_held_out_questions_are_apart() -> None:
     assert [question.text for question in read_questions(TRAIN) if kept[question.category] & set(question.words)] == []
 
 
-@pytest.mark.parametrize("file", [TRAIN, HELD_OUT], ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [TRAIN, HELD_OUT, OTHER], ids=lambda file: file.stem)
 def test_bench_and_train_read_them(file: Path) -> None:
     prompts = read_prompts(file)
     assert {kind: len(found) for kind, found in group_by_category(prompts).items()} == Counter(
