@@ -194,8 +194,7 @@ def _train(training: HeadTraining) -> TrainedHead:
         limit_torch_memory(training.device)
         before = evaluate()
         if not training.checkpoint.exists():
-            progress.note(f"held out before: {format_acceptance(before)}")
-            note_coverage(progress, vocabulary, training.held_out)
+            note_beginning(progress, before, vocabulary, training.held_out)
         run = TrainingRun(
             objective,
             training.stages(),
@@ -249,10 +248,16 @@ def fit_to_context(training: HeadTraining) -> HeadTraining:
     return replace(training, train_set=train_set, held_out=held_out, round_ends=round_ends)
 
 
-def note_coverage(
-    progress: TrainingProgress, vocabulary: DraftVocabulary, held_out: Sequence[TrainingConversation]
+def note_beginning(
+    progress: TrainingProgress,
+    before: Accepted,
+    vocabulary: DraftVocabulary,
+    held_out: Sequence[TrainingConversation],
 ) -> None:
-    """Report which share of the held-out answers is in the head's vocabulary, unless it has all of its target's."""
+    """Report the first acceptance, and which share of the held-out answers the head's vocabulary has, if it is a part
+    of the target's.
+    """
+    progress.note(f"held out before: {format_acceptance(before)}")
     if vocabulary.tokens is None:
         return
     said = np.concatenate([np.asarray(one.tokens[one.num_prompt :], np.int64) for one in held_out])
