@@ -250,7 +250,7 @@ def load_questions(prompts: str | None, params: SamplingParams, *, has_template:
         return TrainQuestions(tuple(requests), f"{num} questions of {prompts}", params, has_template)
     own, built_in = [*_iter_saved_questions()], [*iter_builtin_questions()]
     saved = f"{count_noun(len(own), 'question')} of your saved chats, built-in ones"
-    source = f"{saved if own else 'built-in ones'}, in turn with the target's own"
+    source = f"{saved if own else 'built-in ones'} and the target's own, half of each"
     return TrainQuestions((), source, params, has_template, asks_itself=True).add((*own, *built_in))
 
 

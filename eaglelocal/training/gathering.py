@@ -1,4 +1,4 @@
-"""Gathering of training data: the target answers the questions it is given and its own in turn, several at once.
+"""Gathering of training data: the target answers the questions it is given and its own, several at once.
 
 Each question and answer is written to disk when it ends, so that a resumed run asks nothing twice. Does not use torch.
 """
@@ -64,7 +64,7 @@ def gather_answers(
     answers are missing. Raises the engine's errors, and ResourceError if answers cannot be written.
 
     on_progress  receives the numbers of tokens and of conversations to learn from, so far
-    own          the target answers its own questions in turn with the requests
+    own          the target answers its own questions too
     """
     gathering = _Gathering(requests, own, read_conversations(path), goal)
     on_progress(gathering.num_tokens, gathering.num_useful)
@@ -97,13 +97,14 @@ class _Gathering:
         self._keys = set(asked)  # of questions whose answers count
         self._waiting = deque[ChatRequest](request for key, request in asked.items() if key not in known)
         self._following = deque[ChatRequest]()  # requests that go on with the target's own conversations
-        self._is_own_turn = True
+        self._num_own_tokens = 0  # of the target's own conversations
         self.num_tokens = self.num_useful = self._num_refused = self._num_useless = 0
         for key in self._keys & self._known.keys():
             self._count(self._known[key])
 
     def _count(self, one: TrainingConversation) -> None:
         self.num_tokens += one.num_learned
+        self._num_own_tokens += one.num_learned if one.num_own else 0
         self.num_useful += not one.is_short
 
     @property
@@ -119,11 +120,11 @@ class _Gathering:
         return self._own is not None and self._num_useless < MAX_USELESS
 
     def next_request(self) -> ChatRequest | None:
-        """Return the next request, of given questions and the target's own in turn: what is held out has both kinds."""
+        """Return the next request, so that half of the tokens are of given questions, and half of the target's own."""
         if self._following:
             return self._following.popleft()
-        self._is_own_turn = not self._is_own_turn
-        if self._waiting and not (self._is_own_turn and self._asks_itself):
+        has_few_own = self._num_own_tokens < self.num_tokens / 2
+        if self._waiting and not (has_few_own and self._asks_itself):
             return self._waiting.popleft()
         return self._own.begin() if self._own and self._asks_itself else None
 

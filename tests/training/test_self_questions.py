@@ -261,13 +261,9 @@ def test_gathering_ends_where_answers_are_of_no_use(tmp_path: Path) -> None:
     assert MAX_USELESS <= len(speaker.asked) < MAX_USELESS + 16
 
 
-def test_given_questions_and_its_own_are_asked_in_turn(tmp_path: Path) -> None:
+def test_half_is_of_given_questions_and_half_of_its_own(tmp_path: Path) -> None:
     """So that the first round, and what is held out of it, has both kinds."""
-    speaker, given = Speaker(), [make_request((Message("user", f"a given question {n}"),)) for n in range(100)]
-    gather(tmp_path, speaker, num_tokens=1000, requests=given)
-    texts = [request.messages[-1].content for request in speaker.asked[:30]]
-    num_given, num_own = (
-        sum("given question" in text for text in texts),
-        sum(request.asks for request in speaker.asked[:30]),
-    )
-    assert abs(num_given - num_own) <= 8 and num_given >= 8
+    given = [make_request((Message("user", f"a given question {n}"),)) for n in range(100)]
+    found = gather(tmp_path, Speaker(), num_tokens=1000, requests=given)
+    num_own = sum(one.num_learned for one in found.conversations if one.num_own)
+    assert 0.35 < num_own / found.num_tokens < 0.65
