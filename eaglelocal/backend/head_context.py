@@ -70,7 +70,10 @@ class HeadCells:
     cells  of all its layers
     """
 
-    def __init__(self, model: LlamaModel, params: ContextParams, target: LlamaContext) -> None:
+    def __init__(
+        self, model: LlamaModel, params: ContextParams, target: LlamaContext, *, row_size: int | None = None
+    ) -> None:
+        row_size = row_size or target.num_taps * target.tap_width
         self._library, self._native, self._target = model.library, model.library.native_step, target
         self._api = model.library.api
         self.n_batch = params.n_batch
@@ -90,7 +93,8 @@ class HeadCells:
             features=self._feature_batch,
             pairs=self._pair_batch,
             n_batch=params.n_batch,
-            row=(C.c_float * (target.num_taps * target.tap_width))(),
+            row=(C.c_float * row_size)(),
+            row_size=row_size,
             **(self.upper.fields if self.upper else {}),
         )
         self._address = C.addressof(self._struct)
@@ -121,15 +125,16 @@ class HeadCells:
 
 
 @dataclass(frozen=True, slots=True)
-class HeadNorms:
-    """The two norms that EAGLE-3.1 adds; without both it is EAGLE-3."""
+class HeadFormat:
+    """Parts of a head that llama.cpp's graph lacks: the two norms of EAGLE-3.1, and rows of other than three taps."""
 
     tap_eps: float | None = None  # `fc_norm`: epsilon of the norm of each tapped row
     output_gains: Floats | None = None  # [width]; `norm_output`: gains of the norm of the fed-back state
     output_eps: float = 1e-5
+    row_size: int | None = None  # numbers that the encoder reads, zeros after the tapped states; None: those alone
 
 
-NO_NORMS = HeadNorms()
+PLAIN_HEAD = HeadFormat()
 
 
 class LlamaHeadContext(HeadCells):
@@ -147,7 +152,7 @@ class LlamaHeadContext(HeadCells):
         params: ContextParams,
         *,
         target: LlamaContext,
-        norms: HeadNorms = NO_NORMS,
+        form: HeadFormat = PLAIN_HEAD,
         has_encoder: bool = True,
         reads_cache: bool = False,
         num_layers: int = 1,
@@ -156,7 +161,7 @@ class LlamaHeadContext(HeadCells):
         self.width = model.n_embd_out
         if not has_encoder and self.width != target.num_taps * target.tap_width:
             raise EngineError(f"states of width {self.width} cannot be rows of {target.num_taps} x {target.tap_width}")
-        super().__init__(model, params, target)
+        super().__init__(model, params, target, row_size=form.row_size)
         self.forget = self.cells.forget
         # with output masking: without it llama.cpp returns NULL for a batch of one row. Upper layers need the rows of
         # all pairs, but no logits.
@@ -166,13 +171,13 @@ class LlamaHeadContext(HeadCells):
         self._max_encoded = target.n_batch  # as many as the target decodes at once
         self._encoded = (C.c_char * (self._max_encoded * self._state_bytes))()
         self._states = (C.c_char * (self.n_batch * self._state_bytes))()
-        gains = norms.output_gains
+        gains = form.output_gains
         fill_struct(
             self._struct,
             width=self.width,
-            tap_eps=-1.0 if norms.tap_eps is None else norms.tap_eps,
+            tap_eps=-1.0 if form.tap_eps is None else form.tap_eps,
             output_gains=None if gains is None else (C.c_float * self.width)(*gains.tolist()),
-            output_eps=norms.output_eps,
+            output_eps=form.output_eps,
             encoded=self._encoded,
             states=self._states,
             has_encoder=has_encoder,

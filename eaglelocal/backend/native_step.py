@@ -92,6 +92,7 @@ class HeadStruct(C.Structure):
         ("output_gains", C.c_void_p),
         ("output_eps", C.c_float),
         ("row", C.c_void_p),
+        ("row_size", C.c_int32),
         ("encoded", C.c_void_p),
         ("states", C.c_void_p),
         ("num_encoded", C.c_int32),

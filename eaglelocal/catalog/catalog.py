@@ -19,6 +19,7 @@ from typing import TypeVar, cast
 
 from eaglelocal import locations
 from eaglelocal.catalog.draft_entries import EVERY_TARGET, DraftEntry, read_draft
+from eaglelocal.catalog.estimated_shapes import compute_draft_sizes
 from eaglelocal.catalog.reference import Profile, is_ollama_tag, parse_reference, split_entry
 from eaglelocal.catalog.target_entries import QuantLoss, TargetEntry, read_quant, read_target
 from eaglelocal.catalog.toml_table import TomlTable, Value, limits
@@ -79,10 +80,10 @@ class Catalog:
         return known[len(known) // 2] if known else ""
 
     def drafts_for(self, target: TargetEntry) -> tuple[DraftEntry, ...]:
-        """Return the drafts that the target lists, in its order, then all others that serve it."""
+        """Return the drafts that the target lists, in its order, then all others that serve it, heads with sizes."""
         named = [self.drafts[id] for id in target.drafts]
         others = [draft for draft in self.drafts.values() if draft.serves(target.id) and draft not in named]
-        return (*named, *others)
+        return tuple(compute_draft_sizes(draft, target.outline) for draft in (*named, *others))
 
 
 def load_catalog(*, user_folder: Path | None = None) -> Catalog:

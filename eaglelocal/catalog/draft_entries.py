@@ -1,7 +1,7 @@
 """A draft as profiles/drafts/*.toml describes it: a head, an MTP layer, a small model, or an n-gram lookup.
 
-`sizes` is empty for a head whose size is not known. `acceptance_lengths` are published figures, (drafted tokens, mean
-acceptance length), those for chat if there are several benchmarks.
+`sizes` is empty for a head whose size is not known; `Catalog.drafts_for` computes it. `acceptance_lengths` are
+published figures, (drafted tokens, mean acceptance length), those for chat if there are several benchmarks.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from eaglelocal.gguf.architectures import (
     ROLLBACK_ARCHITECTURES,
 )
 from eaglelocal.gguf.mtp import describe_unused
+from eaglelocal.gguf.tap_row import GRAPH_TAPS, MAX_TAPS
 
 EAGLE, MTP, DRAFT_MODEL, NGRAM = "eagle3", "mtp", "draft_model", "ngram"
 BLOCKS = ("dflash", "dspark")
@@ -48,12 +49,13 @@ class DraftEntry:
     sizes: Mapping[str, int]  # bytes by type: bf16, q8_0, q4_k; `file` where there is one file
     kv_bytes_per_token: int | None = field(metadata=limits(maximum=MAX_KV_BYTES))  # in f16
     parameters_m: float | None  # in 10^6
+    has_computed_size: bool = False  # sizes and cache follow from the target's shape; a file does not state this
     draft_vocab: int | None
     own_embeddings: bool
     norm_before_fc: bool
     fc_norm: bool
     norm_output: bool
-    taps_more_layers: bool  # more taps than the three that llama.cpp gives a head
+    num_taps: int = field(metadata=limits(maximum=MAX_TAPS), default=GRAPH_TAPS)
     drafts_in_parallel: bool  # a P-EAGLE head: all tokens in one pass through four layers
     keeps_state: bool  # a model with recurrent state of its own
     acceptance_lengths: tuple[tuple[int, float], ...]
@@ -83,7 +85,9 @@ class DraftEntry:
 def read_draft(id: str, table: TomlTable) -> DraftEntry:
     """Read and check an entry. Raises UsageError that names file and key."""
     targets = tuple(target.lower() for target in table.texts("targets") or ())
-    entry = table.read(DraftEntry, id=id, targets=targets, sizes=_read_sizes(table.table("sizes")))
+    entry = table.read(
+        DraftEntry, id=id, targets=targets, sizes=_read_sizes(table.table("sizes")), has_computed_size=False
+    )
     if entry.kind not in KINDS:
         raise table.error(f"{id}.kind must be one of {', '.join(KINDS)}, not {entry.kind!r}")
     for drafted, tokens in entry.acceptance_lengths:
@@ -116,8 +120,8 @@ def find_unsupported_reason(draft: DraftEntry, target: EntryShape) -> str:
         return f"{target.architecture} has recurrent state, which cannot be rolled back yet"
     if draft.keeps_state:
         return "the draft has recurrent state, which cannot be rolled back"
+    if draft.kind in BLOCKS and draft.gguf_repo is None:
+        return "no GGUF of it is published, and heads that draft blocks are not imported"
     if draft.kind in (EAGLE, *BLOCKS) and target.architecture not in LAYER_INPUT_ARCHITECTURES:
         return f"llama.cpp does not give the layer inputs of {target.architecture}, which heads need"
-    if draft.kind == EAGLE and draft.taps_more_layers:
-        return "the head taps more than the three layers that llama.cpp gives it"
     return ""

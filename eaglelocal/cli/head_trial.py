@@ -23,8 +23,9 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, NORM_OUTPUT_KEY
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.tap_row import TapRow
 from eaglelocal.gguf.writer import patch_header
-from eaglelocal.hub.heads.convert import HeadReading, ReadHead, pad_taps
+from eaglelocal.hub.heads.convert import HeadReading, ReadHead
 from eaglelocal.hub.heads.medusa_head import MedusaHead
 from eaglelocal.hub.heads.version_records import (
     TrialAcceptance,
@@ -85,12 +86,11 @@ class HeadTrial:
         path: Path,
         head: ReadHead | MedusaHead,
         *,
-        n_layer: int,
         has_template: bool,
         open_engine: OpenEngine,
         on_progress: OnProgress,
     ) -> None:
-        self._path, self._head, self._n_layer = path, head, n_layer
+        self._path, self._head = path, head
         self._open_engine, self._on_progress = open_engine, on_progress
         self._prompts, self._has_template = choose_prompts(), has_template
         self._tried: list[TriedReading] = []
@@ -102,7 +102,7 @@ class HeadTrial:
         """Try the readings and leave the best one in the file. Raises IncompatibleError if none knows the target."""
         best = self._try(None) if isinstance(self._head, MedusaHead) else self._choose_reading(self._head)
         check_knows_target(self._head.name, best.figures)
-        write_reading(self._path, best.reading, self._n_layer, best.figures.length)
+        write_reading(self._path, best.reading, best.figures.length)
         return TrialOutcome(tuple(self._tried), best)
 
     def _choose_reading(self, head: ReadHead) -> TriedReading:
@@ -118,7 +118,7 @@ class HeadTrial:
         return best
 
     def _try(self, reading: HeadReading | None) -> TriedReading:
-        write_reading(self._path, reading, self._n_layer, 0.0)
+        write_reading(self._path, reading, 0.0)
         self._show(0.0)
         requests = [make_request(each, i, has_template=self._has_template) for i, each in enumerate(self._prompts)]
         with closing(self._open_engine(self._path)) as client:
@@ -133,11 +133,11 @@ class HeadTrial:
         self._on_progress((number + share) / self._num_readings, what)
 
 
-def write_reading(path: Path, reading: HeadReading | None, n_layer: int, length: float) -> None:
+def write_reading(path: Path, reading: HeadReading | None, length: float) -> None:
     keys: dict[str, tuple[int, ...] | bool | float] = {ACCEPTANCE_LENGTH_KEY: length}
     if reading is not None:
         keys |= {
-            "eagle3.target_layers": pad_taps(reading.taps, n_layer),
+            **TapRow(reading.taps, 0).name_layers(),
             "eagle3.norm_before_residual": reading.norm_before_residual,
             NORM_OUTPUT_KEY: reading.norm_output,
         }

@@ -194,7 +194,6 @@ def try_head(
         trial = HeadTrial(
             path,
             read,
-            n_layer=found.info.n_layer,
             has_template=found.info.chat_template is not None,
             open_engine=open_engine,
             on_progress=show,

@@ -299,6 +299,7 @@ def make_training(
     begun_from = str(start.header.path.resolve()) if start else ""
     parts = [begun_from, str(epochs), str(options.ctx), str(options.draft_vocab or ""), str(seed)]
     kind = [options.source.method.lower()] if options.source.num_depths > 1 else []
+    kind += [f"taps {options.source.taps}"] if options.source.taps else []
     digest = hash_parts([*parts, *kind, *(one.key for one in rounds.train_set[: rounds.ends[0]])])
     return HeadTraining(
         plan=options.reading_plan(),

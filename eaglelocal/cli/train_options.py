@@ -10,6 +10,7 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,6 +96,7 @@ class TrainFlags:
     draft_vocab: int | None = flag(
         None, "N", "Tokens that a new head predicts; unset: those that its texts have.", min=256
     )
+    taps: str | None = flag(None, "N|L,L,...", "Layers that a new head reads: 1 to 8, or their numbers. Unset: three.")
     out: flags.HeadOut = None
     type: flags.HeadType = "bf16"
     work: str | None = flag(None, "FOLDER", "Folder for the answers and the state of a stopped run.")
@@ -111,6 +113,7 @@ def resolve_options(settings: Settings, output: Output, device: str, given: Trai
         check_layer_inputs(found, settings)
     source = find_head_source(given.start, found, num_depths=num_depths, is_medusa=is_medusa)
     check_draft_vocab(given.draft_vocab, source)
+    source = dataclasses.replace(source, taps=choose_taps(given.taps, source))
     parts = [str(found.path.resolve())]
     folder = expand_path(given.work) if given.work else locations.training_dir() / hash_parts(parts)
     return TrainOptions(
@@ -137,6 +140,31 @@ def check_draft_vocab(num: int | None, source: HeadSource) -> None:
     if num > source.target.n_vocab:
         what = f"the target has {source.target.n_vocab} tokens, not {num}"
         raise UsageError(what, hint=f"--draft-vocab {source.target.n_vocab}")
+
+
+def choose_taps(text: str | None, source: HeadSource) -> tuple[int, ...]:
+    """Return the layers that a new head is to read: those named, or so many, evenly spread; empty: not stated.
+
+    Raises UsageError if they cannot be had, or for a head that has its own.
+    """
+    from eaglelocal.gguf.tap_row import MAX_TAPS, spread_taps
+
+    if text is None:
+        return ()
+    if source.start is not None or source.is_medusa:
+        name = source.start.name if source.start else "a Medusa head"
+        raise UsageError(f"{name} keeps the layers that it reads", hint="`--from none` trains a new EAGLE head")
+    try:
+        numbers = [int(part) for part in text.removesuffix(",").split(",")]
+    except ValueError:
+        raise UsageError(f"--taps takes a number of layers, or layers, not {text!r}", hint="--taps 2,14,27") from None
+    n_layer = source.target.n_layer
+    last = n_layer - (source.target.final_state is None)
+    taps = spread_taps(numbers[0], n_layer) if "," not in text and 1 <= numbers[0] <= MAX_TAPS else tuple(numbers)
+    if not (len(taps) <= MAX_TAPS and taps[0] >= 0 and taps[-1] <= last and all(a < b for a, b in pairwise(taps))):
+        what = f"--taps takes up to {MAX_TAPS} layers of 0 to {last}, each after the one before, not {text!r}"
+        raise UsageError(what, hint="--taps 4")
+    return taps
 
 
 def find_head_source(start: str, found: FoundTarget, *, num_depths: int, is_medusa: bool = False) -> HeadSource:

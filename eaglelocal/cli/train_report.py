@@ -34,9 +34,10 @@ class TrainResult:
 def begin_lines(options: TrainOptions, questions: TrainQuestions, *, max_answer_tokens: int) -> list[str]:
     start = options.source.start
     further = f"trained further{'' if options.source.begins_alike else ' as P-EAGLE'}"
+    layers = f", of the layers {', '.join(map(str, options.source.taps))}" if options.source.taps else ""
     rows = [
         ("target", options.found.label),
-        ("head", f"a new one, {options.source.method}" if start is None else f"{start.name}, {further}"),
+        ("head", f"a new one, {options.source.method}{layers}" if start is None else f"{start.name}, {further}"),
         ("questions ", f"{questions.source}, until there are {max_answer_tokens} tokens"),
         ("folder", f"{options.folder} (keeps the answers for the next run)"),
         ("device", options.device),

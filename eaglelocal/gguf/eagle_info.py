@@ -14,6 +14,7 @@ from eaglelocal.gguf import head_info
 from eaglelocal.gguf.architectures import EAGLE, ArchitectureKeys
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.tap_row import GRAPH_TAPS, LAYERS_KEY, MAX_TAPS, TapRow
 
 FC_NORM_KEY = "eaglelocal.fc_norm"
 FC_NORM_EPS_KEY = "eaglelocal.fc_norm_eps"
@@ -26,13 +27,13 @@ MASK_TOKEN_KEY = "eaglelocal.mask_token"  # the token that stands for unknown on
 MASK_HIDDEN_KEY = "eaglelocal.mask_hidden"  # [taps x target hidden size] stands for the states of such a row
 NUM_DEPTHS_KEY = "eaglelocal.num_depths"  # tokens that the head was trained to draft in one pass
 MAX_DEPTHS = 64
-NUM_TAPS = 3  # llama.cpp refuses any other number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagleInfo(head_info.DraftHeadInfo):
     """An EAGLE head as its header describes it.
 
+    input_width       numbers of a row that the graph's encoder reads
     target_name       the target it was imported for; empty: unknown
     window            tokens that its attention sees; None: all of them
     fc_norm_eps       `rms_eps` unless the file has its own
@@ -43,6 +44,7 @@ class EagleInfo(head_info.DraftHeadInfo):
     """
 
     target_hidden_size: int
+    input_width: int
     norm_before_fc: bool
     norm_before_residual: bool
     fc_norm: bool
@@ -67,9 +69,12 @@ class EagleInfo(head_info.DraftHeadInfo):
             raise keys.error(f"is a {keys.prefix} model, not an {EAGLE} head")
         eps = _read_epsilon(keys)
         mask = keys.count_by_name(MASK_TOKEN_KEY)
+        shared = head_info.read_shared_fields(keys)
+        row = TapRow.read(keys, shared["target_layers"])
         return cls(
-            **head_info.read_shared_fields(keys),
-            target_hidden_size=keys.count("target_hidden_size"),
+            **shared | {"target_layers": row.layers},
+            target_hidden_size=row.width,
+            input_width=GRAPH_TAPS * keys.count("target_hidden_size"),
             norm_before_fc=keys.flag("eagle3.norm_before_fc"),
             norm_before_residual=keys.flag("eagle3.norm_before_residual"),
             fc_norm=keys.flag(FC_NORM_KEY),
@@ -85,6 +90,10 @@ class EagleInfo(head_info.DraftHeadInfo):
         )
 
     @property
+    def tap_row(self) -> TapRow:
+        return TapRow(self.target_layers, self.target_hidden_size)
+
+    @property
     def method(self) -> str:
         """The name of its way of drafting, for people."""
         if self.mask is not None:
@@ -93,13 +102,12 @@ class EagleInfo(head_info.DraftHeadInfo):
 
     def find_problems(self, target: ModelInfo) -> Iterator[str]:
         yield from head_info.target_problems(self, target, hidden_size=self.target_hidden_size)
-        if len(self.target_layers) != NUM_TAPS:
-            yield f"it taps {len(self.target_layers)} layers, llama.cpp runs heads with {NUM_TAPS}"
         yield from _borrowing_problems(self, target)
         yield from self.find_own_problems()
 
     def find_own_problems(self) -> Iterator[str]:
         """Yield the reasons why the head cannot be run, whatever the target."""
+        yield from _tap_problems(self)
         yield from _mask_problems(self)
         yield from _layers_problems(self)
         yield from head_info.attention_problems(self)
@@ -132,10 +140,20 @@ def _borrowing_problems(head: EagleInfo, target: ModelInfo) -> Iterator[str]:
         yield f"it borrows {' and '.join(borrowed)} of width {target.n_embd}, but is {head.width} wide"
 
 
+def _tap_problems(head: EagleInfo) -> Iterator[str]:
+    num_taps, row = len(head.target_layers), head.tap_row
+    if head.header.array_count("eagle3.target_layers") != GRAPH_TAPS:
+        yield f"it taps {num_taps} layers without {LAYERS_KEY}, and llama.cpp reads {GRAPH_TAPS}: import it anew"
+    elif not 1 <= num_taps <= MAX_TAPS:
+        yield f"it taps {num_taps} layers, and heads of up to {MAX_TAPS} are run"
+    elif head.input_width != row.graph_size:
+        yield f"its encoder reads {head.input_width} numbers, and {num_taps} taps of {row.width} have {row.graph_size}"
+
+
 def _mask_problems(head: EagleInfo) -> Iterator[str]:
     if head.mask is None:
         return
-    width = len(head.target_layers) * head.target_hidden_size
+    width = head.tap_row.size
     if head.mask >= head.n_vocab:
         yield f"its mask is the token {head.mask} of {head.n_vocab}"
     if head.mask_width != width:
@@ -162,14 +180,14 @@ def _layers_problems(head: EagleInfo) -> Iterator[str]:
 
 def _required_tensors(head: EagleInfo) -> dict[str, tuple[int, ...]]:
     """Return the required tensors by name, with shapes in ggml order: llama.cpp loads exactly these."""
-    width, taps = head.width, len(head.target_layers) * head.target_hidden_size
-    shapes = head_info.graph_tensors(head, input_width=taps)
+    width = head.width
+    shapes = head_info.graph_tensors(head, input_width=head.input_width)
     for layer in range(1, head.n_layer):
         values = {f"blk.{layer}.attn_v.weight": (width, head.n_kv_head * head.head_dim)}
         shapes |= head_info.layer_tensors(head, layer, input_width=width) | values
     draft_vocab = head.draft_vocab or head.n_vocab
     optional = {
-        "enc.output_norm.weight": (head.norm_before_fc, (taps,)),
+        "enc.output_norm.weight": (head.norm_before_fc, (head.input_width,)),
         "token_embd.weight": (head.has_own_embeddings, (width, head.n_vocab)),
         "output.weight": (head.has_own_output, (width, draft_vocab)),
         "d2t": (head.draft_vocab is not None and head.n_layer == 1, (draft_vocab,)),

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf import head_info
 from eaglelocal.gguf.architectures import EAGLE, NO_NORMED_STATE, ArchitectureKeys
-from eaglelocal.gguf.eagle_info import NUM_TAPS, TARGET_NAME_KEY, EagleInfo
+from eaglelocal.gguf.eagle_info import TARGET_NAME_KEY, EagleInfo
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.tap_row import GRAPH_TAPS
 
 NUM_PARTS_KEY = "eaglelocal.medusa_heads"
 NUM_LAYERS_KEY = "eaglelocal.medusa_layers"
@@ -59,7 +60,7 @@ class MedusaInfo(head_info.DraftHeadInfo):
             num_parts=keys.count_by_name(NUM_PARTS_KEY) or 0,
             num_layers=keys.count_by_name(NUM_LAYERS_KEY) or 0,
             state_width=keys.count_by_name(STATE_WIDTH_KEY) or 0,
-            input_width=NUM_TAPS * keys.count("target_hidden_size"),
+            input_width=GRAPH_TAPS * keys.count("target_hidden_size"),
             rms_eps=eps,
             num_biases=header.array_count(BIASES_KEY) or 0,
             target_name=keys.text(TARGET_NAME_KEY) or "",

@@ -15,7 +15,7 @@ from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.dry_run import DryRunPart
 from eaglelocal.backend.head_context import (
     BlockFormat,
-    HeadNorms,
+    HeadFormat,
     LlamaBlockContext,
     LlamaHeadContext,
     LlamaMedusaContext,
@@ -132,7 +132,7 @@ def open_model_drafter(
                 return MtpLayers(layer, taps, num_layers, num_choices=num_choices)
             return Eagle3(layer, taps, num_choices=num_choices, sequences=branch_sequences(layer), name="mtp")
         case EagleInfo() as info:
-            head = LlamaHeadContext(model, part.context, target=context, norms=read_head_norms(info))
+            head = LlamaHeadContext(model, part.context, target=context, form=read_head_format(info))
             loader.opened.callback(head.close)
             return make_eagle(head, part.header, info, num_choices=num_choices, sequences=branch_sequences(head))
         case MedusaInfo() as info:
@@ -173,12 +173,13 @@ def make_eagle(
     return PEagle(head, taps, mask, num_choices=num_choices, window=window, max_prompt_rows=MAX_PROMPT_ROWS)
 
 
-def read_head_norms(info: EagleInfo) -> HeadNorms:
-    """Read the head's norms from its file; llama.cpp ignores the keys that announce them."""
-    return HeadNorms(
+def read_head_format(info: EagleInfo) -> HeadFormat:
+    """Read what the engine adds from its file; llama.cpp ignores the keys that announce it."""
+    return HeadFormat(
         tap_eps=info.fc_norm_eps if info.fc_norm else None,
         output_gains=read_tensor(info.header.path, info.header, "output_norm.weight") if info.norm_output else None,
         output_eps=info.rms_eps,
+        row_size=info.input_width,
     )
 
 

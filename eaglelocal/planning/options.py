@@ -184,8 +184,7 @@ def find_draft_options(
         own = estimate_mtp_shape(outline, shape) if draft.is_in_target else estimate_draft_shape(draft, outline)
         problem = find_unsupported_reason(draft, outline)
         if not problem and own is None:
-            how = " before it is fetched" if draft.kind in BLOCKS else "; `eaglelocal import` shows it"
-            problem = f"its size is not known{how}"
+            problem = "its size is not known before it is fetched"
         if problem:
             unusable.append(UnusableDraft(draft.id, problem))
         else:
@@ -203,6 +202,8 @@ def _draft_option(draft: DraftEntry, shape: ModelShape | None) -> DraftOption:
         notes.append(f"its acceptance is not reported: {default:.0%} a token assumed")
     elif draft.acceptance_text:
         notes.append(f"its acceptance was reported for {draft.acceptance_text}; other texts gain less or more")
+    if draft.has_computed_size:
+        notes.append(f"the size of {draft.id} is computed from its target's shape, not seen")
     if draft.needs_import:
         notes.append(f"{draft.id} must be imported; planned in {find_loaded_type(draft)}")
     return DraftOption(

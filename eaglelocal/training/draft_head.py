@@ -113,6 +113,7 @@ class HeadSource:
 
     num_depths  tokens that the trained head is to draft in one pass; more than one make it a P-EAGLE or Medusa head
     mask        the token that stands for unknown ones there, unless the first head has one; None: not chosen yet
+    taps        the layers whose inputs a new head reads; empty: the usual three
     """
 
     target: ModelInfo
@@ -120,6 +121,7 @@ class HeadSource:
     num_depths: int = 1
     mask: int | None = None
     is_medusa: bool = False
+    taps: tuple[int, ...] = ()
 
     @property
     def is_parallel(self) -> bool:
@@ -178,8 +180,10 @@ def _read_float(header: Header, key: str, default: float) -> float:
     return float(value) if isinstance(value, int | float) else default
 
 
-def make_new_shape(target: ModelInfo, *, max_context: int) -> HeadShape:
+def make_new_shape(target: ModelInfo, taps: tuple[int, ...], *, max_context: int) -> HeadShape:
     """Return the shape of a new EAGLE-3.1 head: as wide as the target, one layer, about 5 % of a dense model's weights.
+
+    taps  empty: the usual three
 
     Raises IncompatibleError where the target's layers or width do not allow one.
     """
@@ -193,7 +197,7 @@ def make_new_shape(target: ModelInfo, *, max_context: int) -> HeadShape:
     return HeadShape(
         width=target.n_embd,
         tap_width=target.n_embd,
-        taps=(1, n // 2, n - 1) if n < 8 else (2, n // 2, n - 3),
+        taps=taps or ((1, n // 2, n - 1) if n < 8 else (2, n // 2, n - 3)),
         num_heads=num_heads,
         num_kv_heads=num_heads // 4 if num_heads % 4 == 0 and num_heads > 4 else num_heads,
         head_size=head_size,
@@ -249,7 +253,7 @@ def choose_head_shape(source: HeadSource, *, max_context: int) -> HeadShape:
             raise IncompatibleError(f"llama.cpp does not give the states that a Medusa head reads of {target.name}")
         return make_parts_shape(target.n_embd, target.n_layer + 1, num_parts=source.num_depths, max_context=max_context)
     if source.start is None:
-        shape = make_new_shape(target, max_context=max_context)
+        shape = make_new_shape(target, source.taps, max_context=max_context)
     else:
         if source.start.n_layer > 1:
             raise IncompatibleError(
@@ -296,9 +300,11 @@ def fill_head(head: EagleHead, header: Header) -> None:
     def weights(name: str) -> Tensor:
         return torch.from_numpy(read_tensor(header.path, header, f"{name}.weight"))
 
-    head.fc.weight.copy_(weights("fc"))
+    row = head.shape.tap_row
+    head.fc.weight.copy_(weights("fc")[:, : row.size])
     if head.taps_norm is not None:
-        head.taps_norm.get_parameter("weight").copy_(weights("enc.output_norm"))
+        gains = row.cut_gains(weights("enc.output_norm").numpy())
+        head.taps_norm.get_parameter("weight").copy_(torch.from_numpy(gains))
     for inner, outer in HEAD_NAMES.items():
         head.get_parameter(inner).copy_(weights(outer))
     hidden = header.array(MASK_HIDDEN_KEY)

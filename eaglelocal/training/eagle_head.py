@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eaglelocal.core.records import dataclass
+from eaglelocal.gguf.tap_row import TapRow
 
 HEAD_NAMES = {
     "token_norm.weight": "blk.0.attn_norm",
@@ -63,6 +64,10 @@ class HeadShape:
     norm_output: bool = True
     mask: int | None = None  # of a P-EAGLE head: the token of rows whose own is not known yet
     num_depths: int = 1  # tokens that it drafts in one pass
+
+    @property
+    def tap_row(self) -> TapRow:
+        return TapRow(self.taps, self.tap_width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +231,7 @@ class EagleHead(nn.Module):
 
 
 def fold_fc(head: EagleHead) -> Tensor:
-    """Return fc [width, 3 * target width] with each tap's norm gains multiplied into its columns."""
+    """Return fc [width, taps * target width] with each tap's norm gains multiplied into its columns."""
     gains = torch.cat([head.get_parameter(f"fc_norms.{index}.weight") for index in range(len(head.shape.taps))])
     return (head.fc.weight * gains).detach()
 

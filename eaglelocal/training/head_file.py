@@ -27,7 +27,7 @@ from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
 from eaglelocal.gguf.header import ValueType
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_span, stream_indices, stream_vector
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries, list_entries
 from eaglelocal.hub.heads.convert import copy_tokenizer
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.heads.medusa_head import make_graph_tensors, make_medusa_entries
@@ -82,7 +82,6 @@ def make_head_entries(head: EagleHead | MedusaParts, source: HeadSource, *, name
         "eagle3.attention.value_length": shape.head_size,
         "eagle3.rope.dimension_count": shape.head_size,
         "eagle3.vocab_size": source.target.n_vocab,
-        "eagle3.target_hidden_size": shape.tap_width,
     }
     flags = {
         "eagle3.norm_before_residual": shape.norm_before_residual,
@@ -94,7 +93,7 @@ def make_head_entries(head: EagleHead | MedusaParts, source: HeadSource, *, name
         *changed,
         *(KeyValue(key, ValueType.UINT32, count) for key, count in counts.items()),
         *(KeyValue(key, ValueType.BOOL, flag) for key, flag in flags.items()),
-        KeyValue("eagle3.target_layers", ValueType.ARRAY, shape.taps, ValueType.INT32),
+        *list_entries(shape.tap_row.keys()),
         KeyValue("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, shape.norm_eps),
         KeyValue("eagle3.rope.freq_base", ValueType.FLOAT32, shape.rope_theta),
         *copy_tokenizer(source.target),
@@ -121,10 +120,17 @@ def make_head_tensors(draft_head: DraftHead, vocabulary: DraftVocabulary, kind: 
         )
     else:
         fc = fold_fc(head) if head.shape.fc_norm else head.fc.weight
-        weights = {"fc": fc, **{outer: head.get_parameter(inner) for inner, outer in HEAD_NAMES.items()}}
-        if head.taps_norm is not None:
-            weights["enc.output_norm"] = head.taps_norm.get_parameter("weight")
+        weights = {**{outer: head.get_parameter(inner) for inner, outer in HEAD_NAMES.items()}}
         written = [_tensor(f"{name}.weight", weight, kind) for name, weight in weights.items()]
+        row, values = head.shape.tap_row, read_floats(fc)
+        written.append(
+            convert_matrix(
+                "fc.weight", lambda first, end: row.pad(values[first:end]), (len(values), row.graph_size), kind
+            )
+        )
+        if head.taps_norm is not None:
+            gains = row.pad_gains(read_floats(head.taps_norm.get_parameter("weight")))
+            written.append(stream_vector("enc.output_norm.weight", gains))
     if vocabulary.owns_output:
         written.append(_tensor("output.weight", draft_head.output, kind))
     if vocabulary.owns_embeddings:
@@ -143,11 +149,16 @@ def make_head_tensors(draft_head: DraftHead, vocabulary: DraftVocabulary, kind: 
 
 
 def _tensor(name: str, weight: Tensor, kind: str) -> StreamedTensor:
-    values: Floats = weight.detach().float().cpu().numpy()
+    values = read_floats(weight)
     if values.ndim == 1:
         return stream_vector(name, values)
     rows, columns = values.shape
     return convert_matrix(name, make_reader(values), (rows, columns), kind)
+
+
+def read_floats(weight: Tensor) -> Floats:
+    values: Floats = weight.detach().float().cpu().numpy()
+    return values
 
 
 def make_reader(values: Floats) -> Rows:

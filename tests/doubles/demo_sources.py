@@ -13,6 +13,8 @@ import numpy as np
 from doubles.gguf_bytes import BOOL, F32, I32, STRING, U32, GgufBytes, TensorBytes
 from doubles.random_models import vocabulary
 
+from eaglelocal.gguf.tap_row import TapRow
+
 HEAD_DIM = 64
 
 
@@ -35,6 +37,7 @@ class DemoSources:
     head_dim: int = HEAD_DIM
     is_tied: bool = True
     num_depths: int | None = None  # of a P-EAGLE head
+    taps: tuple[int, ...] = ()  # of the head; empty: three
     silent_layers: tuple[int, ...] = ()  # of the target: they add nothing
     seed: int = 11
 
@@ -63,14 +66,15 @@ class DemoSources:
 
     def _head(self, rng: np.random.Generator) -> GgufBytes:
         built = self._keys("eagle3", "test head", 1, self.head_ffn, self.head_kv_heads)
-        built.array("eagle3.target_layers", I32, [1, self.layers // 2, self.layers - 1])
-        built.put("eagle3.target_hidden_size", U32, self.width)
+        row = TapRow(self.taps or (1, self.layers // 2, self.layers - 1), self.width)
+        for key, value in row.keys().items():
+            built.array(key, I32, list(value)) if isinstance(value, tuple) else built.put(key, U32, value)
         built.put("eagle3.norm_before_residual", BOOL, self.norm_before_residual)
         built.put("eaglelocal.fc_norm", BOOL, self.fc_norm).put("eaglelocal.norm_output", BOOL, self.norm_output)
         if self.num_depths is not None:
             built.put("eaglelocal.mask_token", U32, 9).put("eaglelocal.num_depths", U32, self.num_depths)
-            built.array("eaglelocal.mask_hidden", F32, rng.normal(size=3 * self.width).tolist())
-        self._matrix(built, rng, "fc.weight", (self.width, 3 * self.width))
+            built.array("eaglelocal.mask_hidden", F32, rng.normal(size=row.size).tolist())
+        self._matrix(built, rng, "fc.weight", (self.width, row.graph_size))
         self._layer(built, rng, "blk.0", 2 * self.width, self.head_ffn, self.head_kv_heads)
         self._norm(built, rng, "blk.0.attn_norm_2.weight")
         if self.draft_vocab is not None:

@@ -142,7 +142,7 @@ def random_checkpoint(kind: Kind) -> Checkpoint:
         arrays=arrays,
         target_width=kind.target_width,
         n_vocab=kind.n_vocab,
-        taps=(1, 2, 3)[: kind.num_taps],
+        taps=(1, 2, 3)[: kind.num_taps] if kind.num_taps <= 3 else tuple(range(kind.num_taps)),
         n_head=kind.n_head,
         n_kv_head=kind.n_kv_head,
         draft_tokens=drafted,
@@ -162,6 +162,7 @@ def checkpoint_of(path: Path) -> Checkpoint:
     header = read_header(path)
     info = EagleInfo.from_header(header)
     arrays = {common: read_tensor(path, header, name) for common, name in LAYER_PARTS.items() if name in header.tensors}
+    arrays["fc.weight"] = arrays["fc.weight"][:, : info.tap_row.size]
     for part in "qk":
         name = f"layer.self_attn.{part}_proj.weight"
         arrays[name] = halved(arrays[name], info.head_dim)
@@ -169,7 +170,7 @@ def checkpoint_of(path: Path) -> Checkpoint:
         ones = np.ones(info.target_hidden_size, np.float32)
         arrays |= {f"fc_norm.{i}.weight": ones for i in range(len(info.target_layers))}
     if info.norm_before_fc:
-        arrays["input_norm.weight"] = read_tensor(path, header, "enc.output_norm.weight")
+        arrays["input_norm.weight"] = info.tap_row.cut_gains(read_tensor(path, header, "enc.output_norm.weight"))
     theta = header.metadata["eagle3.rope.freq_base"]
     assert isinstance(theta, float)
     return Checkpoint(

@@ -132,12 +132,13 @@ class PlainHead:
         ]
         if self.info.fc_norm:
             taps = [_unit(tap, self.info.fc_norm_eps) for tap in taps]
-        return np.concatenate(taps, axis=1)
+        return self.info.tap_row.pad(np.concatenate(taps, axis=1))
 
     def _mask(self) -> np.ndarray:
         """Return what stands for the features of an unknown token, [1, taps * width]."""
         taps = np.array(self.header.array(MASK_HIDDEN_KEY), np.float32).reshape(-1, self.target.width)
-        return (_unit(taps, self.info.fc_norm_eps) if self.info.fc_norm else taps).reshape(1, -1)
+        normed = _unit(taps, self.info.fc_norm_eps) if self.info.fc_norm else taps
+        return self.info.tap_row.pad(normed.reshape(1, -1))
 
     def _encode(self, features: np.ndarray) -> np.ndarray:
         L.llama_batch_ext_clear(self._batch)

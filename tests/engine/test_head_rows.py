@@ -15,7 +15,7 @@ from doubles.real_engine import TINY, ask, real_engine
 
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.context_params import ContextParams
-from eaglelocal.backend.head_context import HeadNorms, LlamaHeadContext
+from eaglelocal.backend.head_context import HeadFormat, LlamaHeadContext
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import Batch, ExtraLevels, Floats, PairBatch, Proposals, State
@@ -94,12 +94,12 @@ def test_a_row_proposes_what_it_would_alone(head: LlamaHeadContext, slots: list[
         np.testing.assert_allclose(floats(together.states[i]), floats(single[0]), atol=1e-4)
 
 
-@pytest.mark.parametrize("norms", [HeadNorms(), HeadNorms(tap_eps=1e-3)])
+@pytest.mark.parametrize("norms", [HeadFormat(), HeadFormat(tap_eps=1e-3)])
 def test_rows_are_encoded_the_same_along_with_the_decode_after_it_and_from_copies(
-    models: tuple[LlamaModel, LlamaModel], norms: HeadNorms
+    models: tuple[LlamaModel, LlamaModel], norms: HeadFormat
 ) -> None:
     context = LlamaContext(models[0], PARAMS, taps=(1, 2, 3))
-    head = LlamaHeadContext(models[1], PARAMS, target=context, norms=norms)
+    head = LlamaHeadContext(models[1], PARAMS, target=context, form=norms)
     rows = Batch([5, 6, 7, 8], [0, 1, 2, 3], [(0,)] * 4, [True] * 4)
     encoded, tapped = [], None
     for _ in range(2):  # the second time it is known that they will be asked for
@@ -116,9 +116,9 @@ def test_rows_are_encoded_the_same_along_with_the_decode_after_it_and_from_copie
     context.close()
 
 
-@pytest.mark.parametrize("norms", [HeadNorms(), HeadNorms(tap_eps=1e-3)])
+@pytest.mark.parametrize("norms", [HeadFormat(), HeadFormat(tap_eps=1e-3)])
 def test_more_rows_are_encoded_than_one_call_of_the_head_takes(
-    models: tuple[LlamaModel, LlamaModel], norms: HeadNorms
+    models: tuple[LlamaModel, LlamaModel], norms: HeadFormat
 ) -> None:
     """In parts of four: of some rows, of all along with the decode, and of kept ones, behind cells in the cache."""
     wanted = [0, 2, 3, 5, 7, 8, 9, 10, 12]
@@ -126,7 +126,7 @@ def test_more_rows_are_encoded_than_one_call_of_the_head_takes(
     said: dict[int, list[list[State]]] = {}
     for n_batch in (64, 4):
         context = LlamaContext(models[0], PARAMS, taps=(1, 2, 3))
-        head = LlamaHeadContext(models[1], replace(PARAMS, n_batch=n_batch), target=context, norms=norms)
+        head = LlamaHeadContext(models[1], replace(PARAMS, n_batch=n_batch), target=context, form=norms)
         head.decode(PairBatch([1, 2], [bytes(4 * 64)] * 2, [0, 1], [0, 0], []), 1, confident=False)
         found = []
         for _ in range(2):  # the second time along with the decode

@@ -42,11 +42,11 @@ from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
 from eaglelocal.gguf.upper_layers import find_upper_layers
-from eaglelocal.loading.draft_loader import make_eagle, read_head_norms
+from eaglelocal.loading.draft_loader import make_eagle, read_head_format
 
 torch = pytest.importorskip("torch")
 
-SHAPE = TargetShape(n_embd=128, n_layer=4, n_ff=128)
+SHAPE = TargetShape(n_embd=128, n_layer=10, n_ff=128)
 PARAMS = ContextParams(n_ctx=256, n_batch=64, kv_type="f32", flash_attn="off")
 TEXT = [int(token) for token in np.random.default_rng(3).integers(0, 299, 24)]
 CHAIN = [
@@ -69,6 +69,12 @@ FORMS = {
     "more heads": Kind(n_head=4, n_kv_head=2),
     "one tap": Kind(num_taps=1, fc_norm=True),
     "two taps": Kind(num_taps=2),
+    "four taps": Kind(num_taps=4, fc_norm=True, norm_output=True),
+    "six taps": Kind(num_taps=6),
+    "seven taps": Kind(num_taps=7, fc_norm=True, norm_output=True, width=64, n_head=1, own_embeddings=True),
+    "eight taps": Kind(num_taps=8, fc_norm=True),
+    "one norm of five taps": Kind(num_taps=5, norm_before_fc=True, norm_output=True),
+    "one norm of one tap": Kind(num_taps=1, norm_before_fc=True),
     "llama3": Kind(rope_scaling=LLAMA3),
     "linear": Kind(rope_scaling={"type": "linear", "factor": 2.0}),
     "yarn": Kind(rope_scaling=YARN),
@@ -140,6 +146,7 @@ PARALLEL = {
     "a norm of each tap": Kind(fc_norm=True),
     "narrower than the target": Kind(width=64, n_head=1),
     "two taps, all tokens": Kind(num_taps=2, draft_vocab=None),
+    "five taps": Kind(num_taps=5, fc_norm=True),
     "layers, all tokens": Kind(num_layers=3, draft_vocab=None, n_head=4, n_kv_head=2),
     "layers, residual behind the norm": Kind(num_layers=3, norm_before_residual=True),
     "layers, narrower than the target": Kind(num_layers=2, width=64, n_head=1),
@@ -195,7 +202,7 @@ def check_parallel(head: Checkpoint, dialect: str, target: Path, folder: Path) -
 
 def check_same(head: Checkpoint, dialect: str, target: Path, folder: Path) -> None:
     path = imported_from(head, dialect, target, folder)
-    assert EagleInfo.from_header(read_header(path)).target_layers[: len(head.taps)] == head.taps
+    assert EagleInfo.from_header(read_header(path)).target_layers == head.taps
     ours, features = run(path, target)
     theirs = reference(head, features, target)
     assert np.array_equal(np.isfinite(ours), np.isfinite(theirs))  # the same tokens are drafted
@@ -222,7 +229,7 @@ def opened(path: Path, target: Path) -> Iterator[tuple[LlamaContext, LlamaHeadCo
     upper = find_upper_layers(header)
     models = LlamaModel(load_library(), target, plain), LlamaModel(load_library(), path, plain, layers=upper)
     context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
-    head = LlamaHeadContext(models[1], PARAMS, target=context, norms=read_head_norms(info))
+    head = LlamaHeadContext(models[1], PARAMS, target=context, form=read_head_format(info))
     try:
         yield context, head, models[1]
     finally:
@@ -296,7 +303,7 @@ def reference(head: Checkpoint, features: np.ndarray, target: Path, *, window: i
     weights = {name: torch.from_numpy(np.array(array)).double() for name, array in head.arrays.items()}
     lent = read_tensor(target, read_header(target), "token_embd.weight")
     embeddings = weights.get("embed_tokens.weight", torch.from_numpy(lent).double())
-    states = list(fused(head, weights, torch.from_numpy(features[:, : len(head.taps)]).double()))
+    states = list(fused(head, weights, torch.from_numpy(features).double()))
     tokens, logits = [*TEXT[1:]], []
     keys, values = [], []
     for position, state in enumerate(states[:-1]):
@@ -316,7 +323,7 @@ def parallel_reference(head: Checkpoint, features: np.ndarray, target: Path) -> 
     """Logits [draft, depth, vocab]: each draft reads the whole text anew, then one pass gives all its tokens."""
     weights = {name: torch.from_numpy(np.array(array)).double() for name, array in head.arrays.items()}
     embeddings = weights["embed_tokens.weight"]
-    states = list(fused(head, weights, torch.from_numpy(features[:, : len(head.taps)]).double()))
+    states = list(fused(head, weights, torch.from_numpy(features).double()))
     mask = fused(head, weights, weights["mask_hidden"].reshape(1, len(head.taps), head.target_width))[0]
     drafts, text = [], [*TEXT, *CHAIN]
     for end in (len(TEXT), len(TEXT) + NUM_ACCEPTED):

@@ -36,7 +36,7 @@ from eaglelocal.gguf.eagle_info import (
 from eaglelocal.gguf.header import Header, ValueType
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.writer import KeyValue
-from eaglelocal.loading.draft_loader import make_eagle, read_head_norms
+from eaglelocal.loading.draft_loader import make_eagle, read_head_format
 
 torch = pytest.importorskip("torch")
 
@@ -93,6 +93,8 @@ FORMS = {
     "residual behind the norm": Form(kind=small_kind(norm_before_residual=True)),
     "all of it": Form(kind=small_kind(fc_norm=True, norm_output=True, norm_before_residual=True)),
     "more heads": Form(kind=small_kind(n_head=4, n_kv_head=2)),
+    "four taps": Form(kind=small_kind(num_taps=4, fc_norm=True, norm_output=True)),
+    "one norm of two taps": Form(kind=small_kind(num_taps=2, norm_before_fc=True)),
     "a window": with_keys(KeyValue(WINDOW_KEY, ValueType.UINT32, 8), norm_output=True),
     "a window below the chain": with_keys(KeyValue(WINDOW_KEY, ValueType.UINT32, 2)),
     "llama3": Form(kind=small_kind(rope_scaling=LLAMA3)),
@@ -242,7 +244,7 @@ def said_by_llama(path: Path, target: Path) -> Said:
             stack.callback(model.close)
         context = LlamaContext(models[0], PARAMS, taps=info.target_layers)
         stack.callback(context.close)
-        head = LlamaHeadContext(models[1], PARAMS, target=context, norms=read_head_norms(info))
+        head = LlamaHeadContext(models[1], PARAMS, target=context, form=read_head_format(info))
         stack.callback(head.close)
         n = len(TEXT)
         context.decode(Batch(TEXT, list(range(n)), [(0,)] * n, [True] * n))

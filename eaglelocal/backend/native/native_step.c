@@ -116,7 +116,7 @@ static int32_t encode_batch(struct head *h, int32_t first, int32_t end, const in
     const struct api *api = h->api;
     /* llama.cpp assigns encoder rows to sequence 0: their positions must follow those in its cache */
     int32_t position = api->last_position(h->memory, 0) + 1;
-    const struct embedding row = {h->row, 1, (size_t)h->target->n_taps * h->target->tap_width};
+    const struct embedding row = {h->row, 1, h->row_size};
     api->clear(h->features);
     for (int32_t i = first; i < end; i++, position++) {
         load_row(h, rows ? rows[i] : i, kept);
@@ -430,7 +430,7 @@ static bool remove_from_first(struct head *h, int32_t i, const int32_t *sequence
 /* Write the rows first to end - 1 of native_write_features, no more than n_batch. */
 static int32_t write_batch(struct head *h, int32_t first, int32_t end, const int32_t *positions,
                          const int32_t *sequences, const int32_t *rows, const float *kept) {
-    const struct embedding row = {h->row, 1, (size_t)h->target->n_taps * h->target->tap_width};
+    const struct embedding row = {h->row, 1, h->row_size};
     h->api->clear(h->features);
     for (int32_t i = first; i < end; i++) {
         const int32_t position[4] = {positions[i], positions[i], positions[i], 0}; /* four, for M-RoPE */

@@ -102,7 +102,8 @@ struct head {
     float tap_eps;      /* EAGLE-3.1 fc_norm: epsilon of the norm of each tapped row; negative: no norm */
     const float *output_gains; /* [width] EAGLE-3.1 norm_output: gains of the fed-back state's norm; NULL: no norm */
     float output_eps;
-    float *row;     /* [taps x tap_width] scratch */
+    float *row;     /* [row_size] scratch: the tapped states, and zeros up to what the graph reads */
+    int32_t row_size;
     float *encoded; /* [n_batch of the target x width] states of the rows encoded last */
     float *states;  /* [n_batch x width] states after the last draft's last level */
     int32_t num_encoded; /* rows of the target's last decode, if all were encoded in the same call; else 0 */

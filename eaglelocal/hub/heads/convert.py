@@ -21,7 +21,6 @@ from eaglelocal.gguf.eagle_info import (
     MASK_TOKEN_KEY,
     NORM_OUTPUT_KEY,
     NUM_DEPTHS_KEY,
-    NUM_TAPS,
     TARGET_NAME_KEY,
     VERIFIER_KEY,
     WINDOW_KEY,
@@ -29,6 +28,7 @@ from eaglelocal.gguf.eagle_info import (
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
 from eaglelocal.gguf.header import Scalar
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.tap_row import MAX_TAPS, TapRow
 from eaglelocal.gguf.tensors import read_rows, stream_indices, stream_vector
 from eaglelocal.gguf.upper_layers import DRAFT_TOKENS_KEY, NUM_LAYERS_KEY
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries, list_entries
@@ -85,7 +85,7 @@ class ReadHead:
     name: str
     config: HeadConfig
     tensors: HeadTensors
-    num_taps: int  # as the head was trained; llama.cpp's are always three
+    num_taps: int
     fc_norm: bool
     norm_before_fc: bool
     target_tokens: Ints | None  # [draft vocabulary]
@@ -184,9 +184,9 @@ def _count_taps(fc: StoredTensor, config: HeadConfig, target: ModelInfo) -> int:
             hint=OTHER_HEAD,
         )
     num_taps = fc.shape[1] // hidden
-    if num_taps > NUM_TAPS:
+    if not 1 <= num_taps <= MAX_TAPS:
         raise IncompatibleError(
-            f"the head taps {num_taps} layers, llama.cpp runs heads with {NUM_TAPS}", hint=OTHER_HEAD
+            f"the head taps {num_taps} layers, and heads of up to {MAX_TAPS} are run", hint=OTHER_HEAD
         )
     return num_taps
 
@@ -204,8 +204,6 @@ def _read_norms(tensors: HeadTensors, config: HeadConfig, num_taps: int) -> tupl
         raise IncompatibleError("the head has fc_norm and norm_before_fc, which exclude each other", hint=OTHER_HEAD)
     if fc_norm and len(tensors.fc_norms) != num_taps:
         raise ModelFileError(f"there are {len(tensors.fc_norms)} norms for {num_taps} taps")
-    if norm_before_fc and num_taps != NUM_TAPS:
-        raise IncompatibleError(f"the head normalises {num_taps} taps at once, llama.cpp {NUM_TAPS}", hint=OTHER_HEAD)
     return fc_norm, norm_before_fc
 
 
@@ -269,13 +267,12 @@ def make_entries(head: ReadHead, reading: HeadReading, target: ModelInfo, kind: 
         "eagle3.attention.value_length": config.head_dim,
         "eagle3.rope.dimension_count": config.head_dim,
         "eagle3.vocab_size": target.n_vocab,
-        "eagle3.target_hidden_size": target.n_embd,
         **({WINDOW_KEY: config.window} if config.window else {}),
         "eagle3.norm_before_residual": reading.norm_before_residual,
         "eagle3.norm_before_fc": head.norm_before_fc,
         FC_NORM_KEY: head.fc_norm,
         NORM_OUTPUT_KEY: reading.norm_output,
-        "eagle3.target_layers": pad_taps(reading.taps, target.n_layer),
+        **TapRow(reading.taps, target.n_embd).keys(),
         "eagle3.attention.layer_norm_rms_epsilon": config.rms_eps,
         ACCEPTANCE_LENGTH_KEY: 0.0,  # until a trial
         **_describe_mask(head),
@@ -291,11 +288,10 @@ def _describe_mask(head: ReadHead) -> dict[str, Scalar | tuple[Scalar, ...]]:
     hidden, fc = head.tensors[MASK_HIDDEN].floats().reshape(-1), head.tensors["fc.weight"]
     if hidden.size != fc.shape[1]:
         raise ModelFileError(f"{MASK_HIDDEN} has {hidden.size} numbers, fc reads {fc.shape[1]}")
-    width = fc.shape[1] // head.num_taps * NUM_TAPS  # fc reads the added layers with columns of zeros
     return {
         MASK_TOKEN_KEY: head.config.mask,
         NUM_DEPTHS_KEY: head.config.num_depths or NUM_DEPTHS,
-        MASK_HIDDEN_KEY: tuple(np.pad(hidden, (0, width - hidden.size)).tolist()),
+        MASK_HIDDEN_KEY: tuple(hidden.tolist()),
     }
 
 
@@ -307,12 +303,6 @@ def _describe_layers(head: ReadHead) -> dict[str, Scalar | tuple[Scalar, ...]]:
     return {NUM_LAYERS_KEY: head.config.num_layers, **tokens}
 
 
-def pad_taps(taps: tuple[int, ...], n_layer: int) -> tuple[int, ...]:
-    """Return the three taps that llama.cpp needs: fc reads the added layers with columns of zeros."""
-    spare = (layer for layer in range(n_layer) if layer not in taps)
-    return taps + tuple(next(spare, 0) for _ in range(NUM_TAPS - len(taps)))
-
-
 def copy_tokenizer(target: ModelInfo) -> list[KeyValue]:
     """Return the target's tokenizer keys, which the head's file needs, too."""
     others = frozenset(key for key in target.header.metadata if not key.startswith("tokenizer."))
@@ -322,9 +312,11 @@ def copy_tokenizer(target: ModelInfo) -> list[KeyValue]:
 def make_tensors(head: ReadHead, target: ModelInfo, kind: str) -> list[StreamedTensor]:
     """Return the file's tensors. Wrong shapes are found later, when the written file is checked against the target."""
     tensors, config = head.tensors, head.config
-    written = [_convert_fc(head, target, kind)]
+    row = TapRow(head.stated.taps, target.n_embd)
+    written = [_convert_fc(head, row, kind)]
     if head.norm_before_fc:
-        written.append(stream_vector("enc.output_norm.weight", tensors["input_norm.weight"].floats()))
+        gains = row.pad_gains(tensors["input_norm.weight"].floats().reshape(-1))
+        written.append(stream_vector("enc.output_norm.weight", gains))
     written += [stream_vector(name, tensors[source].floats()) for source, name in VECTORS.items()]
     for layer in range(config.num_layers):
         written += _convert_layer(head, layer, kind)
@@ -348,10 +340,10 @@ def _convert_layer(head: ReadHead, layer: int, kind: str) -> Iterator[StreamedTe
         yield _convert_plain(block + name, tensors[before + source], kind)
 
 
-def _convert_fc(head: ReadHead, target: ModelInfo, kind: str) -> StreamedTensor:
+def _convert_fc(head: ReadHead, row: TapRow, kind: str) -> StreamedTensor:
     norms = head.tensors.fc_norms
     gains: Floats | None = np.concatenate([norm.floats().reshape(-1) for norm in norms]) if norms else None
-    fc, columns = head.tensors["fc.weight"], NUM_TAPS * target.n_embd
+    fc, columns = head.tensors["fc.weight"], row.graph_size
     if gains is not None and gains.shape != (fc.shape[1],):
         raise ModelFileError(f"the gains of fc_norm are {len(gains)} numbers, fc reads {fc.shape[1]}")
     return convert_matrix("fc.weight", scale_columns(fc, gains, num_columns=columns), (fc.shape[0], columns), kind)

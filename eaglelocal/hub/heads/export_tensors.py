@@ -89,10 +89,19 @@ def read_target_tokens(info: EagleInfo) -> Ints | None:
 def make_published_tensors(head: ExportHead) -> list[OutgoingTensor]:
     """Return the tensors of the published head. Raises as `read_target_tokens` does."""
     header, info, fc = head.header, head.info, _reader(head.header, "fc.weight")
-    tensors = [_read_matrix(head, "fc.weight", "fc.weight", rows=lambda *span: _permute_taps(head, fc(*span)))]
+    row = info.tap_row
+    tensors = [
+        _read_matrix(
+            head,
+            "fc.weight",
+            "fc.weight",
+            rows=lambda *span: _permute_taps(head, fc(*span)[:, : row.size]),
+            num_columns=row.size,
+        )
+    ]
     tensors += [_read_vector(head, _name(head, source), name) for source, name in VECTORS.items()]
     if info.norm_before_fc:
-        gains = read_tensor(header.path, header, "enc.output_norm.weight").reshape(-1)
+        gains = row.cut_gains(read_tensor(header.path, header, "enc.output_norm.weight").reshape(-1))
         tensors.append(make_vector("input_norm.weight", _permute_taps(head, gains)))
     if info.fc_norm:  # its gains are in fc's columns already
         ones = np.ones(info.target_hidden_size, np.float32)
@@ -161,11 +170,21 @@ def _read_vector(head: ExportHead, source: str, name: str) -> OutgoingTensor:
 
 
 def _read_matrix(
-    head: ExportHead, source: str, name: str, *, rows: Rows | None = None, multiple_of: int = 1
+    head: ExportHead,
+    source: str,
+    name: str,
+    *,
+    rows: Rows | None = None,
+    num_columns: int | None = None,
+    multiple_of: int = 1,
 ) -> OutgoingTensor:
-    """Return a matrix, read in pieces of whole blocks of `multiple_of` rows."""
+    """Return a matrix, read in pieces of whole blocks of `multiple_of` rows.
+
+    rows, num_columns  if they are not those of the file
+    """
     read, dtype = rows or _reader(head.header, name), head.dtype(name)
     columns, num_rows = head.header.tensors[name].shape
+    columns = num_columns or columns
     pieces = encode_pieces(source, read, (num_rows, columns), GGML_TYPES_BY_NAME[dtype], block=multiple_of)
     return OutgoingTensor(source, dtype, (num_rows, columns), pieces)
 

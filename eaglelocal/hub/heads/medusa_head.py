@@ -14,7 +14,7 @@ import numpy as np
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError, ModelFileError
-from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, NUM_TAPS, TARGET_NAME_KEY
+from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, TARGET_NAME_KEY
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
 from eaglelocal.gguf.header import Scalar
 from eaglelocal.gguf.medusa_info import (
@@ -26,6 +26,7 @@ from eaglelocal.gguf.medusa_info import (
     STATE_WIDTH_KEY,
 )
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.tap_row import GRAPH_TAPS, find_third
 from eaglelocal.gguf.tensors import stream_indices, stream_vector
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, list_entries
 from eaglelocal.hub.heads.convert import copy_tokenizer, is_same_matrix
@@ -263,7 +264,6 @@ def select_rows(output: StoredTensor, tokens: Ints | None) -> Rows:
 # the lm_head; those of all parts side by side; or missing, where the target lends its own the rest zero matrices, and
 # norms without effect; gguf/medusa_info.py says why
 HEAD_DIM = FFN_WIDTH = NUM_EMBEDDINGS = 64  # of the parts without effect
-MULTIPLE = 32  # of a third of the encoder's rows, for quantized types
 EPSILON = 1e-6
 
 
@@ -285,7 +285,7 @@ class MedusaShape:
     def tap_width(self) -> int:
         """A third of the numbers of a row in the graph's encoder."""
         num_states = self.num_layers * (1 if self.has_own_outputs else self.num_parts)
-        return -(-num_states * self.state_width // (NUM_TAPS * MULTIPLE)) * MULTIPLE
+        return find_third(num_states * self.state_width)
 
 
 def make_medusa_entries(
@@ -310,7 +310,7 @@ def make_medusa_entries(
         NUM_PARTS_KEY: shape.num_parts,
         NUM_LAYERS_KEY: shape.num_layers,
         STATE_WIDTH_KEY: shape.state_width,
-        "eagle3.target_layers": (target.n_layer + 1,) * NUM_TAPS,
+        "eagle3.target_layers": (target.n_layer + 1,) * GRAPH_TAPS,
         "eagle3.attention.layer_norm_rms_epsilon": EPSILON,
         ACCEPTANCE_LENGTH_KEY: 0.0,  # until it was tried
     }
@@ -336,7 +336,7 @@ def make_graph_tensors(shape: MedusaShape, matrices: Sequence[Sequence[Rows]], k
         "blk.0.ffn_down": (width, FFN_WIDTH),
     }
     return [
-        convert_matrix("fc.weight", join_matrices(shape, matrices), (width, NUM_TAPS * shape.tap_width), kind),
+        convert_matrix("fc.weight", join_matrices(shape, matrices), (width, GRAPH_TAPS * shape.tap_width), kind),
         *(stream_vector(f"{name}.weight", ones) for name in norms),
         *(convert_matrix(f"{name}.weight", zero_rows(size[1]), size, kind) for name, size in zeros.items()),
     ]
@@ -348,7 +348,7 @@ def zero_rows(columns: int) -> Rows:
 
 def join_matrices(shape: MedusaShape, matrices: Sequence[Sequence[Rows]]) -> Rows:
     """Return a reader of fc, in which columns of zeros follow the matrices."""
-    columns = NUM_TAPS * shape.tap_width
+    columns = GRAPH_TAPS * shape.tap_width
     everything = [matrix for part in matrices for matrix in part]
     stacked = matrices if shape.has_own_outputs else [everything]
 

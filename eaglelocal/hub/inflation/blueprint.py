@@ -14,6 +14,7 @@ from eaglelocal.gguf.eagle_info import FC_NORM_EPS_KEY, MASK_HIDDEN_KEY, TARGET_
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
 from eaglelocal.gguf.header import Header, Scalar
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.tap_row import TapRow
 from eaglelocal.gguf.tensors import read_indices, stream_indices, stream_vector
 from eaglelocal.gguf.writer import StreamedTensor, list_entries
 from eaglelocal.hub.inflation.generated_files import FilePlan
@@ -60,7 +61,7 @@ def plan_head(size: ModelSize, eagle: EagleInfo, target: Header, growth: Growth)
         **_label(source, size, f"draft head of the {eagle.name} at the cost of {size.phrase}'s"),
         **_describe_shape("eagle3", grown, eps),
         **({TARGET_NAME_KEY: make_inflated_name(eagle.target_name, size)} if eagle.target_name else {}),
-        "eagle3.target_hidden_size": growth.new.width,
+        **TapRow(eagle.target_layers, growth.new.width).keys(),
         # the engine's norm of the taps covers the target's width, which grew by another factor
         FC_NORM_EPS_KEY: eagle.fc_norm_eps * growth.eps_factor,
     }
@@ -228,8 +229,9 @@ class _Head:
         old, new = self.target_growth.old.width, self.target_growth.new.width
         gain = self.target_growth.norm_gain if self.eagle.fc_norm else 1.0
         patches: list[Patch] = []
-        for tap in range(values.columns // old):
+        for tap in range(len(self.eagle.target_layers)):
             part = values.part(0, values.num_rows, tap * old, old)
             patches.append(Patch(width, tap * new, self.growth.new.width - width, old))
             patches.append(make_patch(0, tap * new, part if gain == 1.0 else part.scale(gain)))
-        return Patchwork("fc.weight", self.growth.new.width, 3 * new, patches)
+        columns = TapRow(self.eagle.target_layers, new).graph_size
+        return Patchwork("fc.weight", self.growth.new.width, columns, patches)

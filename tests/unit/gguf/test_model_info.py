@@ -160,7 +160,7 @@ WRONG_HEADS = {
         TargetShape(),
         "the final state, which llama.cpp does not give for llama",
     ),
-    "four taps": (HeadShape(taps=(0, 1, 2, 3)), TargetShape(), "taps 4 layers"),
+    "four taps as llama.cpp reads them": (HeadShape(taps=(0, 1, 2, 3)), TargetShape(), "taps 4 layers without"),
     "narrow without output": (HeadShape(width=64), TargetShape(), "borrows embeddings and output of width 128"),
     "map without output": (
         HeadShape(draft_vocab=100),

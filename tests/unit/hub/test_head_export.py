@@ -35,6 +35,8 @@ KINDS = {
     "EAGLE-3.1": Kind(fc_norm=True, norm_output=True, norm_before_residual=True),
     "norm before fc": Kind(norm_before_fc=True, norm_output=True),
     "two taps": Kind(num_taps=2),
+    "five taps": Kind(num_taps=5, fc_norm=True, norm_output=True),
+    "one norm before fc of four taps": Kind(num_taps=4, norm_before_fc=True),
     "narrow": Kind(width=64, n_head=1, own_embeddings=True),
     "llama3": Kind(rope_scaling=LLAMA3),
     "linear": Kind(rope_scaling={"type": "linear", "factor": 4.0}),

@@ -71,6 +71,8 @@ HEADS = {
     "norm_before_residual": DemoSources(norm_before_residual=True),
     "reduced vocabulary": DemoSources(draft_vocab=128),
     "P-EAGLE": DemoSources(norm_output=False, num_depths=6),
+    "five taps": DemoSources(taps=(0, 1, 2, 4, 5)),
+    "one tap, P-EAGLE": DemoSources(taps=(4,), norm_output=False, num_depths=6),
     "P-EAGLE without fc_norm": DemoSources(fc_norm=False, norm_output=False, num_depths=6),
 }
 
