@@ -24,13 +24,14 @@ from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, NORM_OUTPUT_KEY
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tap_row import TapRow
-from eaglelocal.gguf.writer import patch_header
+from eaglelocal.gguf.writer import patch_header, roll_columns
 from eaglelocal.hub.heads.convert import HeadReading, ReadHead
 from eaglelocal.hub.heads.medusa_head import MedusaHead
 from eaglelocal.hub.heads.version_records import (
     TrialAcceptance,
     has_better_first_token,
     has_longer_acceptance,
+    reads_target,
     sum_acceptance,
 )
 from eaglelocal.hub.target_resolver import FoundTarget
@@ -39,6 +40,7 @@ DRAFT_LENGTH = 5
 NUM_TOKENS = 1000  # generated with each reading; at least two readings are tried
 ANSWER_TOKENS = 96
 PROMPTS_PER_KIND = 4
+FC = "fc.weight"  # with which a head reads the target's states
 OTHER_HEAD = "use the head that was trained for this model; --no-trial imports this one unchecked"
 PATIENCE_S = 300.0  # for the first reading; the others get the same number of prompts
 
@@ -60,6 +62,7 @@ class TrialOutcome:
 
     tried: tuple[TriedReading, ...]  # in the order of the trials; the first follows the configuration
     best: TriedReading
+    shuffled: TrialAcceptance | None = None  # of a weak head, where it reads its states in another order
 
     @property
     def is_as_stated(self) -> bool:
@@ -101,9 +104,11 @@ class HeadTrial:
     def run(self) -> TrialOutcome:
         """Try the readings and leave the best one in the file. Raises IncompatibleError if none knows the target."""
         best = self._try(None) if isinstance(self._head, MedusaHead) else self._choose_reading(self._head)
-        check_knows_target(self._head.name, best.figures)
+        shuffled = None if best.figures.is_clear else self._measure_shuffled(best.reading)
+        if shuffled is not None:
+            check_reads_target(self._head.name, best.figures, shuffled)
         write_reading(self._path, best.reading, best.figures.length)
-        return TrialOutcome(tuple(self._tried), best)
+        return TrialOutcome(tuple(self._tried), best, shuffled)
 
     def _choose_reading(self, head: ReadHead) -> TriedReading:
         chosen = head.stated
@@ -117,15 +122,32 @@ class HeadTrial:
             best = other if has_longer_acceptance(other.figures, best.figures) else best
         return best
 
+    def _measure_shuffled(self, reading: HeadReading | None) -> TrialAcceptance:
+        """Return the figures of the head where it takes each of the target's states for another: of this target or
+        not, it then knows the tokens alone.
+        """
+        self._num_readings += 1
+        header = read_header(self._path)
+        fc = header.tensors[FC]
+        by = fc.shape[0] // fc.type.block_elements // 2
+        roll_columns(header, FC, by)
+        try:
+            return self._measure(reading)
+        finally:
+            roll_columns(header, FC, -by)
+
     def _try(self, reading: HeadReading | None) -> TriedReading:
+        self._tried.append(TriedReading(reading, self._measure(reading)))
+        return self._tried[-1]
+
+    def _measure(self, reading: HeadReading | None) -> TrialAcceptance:
         write_reading(self._path, reading, 0.0)
         self._show(0.0)
         requests = [make_request(each, i, has_template=self._has_template) for i, each in enumerate(self._prompts)]
         with closing(self._open_engine(self._path)) as client:
             figures, num_prompts = ask_all(client, requests, on_tokens=self._show)
         self._prompts = self._prompts[:num_prompts]
-        self._tried.append(TriedReading(reading, figures))
-        return self._tried[-1]
+        return figures
 
     def _show(self, share: float) -> None:
         number = len(self._tried)
@@ -144,17 +166,14 @@ def write_reading(path: Path, reading: HeadReading | None, length: float) -> Non
     patch_header(read_header(path), keys)
 
 
-def check_knows_target(
-    name: str, figures: TrialAcceptance, *, what: str = "does not fit this target", hint: str = OTHER_HEAD
-) -> None:
-    """Raise IncompatibleError if too few of a head's first drafted tokens are accepted; `what` says so of the head."""
-    if figures.knows_target:
+def check_reads_target(name: str, figures: TrialAcceptance, shuffled: TrialAcceptance) -> None:
+    """Raise IncompatibleError if a head drafts no better than with shuffled states: it is another target's."""
+    if reads_target(figures, shuffled):
         return
     raise IncompatibleError(
-        f"{name} {what}: {figures.first:.1%} of its first drafted tokens are accepted "
-        f"({figures.drafts} drafts), and at least {figures.least:.1%} are needed; the most common token makes up "
-        f"{figures.commonest_share:.1%} of the text",
-        hint=hint,
+        f"{name} does not fit this target: {figures.first:.1%} of its first drafted tokens are accepted "
+        f"({figures.drafts} drafts), and {shuffled.first:.1%} where it reads the target's states in a wrong order",
+        hint=OTHER_HEAD,
     )
 
 
@@ -297,6 +316,11 @@ def trial_lines(outcome: TrialOutcome | None, path: Path) -> list[str]:
 
 
 def describe_verdict(outcome: TrialOutcome) -> str:
+    if outcome.shuffled is not None:
+        return (
+            f"weak: it is of this target (in a wrong order, its states give {outcome.shuffled.first:.1%}), but drafts "
+            "little of this text; `eaglelocal bench` shows what it gains on yours"
+        )
     if outcome.best.reading is None:
         return "it predicts this target"
     reading = describe_reading(outcome.best.reading, outcome)
@@ -343,6 +367,7 @@ def report_object(
         },
         "target": found.label,
         "trial": None if outcome is None else [tried_object(tried, outcome) for tried in outcome.tried],
+        "weak": outcome is not None and outcome.shuffled is not None,
         "as_stated": outcome is None or outcome.is_as_stated,
         "notes": list(warnings),
         "file": str(path),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -31,7 +32,8 @@ from eaglelocal.cli.train_options import (
 )
 from eaglelocal.cli.train_report import TrainResult, begin_lines, report_object, result_lines
 from eaglelocal.core.amounts import format_duration
-from eaglelocal.errors import EagleLocalError, ModelFileError, UsageError
+from eaglelocal.core.user_paths import quote_path
+from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, UsageError
 from eaglelocal.training.device import choose_device
 from eaglelocal.training.rounds import MIN_CONVERSATIONS
 
@@ -81,7 +83,7 @@ def run_training(
     options: TrainOptions, questions: TrainQuestions, *, tokens: int, epochs: int, seed: int
 ) -> TrainResult:
     """Train a head in rounds and try it. Resumes from the files in the folder."""
-    from eaglelocal.training.training_folder import CURVE, MOMENT, STATES, enter_folder
+    from eaglelocal.training.training_folder import WEAK, enter_folder
 
     fingerprint = read_fingerprint(options.found.path)
     with enter_folder(options.folder, options.found.label, fingerprint), mention_resuming(options.output):
@@ -89,11 +91,23 @@ def run_training(
         training, head, questions, collected = learn_in_rounds(
             options, questions, max_answer_tokens=tokens, epochs=epochs, seed=seed
         )
-        trained = keep_if_better(options, training, head, questions, collected)
-        curve = training.checkpoint.with_suffix(CURVE)
-        for path in (training.checkpoint, curve, options.folder / MOMENT, *options.folder.glob(f"*{STATES}")):
-            path.unlink(missing_ok=True)
+        try:
+            trained = keep_if_better(options, training, head, questions, collected)
+        except IncompatibleError:  # training goes on from the weak head
+            forget_run(options.folder, training)
+            raise
+        forget_run(options.folder, training)
+        (options.folder / WEAK).unlink(missing_ok=True)
     return trained
+
+
+def forget_run(folder: Path, training: HeadTraining) -> None:
+    """Remove what a finished run no longer needs; questions and answers stay."""
+    from eaglelocal.training.training_folder import CURVE, MOMENT, STATES
+
+    curve = training.checkpoint.with_suffix(CURVE)
+    for path in (training.checkpoint, curve, folder / MOMENT, *folder.glob(f"*{STATES}")):
+        path.unlink(missing_ok=True)
 
 
 def learn_in_rounds(
@@ -322,11 +336,11 @@ def choose_recipe(source: HeadSource, num_steps: int) -> Recipe:
     """Return the learning rates.
 
     A head that already drafts in the same way gets a quarter of them, decaying from the first step on. One that is to
-    draft in another way has as much to learn as a new one.
+    draft in another way, or has learned little yet, has as much to learn as a new one.
     """
     from eaglelocal.training.loop import scale_recipe
 
-    scale, decay_share = (0.25, 1.0) if source.begins_alike else (1.0, 0.5)
+    scale, decay_share = (0.25, 1.0) if source.begins_alike and not source.begins_weak else (1.0, 0.5)
     return scale_recipe(source.target.n_embd, num_steps, scale=scale, decay_share=decay_share)
 
 
@@ -363,7 +377,6 @@ def keep_if_better(
 
     Raises IncompatibleError if it predicts the target too badly.
     """
-    from eaglelocal.cli.head_trial import check_knows_target
     from eaglelocal.gguf.draft_pairing import read_draft
     from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY
     from eaglelocal.gguf.reader import read_header
@@ -379,9 +392,9 @@ def keep_if_better(
         with written_head(options, trained_head, path, options.kind) as partial:
             read_draft(read_header(partial), options.found.info)
             after = try_draft(options, str(partial.resolve()), requests, "the new head")
-            hint = f"--epochs {2 * training.epochs}"
-            check_knows_target(name, after, what="has learned too little", hint=hint)
             patch_header(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})
+            if not after.is_clear:
+                raise keep_weak_head(partial, options.folder, after, collected.num_tokens)
             if options.current_draft is not None:
                 before = try_draft(options, options.current_draft, requests, "the current draft")
                 if after.length <= before.length and not options.is_named:
@@ -390,6 +403,18 @@ def keep_if_better(
         is_kept = False
     return TrainResult(
         path, name, is_kept, trained_head.before, trained_head.after, before, after, collected, len(training.train_set)
+    )
+
+
+def keep_weak_head(path: Path, folder: Path, figures: TrialAcceptance, num_tokens: int) -> IncompatibleError:
+    """Keep a copy of a head that has learned too little, and return the error that says how to go on from it."""
+    from eaglelocal.training.training_folder import WEAK
+
+    shutil.copyfile(path, folder / WEAK)
+    return IncompatibleError(
+        f"{figures.first:.0%} of the new head's first tokens are accepted so far ({figures.drafts} drafts), too few to "
+        "gain anything",
+        hint=f"--from {quote_path(folder / WEAK)} --tokens {2 * num_tokens}",
     )
 
 

@@ -133,7 +133,7 @@ def resolve_options(settings: Settings, output: Output, device: str, given: Trai
 
 def check_draft_vocab(num: int | None, source: HeadSource) -> None:
     """Check how many tokens a head is to predict. Raises UsageError: an existing head keeps its vocabulary."""
-    if num is None:
+    if num is None or (source.start is not None and source.start.draft_vocab == num):
         return
     if source.start is not None:
         raise UsageError(f"{source.start.name} keeps its vocabulary", hint="`--from none` trains a new head")

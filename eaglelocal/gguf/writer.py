@@ -223,6 +223,28 @@ def _encoded(header: Header, key: str, kind: ValueType, values: tuple[Number, ..
         raise malformed_error(header.path.name, f"{key}: {error}") from error
 
 
+def roll_columns(header: Header, name: str, num_blocks: int) -> None:
+    """Move the columns of a matrix to the right in place, by so many blocks of its type; those at the end come first.
+
+    Raises ResourceError where the file cannot be written.
+    """
+    import numpy as np
+
+    tensor = header.tensors[name]
+    try:
+        with header.path.open("r+b") as file:
+            start = header.data_offset + tensor.offset
+            file.seek(start)
+            blocks = np.frombuffer(file.read(tensor.nbytes), np.uint8).reshape(
+                tensor.shape[1], -1, tensor.type.block_bytes
+            )
+            file.seek(start)
+            file.write(np.roll(blocks, num_blocks, 1).tobytes())
+            file.flush()
+    except OSError as error:
+        raise ResourceError(f"cannot write {header.path.name}: {error.strerror}") from error
+
+
 # ---- head requantization: choose the tensors of an EAGLE head to quantize further than in the published file
 #
 # A drafted token costs a pass over the head, and every draft is verified anyway: bits that hardly change the drafts

@@ -18,6 +18,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.architectures import NO_NORMED_STATE
 from eaglelocal.gguf.eagle_info import (
+    ACCEPTANCE_LENGTH_KEY,
     MASK_HIDDEN_KEY,
     EagleInfo,
 )
@@ -34,6 +35,7 @@ Ints = npt.NDArray[np.int64]
 NEW_VOCABULARY = 32_000  # tokens that a new head predicts at most, where its target has more
 LEAST_NEW_VOCABULARY = 16_384  # and at least: its first texts have few of the tokens that occur in later ones
 HEAD_SIZES = (128, 64, 32)
+WEAK_LENGTH = 1.2  # acceptance length of a head that still learns as fast as a new one
 ROWS_AT_ONCE = 2048  # rows of a matrix that are decoded at once
 
 
@@ -132,6 +134,12 @@ class HeadSource:
     def method(self) -> str:
         """The name of the trained head's way of drafting."""
         return "Medusa" if self.is_medusa else "P-EAGLE" if self.is_parallel else "EAGLE-3.1"
+
+    @property
+    def begins_weak(self) -> bool:
+        """True if the head in the beginning was measured to have learned little."""
+        length = self.start.header.metadata.get(ACCEPTANCE_LENGTH_KEY) if self.start else None
+        return isinstance(length, float) and 1.0 <= length < WEAK_LENGTH
 
     @property
     def begins_alike(self) -> bool:

@@ -21,9 +21,10 @@ from eaglelocal.training.conversations import make_write_error, suggest_folder
 
 ANSWERS, QUESTIONS = "answers.jsonl", "questions.jsonl"
 MOMENT = "moment.gguf"  # the head so far
+WEAK = "weak.gguf"  # the head of a run that learned too little, from which another can go on
 CHECKPOINT, CURVE, PARTIAL, STATES = ".checkpoint", ".curve", ".partial", ".states"
 TARGET = "target"  # holds the target's name and fingerprint; the run that uses the folder locks this file
-FILES, SUFFIXES = (ANSWERS, QUESTIONS, MOMENT, TARGET), (CHECKPOINT, CURVE, PARTIAL, STATES)
+FILES, SUFFIXES = (ANSWERS, QUESTIONS, MOMENT, WEAK, TARGET), (CHECKPOINT, CURVE, PARTIAL, STATES)
 
 
 @dataclass(frozen=True, slots=True)

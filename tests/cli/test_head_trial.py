@@ -21,6 +21,7 @@ from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EngineError, IncompatibleError
 from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, EagleInfo
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.tensors import read_tensor
 
 SHAPE = TargetShape(n_embd=128, n_layer=6, n_ff=128)
 DRAFTS = 20  # of an answer
@@ -36,8 +37,11 @@ class Truth:
     right: tuple[int, ...] = (15, 11, 8, 6, 4)
     wrong_recurrence: tuple[int, ...] = (15, 4, 1, 0, 0)
     wrong_taps: tuple[int, ...] = (4, 1, 0, 0, 0)
+    shuffled: tuple[int, ...] = (0, 0, 0, 0, 0)
 
-    def accepted(self, head: EagleInfo) -> tuple[int, ...]:
+    def accepted(self, head: EagleInfo, *, is_shuffled: bool) -> tuple[int, ...]:
+        if is_shuffled:
+            return self.shuffled
         if head.target_layers != self.taps:
             return self.wrong_taps
         return self.right if head.norm_output == self.norm_output else self.wrong_recurrence
@@ -52,11 +56,18 @@ class Engines:
     opened: list[EagleInfo] = field(default_factory=list)
     asked: list[ChatRequest] = field(default_factory=list)
     num_open: int = 0
+    first_fc: bytes = b""  # of the file at the first opening
 
     def open(self, path: Path) -> Engine:
         self.opened.append(EagleInfo.from_header(read_header(path)))
         self.num_open += 1
-        return Engine(self, self.truth.accepted(self.opened[-1]))
+        fc = read_fc(path)
+        self.first_fc = self.first_fc or fc
+        return Engine(self, self.truth.accepted(self.opened[-1], is_shuffled=fc != self.first_fc))
+
+
+def read_fc(path: Path) -> bytes:
+    return read_tensor(path, read_header(path), "fc.weight").tobytes()
 
 
 @dataclass
@@ -110,7 +121,6 @@ def tried_folder(engines: Engines, target: Path, folder: Path, published: Path) 
     trial = HeadTrial(
         path,
         understood(published, target),
-        n_layer=SHAPE.n_layer,
         has_template=False,
         open_engine=engines.open,
         on_progress=lambda fraction, what: None,
@@ -197,7 +207,6 @@ def test_a_medusa_head_has_one_reading(target: Path, tmp_path: Path) -> None:
     trial = HeadTrial(
         path,
         understood_medusa(published, target),
-        n_layer=SHAPE.n_layer,
         has_template=False,
         open_engine=open_engine,
         on_progress=lambda fraction, what: None,
@@ -210,14 +219,28 @@ def test_a_medusa_head_has_one_reading(target: Path, tmp_path: Path) -> None:
     assert "verdict  it predicts this target" in trial_lines(outcome, path)
 
 
-def test_a_stranger_is_refused_with_the_figures(target: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shuffled", [(1, 0, 0, 0, 0), (2, 0, 0, 0, 0)])
+def test_a_stranger_is_refused_with_the_figures(shuffled: tuple[int, ...], target: Path, tmp_path: Path) -> None:
     little = (1, 0, 0, 0, 0)
-    engines = Engines(Truth(right=little, wrong_recurrence=little, wrong_taps=little))
+    engines = Engines(Truth(right=little, wrong_recurrence=little, wrong_taps=little, shuffled=shuffled))
     with pytest.raises(IncompatibleError) as raised:
         tried(engines, target, tmp_path)
-    assert "(340 drafts), and at least 10.0% are needed" in raised.value.message
-    assert "5.0% of the text" in raised.value.message
+    assert (
+        f"5.0% of its first drafted tokens are accepted (340 drafts), and {shuffled[0] * 5}.0%" in raised.value.message
+    )
     assert engines.num_open == 0
+
+
+def test_a_weak_head_is_known_by_what_it_loses_without_its_states(target: Path, tmp_path: Path) -> None:
+    """Fewer first tokens than are asked of a stranger, but more than with states in another order."""
+    weak = (1, 1, 0, 0, 0)  # 5 % of first tokens
+    engines = Engines(Truth(right=weak, wrong_recurrence=weak, wrong_taps=weak))
+    outcome = tried(engines, target, tmp_path)
+    assert not outcome.best.figures.is_clear
+    assert outcome.shuffled is not None and outcome.shuffled.first == 0.0
+    assert "weak: it is of this target" in " ".join(trial_lines(outcome, tmp_path / "head.gguf"))
+    assert read_fc(tmp_path / "head.gguf") == engines.first_fc  # as it was
+    assert recorded(tmp_path)[2] == pytest.approx(1.1)
 
 
 def test_an_engine_that_fails_ends_the_trial(target: Path, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_head_with_random_weights_is_not_kept(environ: dict[str, str], tmp_pat
     }
     folder = write_checkpoint(tmp_path / "noise", replace(head, arrays=noise), "AngelSlim")
     done = run(environ, "import", str(folder), "--target", "demo@native")
-    assert done.returncode == 1
+    assert done.returncode == 1, done.stdout
     assert "error: noise does not fit this target: " in done.stderr
     assert not list(Path(environ["XDG_STATE_HOME"]).rglob("*.gguf*"))
 

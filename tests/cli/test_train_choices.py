@@ -13,18 +13,22 @@ from eaglelocal.cli.train import (
     check_enough,
     choose_recipe,
     format_time_left,
+    keep_weak_head,
     seed_request,
 )
 from eaglelocal.cli.train_options import find_current_draft, find_head_source
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import UsageError
+from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY
 from eaglelocal.hub import draft_resolver
 from eaglelocal.hub.draft_resolver import FoundDraft
+from eaglelocal.hub.heads.version_records import TrialAcceptance
 from eaglelocal.hub.target_resolver import NATIVE, find_target
 from eaglelocal.training.conversations import Collected, TrainingConversation
 from eaglelocal.training.device import choose_device
 from eaglelocal.training.rounds import MIN_CONVERSATIONS
+from eaglelocal.training.training_folder import WEAK
 
 
 def conversations(num: int, *, num_prompt: int = 10, num_answer_tokens: int = 20) -> tuple[TrainingConversation, ...]:
@@ -94,6 +98,27 @@ def test_only_a_head_that_drafts_in_the_same_way_learns_slowly(start: str, num_d
     new = choose_recipe(find_head_source("none", found, num_depths=1), 1000)
     recipe = choose_recipe(find_head_source(start, found, num_depths=num_depths), 1000)
     assert recipe.muon_lr == share * new.muon_lr and recipe.adam_lr == share * new.adam_lr
+
+
+@pytest.mark.parametrize(("length", "share"), [(0.0, 0.25), (1.1, 1), (1.5, 0.25)])
+def test_a_head_that_has_learned_little_learns_on_as_fast_as_a_new_one(length: float, share: float) -> None:
+    """A length of 0 was never measured: most imported heads have none."""
+    found = find_target(EmbeddedModel(NATIVE), on_progress=None)
+    source = find_head_source("auto", found, num_depths=1)
+    assert source.start is not None
+    header = source.start.header
+    header = replace(header, metadata={**header.metadata, ACCEPTANCE_LENGTH_KEY: length})
+    weak = replace(source, start=replace(source.start, header=header))
+    assert choose_recipe(weak, 1000).muon_lr == share * choose_recipe(replace(source, start=None), 1000).muon_lr
+
+
+def test_a_run_that_learned_too_little_says_how_to_go_on(tmp_path: Path) -> None:
+    head, figures = tmp_path / "head.gguf", TrialAcceptance(100, (7, 1), 300, 0.05)
+    head.write_bytes(b"weights")
+    error = keep_weak_head(head, tmp_path, figures, 3000)
+    assert error.message.startswith("7% of the new head's first tokens are accepted so far (100 drafts)")
+    assert error.hint == f"--from {tmp_path / WEAK} --tokens 6000"
+    assert (tmp_path / WEAK).read_bytes() == b"weights"
 
 
 def test_an_answer_follows_from_its_question_and_the_seed() -> None:

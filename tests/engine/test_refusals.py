@@ -64,7 +64,7 @@ def refusal(plan: Plan, kind: type[EagleLocalError]) -> EagleLocalError:
         (OWN, replace(SMALL, n_embd=128), "hidden size 128, the target has 64"),
         (replace(HEAD, taps=(1, 2, 9)), SMALL, "taps layer 9, the target has layers 0 to 3"),
         (replace(HEAD, taps=(1, 2, 4)), SMALL, "taps layer 4, the final state"),
-        (replace(HEAD, taps=(1, 2)), SMALL, "taps 2 layers, llama.cpp runs heads with 3"),
+        (replace(HEAD, taps=(1, 2)), SMALL, "taps 2 layers without"),
         (HEAD, replace(SMALL, n_vocab=310), "vocabulary has 310 tokens, the target's 300"),
     ],
 )

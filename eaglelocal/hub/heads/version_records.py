@@ -168,6 +168,7 @@ READERS: Mapping[str, Callable[[object], object]] = {
 # residual decide what the first drafted token is worth, the recurrence (is the state fed back before or after the
 # last norm?) what the later ones are. Pure: figures in, decisions out.
 MIN_FIRST = 0.10  # trained heads reach 0.5 to 0.8; one trained on 5 000 samples for minutes 0.34
+MIN_WEAK = 0.05  # of a weak head; one of random weights reaches 0.006 with its states, and nothing with shuffled ones
 MIN_STANDARD_ERRORS = 2.0  # standard errors by which a reading must be better than the stated one
 
 
@@ -203,11 +204,11 @@ class TrialAcceptance:
 
     @property
     def least(self) -> float:
-        """The share `first` that a head must reach; below it, the head was not trained for this target."""
+        """The share `first` from which on a head is certainly of this target; below it, it may be a weak one."""
         return max(MIN_FIRST, self.commonest_share + MIN_STANDARD_ERRORS * self.first_error)
 
     @property
-    def knows_target(self) -> bool:
+    def is_clear(self) -> bool:
         return self.first >= self.least
 
     def _share(self, position: int) -> float:
@@ -230,6 +231,11 @@ def sum_acceptance(counts: Iterable[tuple[int, Sequence[int]]], tokens: Iterable
 def has_better_first_token(other: TrialAcceptance, stated: TrialAcceptance) -> bool:
     """Return whether this reading's first drafted token is accepted significantly more often."""
     return other.first - stated.first > MIN_STANDARD_ERRORS * math.hypot(other.first_error, stated.first_error)
+
+
+def reads_target(figures: TrialAcceptance, shuffled: TrialAcceptance) -> bool:
+    """Return whether a head drafts from the target's states: worse where they are shuffled, and not by chance."""
+    return figures.first >= MIN_WEAK and has_better_first_token(figures, shuffled)
 
 
 def has_longer_acceptance(other: TrialAcceptance, stated: TrialAcceptance) -> bool:

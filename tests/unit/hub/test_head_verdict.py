@@ -11,6 +11,7 @@ from eaglelocal.hub.heads.version_records import (
     TrialAcceptance,
     has_better_first_token,
     has_longer_acceptance,
+    reads_target,
     sum_acceptance,
 )
 
@@ -30,7 +31,7 @@ def test_answers_are_summed_up() -> None:
 
 def test_without_drafts_there_is_no_verdict() -> None:
     nothing = sum_acceptance([], [])
-    assert (nothing.first, nothing.length, nothing.knows_target) == (0.0, 1.0, False)
+    assert (nothing.first, nothing.length, nothing.is_clear) == (0.0, 1.0, False)
 
 
 @given(st.integers(1, 400), st.lists(st.integers(0, 5), min_size=1, max_size=400))
@@ -57,7 +58,16 @@ def test_what_is_alike_stays_as_stated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "common", "knows"),
+    ("first", "shuffled", "reads"),
+    [(0.18, 0.04, True), (0.18, 0.16, False), (0.006, 0.0, False), (0.05, 0.0, True)],
+)
+def test_a_head_of_this_target_drafts_worse_with_shuffled_states(first: float, shuffled: float, reads: bool) -> None:
+    """The third is a head of random weights, as it was measured."""
+    assert reads_target(figures(860, first), figures(860, shuffled)) is reads
+
+
+@pytest.mark.parametrize(
+    ("first", "common", "is_clear"),
     [
         (0.00, COMMON, False),
         (0.06, COMMON, False),  # chance
@@ -67,5 +77,5 @@ def test_what_is_alike_stays_as_stated() -> None:
         (0.45, 0.20, True),
     ],
 )
-def test_a_head_must_know_more_than_the_commonest_token(first: float, common: float, knows: bool) -> None:
-    assert figures(400, first, first / 2, common=common).knows_target is knows
+def test_a_clear_head_knows_more_than_the_commonest_token(first: float, common: float, is_clear: bool) -> None:
+    assert figures(400, first, first / 2, common=common).is_clear is is_clear
