@@ -6,7 +6,7 @@ published figures, (drafted tokens, mean acceptance length), those for chat if t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from types import MappingProxyType
 
@@ -98,6 +98,16 @@ def read_draft(id: str, table: TomlTable) -> DraftEntry:
         if not 1 <= tokens <= drafted + 1:
             raise table.error(f"{id}.acceptance_lengths: {drafted} drafted tokens cannot give a length of {tokens}")
     return entry
+
+
+def find_better_known(draft: DraftEntry, others: Iterable[DraftEntry]) -> str:
+    """Return the id of a draft of the same kind whose acceptance is reported, where this one's is not; else empty.
+
+    Only such a draft is chosen unasked, as an assumed acceptance would often beat a reported one.
+    """
+    if draft.acceptance_lengths:
+        return ""
+    return next((other.id for other in others if other.kind == draft.kind and other.acceptance_lengths), "")
 
 
 def _read_sizes(table: TomlTable | None) -> Mapping[str, int]:

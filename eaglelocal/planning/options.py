@@ -7,10 +7,19 @@ holds only what the engine can run, `unusable` the others, each with its reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
+from dataclasses import field, replace
 
 from eaglelocal.catalog.catalog import Catalog
-from eaglelocal.catalog.draft_entries import BLOCKS, DRAFT_MODEL, EAGLE, MTP, NGRAM, DraftEntry, find_unsupported_reason
+from eaglelocal.catalog.draft_entries import (
+    BLOCKS,
+    DRAFT_MODEL,
+    EAGLE,
+    MTP,
+    NGRAM,
+    DraftEntry,
+    find_better_known,
+    find_unsupported_reason,
+)
 from eaglelocal.catalog.estimated_shapes import (
     estimate_draft_shape,
     estimate_mtp_shape,
@@ -64,6 +73,7 @@ class DraftOption:
     notes: tuple[str, ...] = ()
     is_here: bool = False  # on this disk
     needs_naming: bool = False  # `--draft auto` chooses another, or none
+    better_known: str = ""  # another draft of its kind, whose acceptance is reported
 
     @property
     def is_at_hand(self) -> bool:
@@ -177,8 +187,8 @@ def find_draft_options(
     """Return the usable drafts of a target, model-free ones last, and the unusable ones."""
     drafts: list[DraftOption] = []
     unusable: list[UnusableDraft] = []
-    outline = target.outline
-    for draft in catalog.drafts_for(target):
+    outline, known = target.outline, catalog.drafts_for(target)
+    for draft in known:
         if draft.kind == NGRAM:
             continue
         own = estimate_mtp_shape(outline, shape) if draft.is_in_target else estimate_draft_shape(draft, outline)
@@ -188,7 +198,7 @@ def find_draft_options(
         if problem:
             unusable.append(UnusableDraft(draft.id, problem))
         else:
-            drafts.append(_draft_option(draft, own))
+            drafts.append(replace(_draft_option(draft, own), better_known=find_better_known(draft, known)))
     lookups = list_lookup_options(outline.architecture, has_state=bool(outline.state_bytes))
     return (*drafts, *lookups), tuple(unusable)
 

@@ -48,6 +48,7 @@ from eaglelocal.planning.options import (
     NO_DRAFT_OPTION,
     DraftOption,
     ModelOption,
+    UnusableDraft,
     make_catalog_options,
     make_draft_option,
     make_file_option,
@@ -143,7 +144,12 @@ def restrict_drafts(option: ModelOption, options: RunOptions) -> ModelOption:
     if not options.drafts:
         return replace(option, drafts=(NO_DRAFT_OPTION,))
     if options.draft == AUTO:
-        return option
+        less = [draft for draft in option.drafts if draft.better_known]
+        reasons = [
+            UnusableDraft(one.id, f"its acceptance is not reported, and that of {one.better_known} is") for one in less
+        ]
+        left = tuple(draft for draft in option.drafts if not draft.better_known)
+        return replace(option, drafts=left, unusable=(*option.unusable, *reasons))
     named = tuple(draft for draft in option.drafts if (draft.shape is not None) == options.names_draft)
     return replace(option, drafts=named or option.drafts)
 

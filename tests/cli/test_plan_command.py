@@ -60,7 +60,7 @@ def test_the_object_of_the_interface(capsys: pytest.CaptureFixture[str], machine
     assert (chosen["num_draft_tokens"] == 0) == (chosen["draft"] == "none")
     assert chosen["reasons"] and len(content["rejected"]) > 100
     assert all(each["target"] and each["quant"] and each["reason"] for each in content["rejected"])
-    assert any("its size is not known before it is fetched" in each["reason"] for each in content["rejected"])
+    assert any("no GGUF of it is published" in each["reason"] for each in content["rejected"])
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -76,7 +76,7 @@ def test_everything_that_was_rejected(capsys: pytest.CaptureFixture[str]) -> Non
     few, every = (screen(capsys, "--machine", "rtx-3090", *more) for more in ((), ("--all",)))
     assert len(every.splitlines()) > 200 > 40 > len(few.splitlines())
     words = " ".join(every.split())
-    assert "its size is not known before it is fetched" in words
+    assert "no GGUF of it is published" in words
     assert all(len(line) <= WIDTH for line in every.splitlines())
     for target in load_catalog().targets:
         assert target in every

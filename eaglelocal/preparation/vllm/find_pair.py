@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal.catalog.catalog import Catalog
-from eaglelocal.catalog.draft_entries import BLOCKS, EAGLE, DraftEntry
+from eaglelocal.catalog.draft_entries import BLOCKS, EAGLE, DraftEntry, find_better_known
 from eaglelocal.catalog.estimated_shapes import BLOCK_LAYERS, P_EAGLE_LAYERS
 from eaglelocal.catalog.reference import DerivedModel, EmbeddedModel, File
 from eaglelocal.catalog.target_entries import TargetEntry
@@ -92,7 +92,8 @@ def find_pair(options: RunOptions, given: GivenSources, catalog: Catalog, find_d
     if draft is not None:
         draft, notes = compare_vocab(draft, target, catalog)
         if draft.pin is not None and draft.head_file is None:
-            draft = replace(draft, pin=pin_weights(draft.pin, "--draft-revision"))
+            named = "" if given.draft_repo or options.draft == draft.id else f"--draft {draft.id} "
+            draft = replace(draft, pin=pin_weights(draft.pin, f"{named}--draft-revision"))
         if draft.acceptance is not None and not draft.acceptance.is_reported:
             notes.append(f"the acceptance of {draft.id} is not reported: {draft.acceptance.probability(1):.0%} assumed")
     is_light = draft is None or draft.method == NGRAM
@@ -206,11 +207,11 @@ def _fits(draft: VllmDraft, target: VllmTarget, find_device: FindDevice) -> bool
 
 
 def _list_described(drafts: Sequence[DraftEntry], target: VllmTarget, given: GivenSources) -> Iterator[VllmDraft]:
-    """Yield the drafts with known weights, only those with a reported acceptance if there are any."""
+    """Yield the drafts with known weights; of a kind, only those with a reported acceptance if there are any."""
     usable = [draft for draft in drafts if draft.kind != NGRAM and (draft.is_in_target or draft.weights_repo)]
-    reported = [draft for draft in usable if draft.acceptance_lengths]
-    for draft in reported or usable:
-        yield describe_entry(draft, target, given)
+    for draft in usable:
+        if not find_better_known(draft, usable):
+            yield describe_entry(draft, target, given)
 
 
 def _find_fastest(drafts: Sequence[VllmDraft], target: VllmTarget, device: DeviceSpec) -> VllmDraft:

@@ -243,6 +243,7 @@ CONTEXTS = (32768, 16384, 8192, 4096, 2048)  # to try if none is given
 LOADS = {"interactive": 32, "batch": 256}  # limits on the sequences, if none is given: answers soon, or many
 FEWEST = 4  # sequences that a context which was not asked for must leave room for
 TENSOR_PARALLEL = (1, 2, 4, 8)
+LARGE_MACHINES = {"2x-rtx-4090": 47, "h100-sxm": 79, "2x-a6000": 95}  # to hint at, with their GiB
 # (compute slices of 7, memory slices of 8) of the profiles of NVIDIA's cards, and how NVIDIA calls their memory in GB
 MIG_SLICES = ((1, 1), (2, 2), (3, 4), (7, 8))
 MIG_LABELS = {
@@ -314,8 +315,15 @@ def find_fit(pair: ServedPair, machine: MachineSpec, limits: ServingLimits) -> S
     raise ResourceError(
         f"{pair.target.id} needs {format_memory(least.needed_bytes)} in vLLM, with its draft and both caches; "
         f"{machine.name} has {format_memory(count_room(device))} for it",
-        hint="--machine h100-sxm",
+        hint=suggest_larger(least.needed_bytes),
     )
+
+
+def suggest_larger(needed_bytes: int) -> str:
+    """Return the hint for a pair that does not fit: the smallest of the large machines that holds it."""
+    holding = (name for name, gib in LARGE_MACHINES.items() if needed_bytes < MAX_UTILIZATION * gib * GIB)
+    larger = next(holding, "")
+    return f"--machine {larger}" if larger else "a smaller target; your own machine can be described (docs/models.md)"
 
 
 def list_cards(machine: MachineSpec, n_head: int) -> Iterator[tuple[DeviceSpec, int, str]]:

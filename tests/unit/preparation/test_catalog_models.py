@@ -22,11 +22,12 @@ from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.options import ModelOption, make_catalog_options
 from eaglelocal.planning.plan_models import plan_models
-from eaglelocal.preparation.models import list_entry_options, read_measured_costs
+from eaglelocal.preparation.models import find_models, list_entry_options, read_measured_costs
 from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, MainMemory
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
 COMMIT = "a" * 40
+UNKNOWN = "e3-qwen3-14b-redhat"
 TARGET_REPO, DRAFT_REPO = "Qwen/Qwen3-8B-GGUF", "unsloth/Qwen3-0.6B-GGUF"
 EIGHT, SMALL = replace(REAL["qwen3-8b"], type="Q4_K"), REAL["qwen3-0.6b"]
 MACHINE = Machine(
@@ -175,3 +176,13 @@ def test_what_was_measured_here_decides(hub: Path, catalog: Catalog) -> None:
     measure(slow, 2.0)
     assert best() == ("qwen3-0.6b:Q8_0", False)
     assert best(replace(HERE, probed=None)) == ("qwen3-8b:Q4_K_M", False)  # a machine of the catalog
+
+
+def test_a_draft_of_unknown_acceptance_is_taken_by_name_only(catalog: Catalog) -> None:
+    """If the acceptance of another of its kind is reported: what is assumed of it would beat that."""
+    options = RunOptions(target="qwen3-14b:Q4_K_M")
+    (asked,), (unasked,) = (find_models(one, catalog) for one in (replace(options, draft=UNKNOWN), options))
+    assert [draft.id for draft in asked.drafts] == [UNKNOWN]
+    assert UNKNOWN not in [draft.id for draft in unasked.drafts]
+    (reason,) = [one.reason for one in unasked.unusable if one.id == UNKNOWN]
+    assert reason == "its acceptance is not reported, and that of e3-qwen3-14b-angelslim is"
