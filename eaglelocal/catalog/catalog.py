@@ -73,12 +73,6 @@ class Catalog:
             raise UsageError(f"unknown machine {name!r}", hint=_suggest(wanted, names, otherwise=f"{known}; {own}"))
         return found
 
-    @property
-    def median_release(self) -> str:
-        """The median of the targets' release months (`YYYY-MM`); empty if none is known."""
-        known = sorted(target.released for target in self.targets.values() if target.released)
-        return known[len(known) // 2] if known else ""
-
     def drafts_for(self, target: TargetEntry) -> tuple[DraftEntry, ...]:
         """Return the drafts that the target lists, in its order, then all others that serve it, heads with sizes."""
         named = [self.drafts[id] for id in target.drafts]

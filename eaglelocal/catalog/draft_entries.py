@@ -78,6 +78,11 @@ class DraftEntry:
         """The repository of the original weights in safetensors; None: not known, or the target's own weights."""
         return self.source_repo or (self.repo if self.repo != self.gguf_repo else None)
 
+    def is_like(self, other: DraftEntry) -> bool:
+        """Return whether both draft in the same way, so that one tells what to expect of the other."""
+        ways = [(one.kind in BLOCKS or one.kind, one.is_in_target, one.drafts_in_parallel) for one in (self, other)]
+        return ways[0] == ways[1]
+
     def serves(self, target_id: str) -> bool:
         return target_id in self.targets or EVERY_TARGET in self.targets
 

@@ -7,7 +7,7 @@ holds only what the engine can run, `unusable` the others, each with its reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field, replace
+from dataclasses import field
 
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.draft_entries import (
@@ -50,6 +50,7 @@ from eaglelocal.planning.quality import (
     PredictedAcceptance,
     effective_b,
     find_age,
+    predict_acceptance,
 )
 from eaglelocal.planning.speed import SpeedModel, choose_arithmetic
 
@@ -171,7 +172,7 @@ def _make_catalog_option(target: TargetEntry, quantization: Quantization, catalo
         quality_b=effective_b(
             parameters_b=parameters_b, active_b=active_b, quant=quant, bits_per_weight=bits, quants=catalog.quants
         ),
-        age=Age(target.released, usual=catalog.median_release),
+        age=Age(target.released),
         drafts=drafts,
         unusable=unusable,
         max_context=shape.max_context,
@@ -198,20 +199,15 @@ def find_draft_options(
         if problem:
             unusable.append(UnusableDraft(draft.id, problem))
         else:
-            drafts.append(replace(_draft_option(draft, own), better_known=find_better_known(draft, known)))
+            drafts.append(_draft_option(draft, own, catalog, better_known=find_better_known(draft, known)))
     lookups = list_lookup_options(outline.architecture, has_state=bool(outline.state_bytes))
     return (*drafts, *lookups), tuple(unusable)
 
 
-def _draft_option(draft: DraftEntry, shape: ModelShape | None) -> DraftOption:
+def _draft_option(draft: DraftEntry, shape: ModelShape | None, catalog: Catalog, *, better_known: str) -> DraftOption:
     kind = BLOCK if draft.kind in BLOCKS else draft.kind
-    default = DEFAULTS[kind]
-    acceptance = PredictedAcceptance.from_reports(draft.acceptance_lengths, default=default)
-    notes = []
-    if not acceptance.is_reported:
-        notes.append(f"its acceptance is not reported: {default:.0%} a token assumed")
-    elif draft.acceptance_text:
-        notes.append(f"its acceptance was reported for {draft.acceptance_text}; other texts gain less or more")
+    acceptance, note = predict_acceptance(draft, catalog.drafts.values(), DEFAULTS[kind])
+    notes = [note] if note else []
     if draft.has_computed_size:
         notes.append(f"the size of {draft.id} is computed from its target's shape, not seen")
     if draft.needs_import:
@@ -222,6 +218,7 @@ def _draft_option(draft: DraftEntry, shape: ModelShape | None) -> DraftOption:
         shape=shape,
         acceptance=acceptance,
         import_from=draft.repo or "" if draft.needs_import else "",
+        better_known=better_known,
         notes=tuple(notes),
     )
 

@@ -18,9 +18,11 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import median
 
 from eaglelocal.catalog.catalog import Catalog
+from eaglelocal.catalog.draft_entries import DraftEntry
 from eaglelocal.catalog.reference import folder_name
 from eaglelocal.catalog.target_entries import QuantLoss, TargetEntry
 from eaglelocal.core.records import dataclass
@@ -83,26 +85,27 @@ def frontier(quants: Mapping[str, QuantLoss]) -> list[tuple[float, float]]:
 # ---- model age: weigh a model's release date: a later model makes better use of each parameter. Pure
 #
 # It does not judge single models: a weak one of this year counts as much as a strong one. A model without a date
-# counts as old as the usual model of the catalog (`Catalog.median_release`).
+# counts as old as the usual one, USUAL_RELEASE.
 # The factor by which a parameter gains value in a year. Benchmarks give 10.8 (Densing Law, arXiv 2412.04315: a doubling
 # in 3.5 months), far more than users notice. The compute for the same loss falls to a third (Epoch, arXiv 2403.05812: a
 # halving in 8 months), which is a factor of 1.7 in parameters if training tokens grow along. Up to 1.8 a 70 B of 2024
 # would rank above a 31 B of 2026; from 2.4 on, a 12 B of 2026 above a 32 B of 2025.
 WORTH_OF_YEAR = 2.0
+USUAL_RELEASE = "2025-12"  # the catalog's median when the factor was chosen; fixed, or old entries would move all plans
 MOST_YEARS = 1.5  # the most that counts, earlier or later: no longer span was measured at one size
 NAMES = ("general.name", "general.basename", "general.base_model.0.name")  # a fine-tune counts as its base model
 
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """The release months of a model and of the catalog's usual model, both as YYYY-MM; empty: unknown.
+    """The release months of a model and of the usual one, both as YYYY-MM; empty: unknown.
 
     >>> Age("2026-04", usual="2025-04").worth
     2.0
     """
 
     released: str = ""
-    usual: str = ""
+    usual: str = USUAL_RELEASE
 
     @property
     def years(self) -> float:
@@ -120,7 +123,7 @@ class Age:
 def find_age(header: Header, catalog: Catalog) -> Age:
     """Return the age of the file's catalog entry, or of the entry that it derives from, by its names or repository."""
     target = _named(header, catalog) or _from_repo(header, catalog)
-    return Age(target.released if target else "", usual=catalog.median_release)
+    return Age(target.released if target else "")
 
 
 def _named(header: Header, catalog: Catalog) -> TargetEntry | None:
@@ -166,10 +169,11 @@ def _months(month: str) -> int:
 # A report is a pair (drafted tokens k, mean tokens of a step, bonus token included). If each drafted token is
 # accepted with the same probability a, a step emits E(k) = 1 + a + ... + a^k tokens on average (Leviathan et al.
 # 2023). Each report is converted to its a, and values between reports are interpolated. A draft without reports gets
-# a conservative default. What an engine measures replaces all of it.
-HEAD_DEFAULT = 0.55  # below the median of the reported heads (0.62): assume that an unknown head is in the weaker half
+# the median of those of its class, or a default where few have one. What an engine measures replaces all of it.
+HEAD_DEFAULT = 0.55  # below the median of the reported heads: assume that an unknown one is in the weaker half
 MTP_DEFAULT = 0.6  # below the lowest report for Qwen3.5 and 3.6 (0.65 to 0.85 at two to four tokens)
 MODEL_DEFAULT = 0.55  # for a small model of the same family
+LEAST_REPORTS = 3  # for a median
 PRECISION = 1e-6
 
 
@@ -208,6 +212,28 @@ class PredictedAcceptance:
     def tokens(self, num_drafted: int) -> float:
         """Return the mean number of tokens that a step with this many drafted ones emits, bonus token included."""
         return tokens_of_step(num_drafted, self.probability(num_drafted))
+
+
+def predict_acceptance(
+    draft: DraftEntry, others: Iterable[DraftEntry], default: float
+) -> tuple[PredictedAcceptance, str]:
+    """Return the acceptance of a draft of the catalog, and a note on where it comes from, empty if it is reported.
+
+    others   all drafts of the catalog, of which those of its class give the median, each at its longest drafts
+    default  where too few of them have a reported acceptance
+    """
+    if draft.acceptance_lengths:
+        text = draft.acceptance_text
+        note = f"its acceptance was reported for {text}; other texts gain less or more" if text else ""
+        return PredictedAcceptance.from_reports(draft.acceptance_lengths, default=default), note
+    alike = [
+        probability(*max(one.acceptance_lengths)) for one in others if one.acceptance_lengths and one.is_like(draft)
+    ]
+    source = ""
+    if len(alike) >= LEAST_REPORTS:
+        default, source = median(alike), f", the median of {len(alike)} such drafts"
+    note = f"its acceptance is not reported: {default:.0%} a token assumed{source}"
+    return PredictedAcceptance.from_reports((), default=default), note
 
 
 def tokens_of_step(num_drafted: int, probability: float) -> float:

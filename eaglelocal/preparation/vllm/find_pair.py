@@ -33,7 +33,7 @@ from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.machine_spec import DeviceSpec
 from eaglelocal.planning.options import DEFAULTS, ModelOption
-from eaglelocal.planning.quality import HEAD_DEFAULT, NATIVE, PredictedAcceptance
+from eaglelocal.planning.quality import HEAD_DEFAULT, NATIVE, PredictedAcceptance, predict_acceptance
 from eaglelocal.planning.speed import MAX_DRAFT
 from eaglelocal.preparation.models import DEMO_ACCEPTANCE, find_models
 from eaglelocal.preparation.vllm.served_pair import (
@@ -98,7 +98,7 @@ def find_pair(options: RunOptions, given: GivenSources, catalog: Catalog, find_d
             notes.append(f"the acceptance of {draft.id} is not reported: {draft.acceptance.probability(1):.0%} assumed")
     is_light = draft is None or draft.method == NGRAM
     if options.draft == AUTO and not given.draft_repo and entry is not None and is_light:
-        left = " or ".join(one.id for one in _list_described(catalog.drafts_for(entry), target, given))
+        left = " or ".join(one.id for one in _list_described(catalog.drafts_for(entry), target, given, catalog))
         notes += [f"there is no memory for {left} beside {target.id}"] if left else []
     is_named = bool(given.draft_repo) or options.draft not in (AUTO, NONE)
     return ServedPair(target=target, draft=draft, is_named=is_named, notes=tuple(notes))
@@ -165,9 +165,9 @@ def choose_draft(
     if named is not None and name not in known:
         raise UsageError(f"{name} drafts for {', '.join(named.targets)}, not for {target.id}", hint="--draft auto")
     if named is not None:
-        return describe_entry(named, target, given)
+        return describe_entry(named, target, given, catalog)
     if name in (AUTO, MTP):
-        return _choose_known(options, list(known.values()), given, target, find_device)
+        return _choose_known(options, list(known.values()), given, target, find_device, catalog)
     near = difflib.get_close_matches(name, known, n=1)
     if near and not Path(name).exists() and "/" not in name:
         raise UsageError(f"no draft is named {name!r}", hint=f"--draft {near[0]}")
@@ -175,7 +175,12 @@ def choose_draft(
 
 
 def _choose_known(
-    options: RunOptions, drafts: Sequence[DraftEntry], given: GivenSources, target: VllmTarget, find_device: FindDevice
+    options: RunOptions,
+    drafts: Sequence[DraftEntry],
+    given: GivenSources,
+    target: VllmTarget,
+    find_device: FindDevice,
+    catalog: Catalog,
 ) -> VllmDraft | None:
     """Return the best of the catalog's drafts that fits beside the target, or else a lookup, or None.
 
@@ -184,7 +189,7 @@ def _choose_known(
 
     only_mtp = options.draft == MTP
     wanted = [draft for draft in drafts if not only_mtp or draft.kind == MTP]
-    found = list(_list_described(wanted, target, given))
+    found = list(_list_described(wanted, target, given, catalog))
     if found:
         device = find_device(ServedPair(target=target, draft=None))
         fitting = [draft for draft in found if only_mtp or _fits(draft, target, find_device)]
@@ -206,12 +211,14 @@ def _fits(draft: VllmDraft, target: VllmTarget, find_device: FindDevice) -> bool
     return True
 
 
-def _list_described(drafts: Sequence[DraftEntry], target: VllmTarget, given: GivenSources) -> Iterator[VllmDraft]:
+def _list_described(
+    drafts: Sequence[DraftEntry], target: VllmTarget, given: GivenSources, catalog: Catalog
+) -> Iterator[VllmDraft]:
     """Yield the drafts with known weights; of a kind, only those with a reported acceptance if there are any."""
     usable = [draft for draft in drafts if draft.kind != NGRAM and (draft.is_in_target or draft.weights_repo)]
     for draft in usable:
         if not find_better_known(draft, usable):
-            yield describe_entry(draft, target, given)
+            yield describe_entry(draft, target, given, catalog)
 
 
 def _find_fastest(drafts: Sequence[VllmDraft], target: VllmTarget, device: DeviceSpec) -> VllmDraft:
@@ -223,16 +230,16 @@ def _find_fastest(drafts: Sequence[VllmDraft], target: VllmTarget, device: Devic
 
 
 # ---- what a draft takes
-def describe_entry(draft: DraftEntry, target: VllmTarget, given: GivenSources) -> VllmDraft:
+def describe_entry(draft: DraftEntry, target: VllmTarget, given: GivenSources, catalog: Catalog) -> VllmDraft:
     """Return a draft of the catalog. Raises UsageError if the repository of its original weights is not known."""
     method = PEAGLE if draft.drafts_in_parallel else draft.kind
-    default = DEFAULTS.get(draft.kind, HEAD_DEFAULT)
+    acceptance, _ = predict_acceptance(draft, catalog.drafts.values(), DEFAULTS.get(draft.kind, HEAD_DEFAULT))
     most = max(draft.num_draft_tokens, 1) if draft.kind in BLOCKS or draft.drafts_in_parallel else MAX_DRAFT
     found = VllmDraft(
         id=draft.id,
         method=method,
         most=most,
-        acceptance=PredictedAcceptance.from_reports(draft.acceptance_lengths, default=default),
+        acceptance=acceptance,
         is_gated=draft.gated,
     )
     if draft.is_in_target:
@@ -276,7 +283,7 @@ def describe_repo(given: GivenSources, catalog: Catalog, entry: TargetEntry | No
     entries = [draft for draft in catalog.drafts.values() if draft.weights_repo == given.draft_repo]
     serving = [draft for draft in entries if entry is not None and draft.serves(entry.id)]
     if serving:
-        found = describe_entry(serving[0], target, given)
+        found = describe_entry(serving[0], target, given, catalog)
         if given.draft_method not in ("", found.method):
             raise UsageError(f"{given.draft_repo} drafts as {found.method}", hint=f"--draft-method {found.method}")
         return found

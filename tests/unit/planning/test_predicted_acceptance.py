@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.planning.quality import HEAD_DEFAULT, PredictedAcceptance, probability, tokens_of_step
+from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.planning.quality import (
+    HEAD_DEFAULT,
+    PredictedAcceptance,
+    predict_acceptance,
+    probability,
+    tokens_of_step,
+)
 
 
 @given(st.integers(1, 16), st.floats(0.0, 1.0))
@@ -38,3 +47,21 @@ def test_a_step_brings_one_token_at_least_and_never_more_than_drafted(points: di
     slack = 1e-9  # of rounding
     assert 1.0 - slack <= acceptance.tokens(count) <= count + 1 + slack
     assert min(points.values()) - slack <= acceptance.probability(count) <= max(points.values()) + slack
+
+
+def test_an_unreported_draft_is_as_its_class() -> None:
+    """Heads as heads, at the longest drafts of each; too few of a class say nothing about it."""
+    catalog = load_catalog(user_folder=Path("/nonexistent"))
+    head, block = catalog.drafts["e3-gemma4-26b-redhat"], catalog.drafts["dspark-qwen3-8b"]
+    reported = [
+        catalog.drafts[id] for id in ("e3-qwen3-8b-angelslim", "e3-llama31-8b-yuhuili", "e3-gpt-oss-20b-redhat")
+    ]
+    others = [*reported, catalog.drafts["mtp-qwen3.8-27b"], catalog.drafts["dflash2-qwen3.8-27b"]]
+    ends = sorted(probability(*max(one.acceptance_lengths)) for one in reported)
+    acceptance, note = predict_acceptance(head, others, 0.5)
+    assert acceptance.probability(3) == ends[1] and not acceptance.is_reported
+    assert note == f"its acceptance is not reported: {ends[1]:.0%} a token assumed, the median of 3 such drafts"
+    acceptance, note = predict_acceptance(block, others, 0.5)
+    assert acceptance.probability(3) == 0.5 and note == "its acceptance is not reported: 50% a token assumed"
+    acceptance, note = predict_acceptance(reported[0], others, 0.5)
+    assert acceptance.is_reported and note == ""
