@@ -189,6 +189,11 @@ def pulled_drafts_file() -> Path:
     return state_dir() / "pulled_drafts.json"
 
 
+def pairs_lock_file() -> Path:
+    """Return the file with the commits of repositories that were used."""
+    return config_dir() / "pairs.lock"
+
+
 def history_file() -> Path:
     return state_dir() / "chat_history"
 

@@ -39,6 +39,7 @@ from eaglelocal.hub.draft_resolver import read_draft_file
 from eaglelocal.hub.hub_api import RetryPolicy, is_repo_missing, silence_client
 from eaglelocal.hub.hub_cache import PromisedFile, find_cached, find_damaged, find_nearest_repo, list_promised_files
 from eaglelocal.hub.inventory import HEAD, describe_file
+from eaglelocal.hub.pairs_lock import lock_commits
 from eaglelocal.hub.projector_resolver import find_projector_beside
 from eaglelocal.hub.pull_plan import PullPlan, forget_draft, remember_draft
 from eaglelocal.hub.target_resolver import FoundTarget, read_target
@@ -151,6 +152,8 @@ def fetch_all(orders: Sequence[DownloadOrder], output: Output, *, yes: bool, is_
         raise
     finally:
         progress.finish()
+    if problem := lock_commits({order.repo.id: order.repo.commit for order in orders}):
+        output.message(f"warning: {problem}")
 
 
 def check_files(plan: PullPlan, orders: Sequence[DownloadOrder], output: Output) -> None:

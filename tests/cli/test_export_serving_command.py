@@ -95,6 +95,23 @@ def test_a_command_pins_target_and_draft_to_the_commits_of_the_hub(environ: dict
     assert max(length for _, _, length in schedule) == config["num_speculative_tokens"]
 
 
+def test_commits_stay_as_they_were_used(environ: dict[str, str], hub: LoopbackHub) -> None:
+    """The hub moves on, or cannot be asked: the same pair is exported, until another commit is stated."""
+    first = run(environ, "vllm", *QWEN)
+    assert first.returncode == 0, first.stderr
+    lock = Path(environ["XDG_CONFIG_HOME"]) / "eaglelocal" / "pairs.lock"
+    assert json.loads(lock.read_text()) == {"Qwen/Qwen3-8B": TARGET_COMMIT, DRAFT_REPO: DRAFT_COMMIT}
+    nowhere = {**environ, "HF_ENDPOINT": "http://127.0.0.1:9"}
+    assert run(nowhere, "vllm", *QWEN).stdout == first.stdout
+    lock.write_text(json.dumps({"Qwen/Qwen3-8B": OTHER, DRAFT_REPO: 5}))
+    asked = run(environ, "vllm", *QWEN)
+    assert asked.returncode == 1 and f"Qwen/Qwen3-8B has no revision '{OTHER}'" in asked.stderr
+    newest = run(environ, "vllm", *QWEN, "--revision", "main")
+    assert newest.stdout == first.stdout and json.loads(lock.read_text())["Qwen/Qwen3-8B"] == TARGET_COMMIT
+    lock.write_text("[")
+    assert run(nowhere, "vllm", *QWEN).returncode == 2
+
+
 def test_lookups_of_llama_are_the_one_of_vllm(environ: dict[str, str]) -> None:
     texts = [run(environ, "vllm", *QWEN[:3], "--draft", name) for name in ("ngram", "ngram-mod")]
     assert texts[0].returncode == 0, texts[0].stderr

@@ -30,6 +30,7 @@ from eaglelocal.hub.heads.head_folder import REPOSITORY
 from eaglelocal.hub.hub_api import RetryPolicy, fetch_commit, is_commit
 from eaglelocal.hub.hub_cache import find_known_target
 from eaglelocal.hub.model_library import locate_reference
+from eaglelocal.hub.pairs_lock import lock_commits, read_commits
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.machine_spec import DeviceSpec
 from eaglelocal.planning.options import DEFAULTS, ModelOption
@@ -370,7 +371,9 @@ def check_head_serves(info: EagleInfo, verifier: str, target: VllmTarget) -> Non
 
 # ---- commits
 def pin_weights(pin: WeightsPin, flag: str) -> WeightsPin:
-    """Return the pin with its commit. Raises DownloadError if the hub has none such, UsageError if it cannot be asked.
+    """Return the pin with its commit: the one that is stated, or was used before, or else the newest.
+
+    Raises DownloadError if the hub has none such, UsageError if it cannot be asked.
 
     flag  which states the commit
     """
@@ -381,12 +384,15 @@ def pin_weights(pin: WeightsPin, flag: str) -> WeightsPin:
         if pin.revision:
             raise UsageError(f"{folder} is a folder, which has no commit", hint=f"leave {flag} out")
         return WeightsPin(str(folder.resolve()))
+    revision = pin.revision or read_commits().get(pin.repo, "")
     try:
-        return WeightsPin(pin.repo, fetch_commit(pin.repo, pin.revision or None, TRIES))
+        found = WeightsPin(pin.repo, fetch_commit(pin.repo, revision or None, TRIES))
+        lock_commits({found.repo: found.revision})
+        return found
     except DownloadError as error:
         if type(error.__cause__).__name__ in ("RevisionNotFoundError", "RepositoryNotFoundError", "GatedRepoError"):
             raise
-        if is_commit(pin.revision):  # it cannot be compared now, and is exact
-            return pin
+        if is_commit(revision):  # it cannot be compared now, and is exact
+            return WeightsPin(pin.repo, revision)
         what = f"the commit of {pin.repo} is not known, and the hub cannot be asked: {error}"
         raise UsageError(what, hint=f"{flag} COMMIT") from error
