@@ -168,6 +168,8 @@ def test_a_model_is_pulled_listed_shown_and_removed(person: Person) -> None:
     shown = person.sees("show", GUIDE)
     assert (shown["architecture"], shown["context"], shown["quant"]) == ("llama", 2048, "BF16")
     assert Path(str(shown["path"])).stat().st_size == shown["size_bytes"] == GUIDE_BYTES
+    lock = Path(person.environ["XDG_CONFIG_HOME"]) / "eaglelocal" / "pairs.lock"
+    assert json.loads(lock.read_text()) == {GUIDE: Path(str(shown["path"])).parent.name}
     again = person.runs("pull", GUIDE, "--yes")
     assert (again.returncode, again.stdout) == (0, done.stdout)
     assert "all files are on disk" in again.stderr and "fetching" not in again.stderr
