@@ -94,11 +94,12 @@ def offload_text(candidate: Candidate) -> str:
 # `balanced`. Its pace is that of models that think: they write thousands of tokens before a person reads the first,
 # 2000 of them in 50 seconds. A difference of 0.01 is about one per cent of a model's size.
 CRAWL, SLOW = 7.0, 2.0  # tokens/s, just ahead of a reader, and the least weight of speed below them
+INSTANT_WORTH = 0.05  # at most, of speed above an answer that comes at once: a better quantization is worth more
 COMFORTABLE_CTX = 8192  # tokens
 WORKING_CTX = 16384  # tokens: a few answers of a model that thinks, which writes thousands for each
-LONG_CTX = 32768  # tokens; more is worth no other loss
-# per halving below COMFORTABLE_CTX, per doubling up to WORKING_CTX, and per doubling above
-TIGHT_CTX_WORTH, WORKING_CTX_WORTH, LONG_CTX_WORTH = 0.25, 0.1, 0.05
+LONG_CTX, LONGEST_CTX = 32768, 131_072  # tokens; above the first, more is worth hardly any other loss
+# per halving below COMFORTABLE_CTX, and per doubling up to WORKING_CTX, LONG_CTX and LONGEST_CTX
+TIGHT_CTX_WORTH, WORKING_CTX_WORTH, LONG_CTX_WORTH, LONGEST_CTX_WORTH = 0.25, 0.1, 0.05, 0.004
 WHOLE_WINDOWS_WORTH = 0.005  # with full-size caches of window layers any prefix can be reused
 UNSEEN_WORTH = -0.03  # a file whose size was computed: it may be larger, or missing in the first repository
 BY_NAME_WORTH = -1.0  # a model that the catalog offers by name only: taken where nothing else fits
@@ -125,28 +126,33 @@ class Term(StrEnum):
 class Goal:
     """The speed that a person wants, and its weight against quality.
 
-    pace  the wanted tokens/s (reading takes 4 to 6, skimming 15; programs use any speed)
-    slow  weight of speed below the pace
-    more  weight of speed above it
+    pace     the wanted tokens/s (reading takes 4 to 6, skimming 15; programs use any speed)
+    slow     weight of speed below the pace
+    more     weight of speed above it
+    instant  tokens/s from which on more of them are worth little
     """
 
     name: str
     pace: float
     slow: float
     more: float
+    instant: float = 100.0
 
     def rate_speed(self, tok_s: float) -> float:
         """Return the speed term of the score for this speed."""
         behind = math.log(self.pace / tok_s)
         crawling = max(math.log(CRAWL / tok_s), 0.0)
-        return -self.more * behind if behind < 0 else -self.slow * behind - (SLOW - self.slow) * crawling
+        if behind > 0:
+            return -self.slow * behind - (SLOW - self.slow) * crawling
+        beyond = max(math.log(tok_s / self.instant), 0.0)
+        return self.more * (-behind - beyond) + min(self.more, INSTANT_WORTH) * beyond
 
 
 GOALS: Mapping[str, Goal] = MappingProxyType(
     {
         "quality": Goal("quality", pace=5.0, slow=SLOW, more=0.08),
-        "balanced": Goal("balanced", pace=40.0, slow=1.0, more=0.25),
-        "speed": Goal("speed", pace=80.0, slow=1.5, more=0.5),
+        "balanced": Goal("balanced", pace=40.0, slow=1.0, more=0.2),
+        "speed": Goal("speed", pace=80.0, slow=1.5, more=0.5, instant=1e6),
     }
 )
 
@@ -172,7 +178,9 @@ def context_worth(n_ctx: int) -> float:
     tight = math.log2(min(n_ctx, COMFORTABLE_CTX) / COMFORTABLE_CTX)
     working = math.log2(min(max(n_ctx, COMFORTABLE_CTX), WORKING_CTX) / COMFORTABLE_CTX)
     long = math.log2(min(max(n_ctx, WORKING_CTX), LONG_CTX) / WORKING_CTX)
-    return TIGHT_CTX_WORTH * tight + WORKING_CTX_WORTH * working + LONG_CTX_WORTH * long
+    longest = math.log2(min(max(n_ctx, LONG_CTX), LONGEST_CTX) / LONG_CTX)
+    worth = TIGHT_CTX_WORTH * tight + WORKING_CTX_WORTH * working + LONG_CTX_WORTH * long
+    return worth + LONGEST_CTX_WORTH * longest
 
 
 # ---- rejections: explain why a way to run was rejected, from the terms of its score. Pure

@@ -223,5 +223,11 @@ def _about_memory(chosen: Candidate, options: RunOptions) -> Iterator[str]:
         yield f"the cache is {setup.kv_type}, as asked"
     elif setup.kv_type != "f16":
         yield f"the cache is {setup.kv_type}, which makes room for {setup.n_ctx} tokens"
-    if not setup.swa_full and chosen.option.shape.has_windows:
-        yield "layers with a window keep only that: a chat that branches is read again"
+    if setup.kv_type == "q4_0":
+        yield "a cache of four bits harms the answers of some models: fewer tokens in q8_0 are safer"
+    if chosen.option.shape.has_windows:
+        yield (
+            "layers with a window keep all tokens too, as there is room: a chat that branches is not read again"
+            if setup.swa_full
+            else "layers with a window keep only that: a chat that branches is read again"
+        )

@@ -5,8 +5,8 @@
 For dense models before quantization it is the number of parameters. For mixtures of experts the usual rule of thumb is
 the geometric mean, an exponent of 0.5; ALL_SHARE lies between the exponents that two mixtures of experts imply by the
 index of Artificial Analysis (April 2026): 0.76 (Qwen3.6-35B-A3B beside its 27 B) and 0.4 (Qwen3.5-122B-A10B). KLD was
-measured on one model of 8 B (catalog/target_entries.py). LOSS makes Q4_K_M worth 92 % of
-f16, Q3_K_M 78 % and Q2_K a third, where the next smaller model of a family becomes the better use of memory. The number
+measured on one model of 8 B (catalog/target_entries.py). LOSS makes Q4_K_M worth 90 % of
+f16, Q3_K_M 74 % and Q2_K 30 %, where the next smaller model of a family becomes the better use of memory. The number
 only ranks: it ignores families, and generations are weighed below (model age). A file with fewer bits per weight than
 its name usually has, as makers of mixtures publish them, gets the KLD interpolated at its bits, and so does one whose
 name was not measured. More bits than usual, in the embeddings of a large vocabulary, make it no better: Q3_K_XL is
@@ -28,14 +28,15 @@ from eaglelocal.catalog.target_entries import QuantLoss, TargetEntry
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.header import Header
 
-LOSS = 3.0
+LOSS = 3.6
 ALL_SHARE = 0.6
 NATIVE = "MXFP4"  # models are trained in it, so nothing is lost
 LOSSLESS = (NATIVE, "BF16", "F32")
 FULL_BITS = 16.0
 # the measured quantizations that stand for a bare tensor type or an _XL mixture; the first known one counts
 MIXTURES = ("_L", "_M", "")
-KV_LOSS: Mapping[str, float] = {"f16": 0.0, "q8_0": 0.01, "q4_0": 0.1}  # share of quality lost by a quantized cache
+# share of quality lost by a quantized cache; four bits harm some families much, so only where nothing else fits
+KV_LOSS: Mapping[str, float] = {"f16": 0.0, "q8_0": 0.01, "q4_0": 0.3}
 
 
 def effective_b(

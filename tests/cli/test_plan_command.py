@@ -91,7 +91,7 @@ def test_it_shows_when_models_came_out_and_what_that_is_worth(capsys: pytest.Cap
     assert old and all(each["released"] == "2024-12" for each in old)
     words = " ".join(screen(capsys, "--machine", "2x-rtx-3090", "--all").split())
     assert "B, where a parameter of 2026-08 counts 1.6 of 2025-12" in words
-    assert "older: 2024-12, the plan 2026-08" in words and "(though rated 64.6 B" in words
+    assert "older: 2024-12, the plan 2026-08" in words and "(though rated 63.5 B" in words
     assert "a parameter of" not in screen(capsys, "ministral-3-14b", "--machine", "dgx-spark")  # as old as usual
 
 
