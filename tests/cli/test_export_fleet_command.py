@@ -20,8 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.core.stats import SpeculationStats
+from eaglelocal.learning.drift import BOUNDS
 from eaglelocal.preparation.vllm.exports import make_name
-from eaglelocal.preparation.vllm.fleet_files import format_yaml, list_set_problems
+from eaglelocal.preparation.vllm.fleet_files import LOW_ACCEPTANCE, format_yaml, list_set_problems
 from eaglelocal.server.metrics import MetricGauges, Metrics
 
 pytestmark = pytest.mark.full
@@ -87,6 +88,7 @@ def test_every_metric_is_one_of_the_servers() -> None:
 
 
 def test_each_server_has_a_group_with_all_alerts() -> None:
+    assert {share for share, _ in LOW_ACCEPTANCE} == {share for share, _ in BOUNDS}
     ours, vllm = yaml.safe_load(write("alerts"))["groups"]
     for group, prefix in ((ours, "Eaglelocal"), (vllm, "Vllm")):
         names = [(rule["alert"].removeprefix(prefix), rule["labels"]["severity"]) for rule in group["rules"]]
@@ -171,12 +173,14 @@ def test_panels_do_not_overlap_and_ask_the_chosen_source() -> None:
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
 
 
-@pytest.mark.parametrize("label", ["Qwen/Qwen3-8B", "no", "y", "1e3", "0o7", "12:30:00", "2026-01-01", ".5", "x" * 128])
+@pytest.mark.parametrize(
+    "label", ["Qwen/Qwen3-8B", "no", "y", "1e3", "0o7", "0X1F", "12:30:00", "2026-01-01", ".5", "x" * 128]
+)
 def test_a_label_stays_the_same_text(label: str) -> None:
     text = write("alerts", label)
     assert {rule["labels"]["model"] for rule in read_rules(text)} == {label}
     assert json.loads(write("dashboard", label))["title"] == f"Speculative decoding: {label}"
-    if label in ("y", "1e3", "0o7"):
+    if label in ("y", "1e3", "0o7", "0X1F"):
         assert f"model: '{label}'" in text  # which readers in Go would not take for a text
 
 

@@ -27,7 +27,7 @@ Fields = dict[str, object]
 #
 # Acceptance of the first drafted token is compared, because that of all tokens depends on the length of the draft. Our
 # server compares it with its history itself, for each kind of text. Of vLLM, an hour is compared with a week.
-LOW_ACCEPTANCE = ((0.7, "warning"), (0.6, "critical"))  # of the history, as drift.py
+LOW_ACCEPTANCE = ((0.7, "warning"), (0.6, "critical"))  # of the history, as in learning/drift.py
 MIN_DRAFTS = 500  # in an hour, before it is compared
 COLLAPSED = 0.1  # accepted tokens of a draft
 FIRST_TOKEN_S, MAX_WAITING, MAX_RESTARTS = 10, 10, 2  # assumed: what people notice
@@ -271,7 +271,7 @@ def make_object(kind: str, name: str, **fields: object) -> Fields:
 # ---- texts
 LABEL = re.compile(r"[\w./:@+-]{1,128}", re.ASCII)  # nothing that Prometheus, Grafana or YAML would replace
 # Readers in Go take more texts for numbers and booleans than PyYAML: 1e3, 0o7, y.
-NOT_TEXT = re.compile(r"[-+]?(0[xob]\w*|[\d._]+([eE][-+]?\d+)?)|[yYnN]")
+NOT_TEXT = re.compile(r"[-+]?(0[xobXOB]\w*|[\d._]*([eE][-+]?\d+)?)|[yYnN]")
 
 
 def format_yaml(documents: Sequence[object]) -> str:
