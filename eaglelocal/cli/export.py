@@ -1,6 +1,6 @@
-"""`eaglelocal export`: write a head for other engines, or what serves a target and its draft with vLLM.
+"""`eaglelocal export`: write a head for other engines, what serves a target and its draft with vLLM, or fleet files.
 
-The first word chooses: vllm, compose and helm write for a target; anything else is a head.
+The first word chooses: a word of FORMS writes for a target or a fleet; anything else is a head.
 """
 
 from __future__ import annotations
@@ -16,7 +16,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglelocal.cli import flags
-from eaglelocal.cli.export_head import COMPOSE, FORMS, HELM, LOADS, METHODS, VLLM, ExportFlags, export_head
+from eaglelocal.cli.export_head import (
+    ALERTS,
+    ARGOCD,
+    COMPOSE,
+    FORMS,
+    HELM,
+    KUEUE,
+    LOADS,
+    METHODS,
+    MONITORING,
+    QUEUED,
+    VLLM,
+    ExportFlags,
+    export_head,
+)
 from eaglelocal.cli.load_model import load_settings, make_run_options
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.atomic_file import write_atomically
@@ -33,6 +47,9 @@ if TYPE_CHECKING:
 MAX_VALUES_BYTES = 1 << 20
 SUFFIX_NAME = "suffix"
 UNPINNED = ("auto", "none", "ngram", "ngram-mod", SUFFIX_NAME)  # values of --draft that name no weights
+UPDATE_NOTE = (
+    "an update starts the new pod beside the old: for that, double the quotas, or set `strategy` in the values"
+)
 QUEUE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -40,19 +57,22 @@ QUEUE_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 def export(given: ExportFlags, as_json: flags.AsJson = False) -> None:
     """Write a draft head, or a target with its draft, for vLLM.
 
-    A head is written as config.json and safetensors. vllm, compose and helm write a command line, a compose file or
-    Helm values that pin target and draft.
+    A head is written as config.json and safetensors. vllm, compose, helm and argocd write a command line, a compose
+    file, Helm values or an ApplicationSet that pin target and draft; kueue writes a queue for the pair. alerts and
+    dashboard write Prometheus rules and a Grafana dashboard for eaglelocal and vLLM.
 
     \b
     eaglelocal export ./head.gguf --target-repo Qwen/Qwen3-8B --out ./my-head
     eaglelocal export vllm qwen3-8b --machine rtx-4090
     eaglelocal export helm qwen3-8b --machine h100-sxm --mig --out values.yaml
     eaglelocal export helm --check values.yaml
+    eaglelocal export alerts --out rules.yaml
     """
     if given.what in FORMS:
         if given.check is not None:
-            return check_helm_file(given.what, given.check, as_json=as_json)
-        return export_serving(given, as_json=as_json)
+            return check_values_file(given.what, given.check, as_json=as_json)
+        write = export_monitoring if given.what in MONITORING else export_serving
+        return write(given, as_json=as_json)
     if given.target is not None:
         what = f"{given.what!r} is not one of {', '.join(FORMS)}"
         raise UsageError(what, hint=f"eaglelocal export vllm {quote_path(given.target)}")
@@ -77,20 +97,46 @@ def export_serving(order: ExportFlags, *, as_json: bool) -> None:
     if order.target is None:
         raise UsageError("TARGET is missing", hint=f"eaglelocal export {order.what} qwen3-8b")
     check_order(order)
-    output = standard_output(colour=load_settings({}).colour)
     plan = plan_order(order)
     draft = plan.pair.draft
     text = format_plan(order, plan)
-    notes = [*plan.notes]
+    notes = [*plan.notes, *([UPDATE_NOTE] if order.what == KUEUE else [])]
     if draft is not None and draft.head_file is not None and plan.schedule:
         notes += export_own_head(order, plan, draft.head_file)
+    write_text(order, text, notes, describe_plan(order, plan, text, notes) if as_json else None)
+
+
+def export_monitoring(order: ExportFlags, *, as_json: bool) -> None:
+    """Write alerts or a dashboard. Raises UsageError on a label with other characters, or a flag that does nothing."""
+    from eaglelocal.preparation.vllm.fleet_files import LABEL, format_yaml, make_alerts, make_dashboard
+
+    if order != ExportFlags(what=order.what, target=order.target, out=order.out, force=order.force):
+        what = f"{order.what} takes only a label, --out, --force and --json"
+        raise UsageError(what, hint=f"eaglelocal export {order.what}")
+    label = order.target or ""
+    if label and not LABEL.fullmatch(label):
+        what = f"the label {make_printable(label)!r} has characters that other programs would replace, or too many"
+        raise UsageError(what, hint="letters, digits and ./:@+-_, at most 128")
+    check_file(order)
+    if order.what == ALERTS:
+        text = format_yaml([make_alerts(label)])
+    else:
+        text = json.dumps(make_dashboard(label), indent=2) + "\n"
+    file = str(order.file) if order.file else None
+    described = {"form": order.what, "label": label or None, "file": file, "text": text}
+    write_text(order, text, [], {**described} if as_json else None)
+
+
+def write_text(order: ExportFlags, text: str, notes: list[str], described: dict[str, object] | None) -> None:
+    """Write the text to the file or standard output, and report it. `described`: with --json, what to print instead."""
+    output = standard_output(colour=load_settings({}).colour)
     if order.file is not None:
         try:
             write_atomically(order.file, text)
         except OSError as error:
             raise ResourceError(f"cannot write {order.file}: {error.strerror}", hint="--out ./values.yaml") from error
-    if as_json:
-        output.object(describe_plan(order, plan, text, notes))
+    if described is not None:
+        output.object(described)
         return
     for note in [*notes, *([] if order.file is None else [f"{order.file} is written"])]:
         output.message(note)
@@ -113,6 +159,10 @@ def check_order(order: ExportFlags) -> None:
     if order.what != VLLM and order.draft == SUFFIX_NAME:
         what = f"suffix needs arctic-inference, which the image of {order.what} does not have"
         raise UsageError(what, hint="--draft ngram")
+    check_file(order)
+
+
+def check_file(order: ExportFlags) -> None:
     if order.file is not None and order.file.exists() and not (order.force and order.file.is_file()):
         raise UsageError(f"{order.file} exists", hint="`--force` replaces it")
 
@@ -123,8 +173,10 @@ def list_useless(order: ExportFlags) -> Iterator[tuple[bool, str]]:
     yield bool(order.draft_revision) and not is_named, "--draft-revision needs a draft that is named"
     yield bool(order.draft_method) and not order.draft_repo, "--draft-method needs --draft-repo"
     yield bool(order.draft_repo) and order.draft != "auto", f"--draft {order.draft} excludes --draft-repo"
-    yield order.what != HELM and order.queue_name != order.load, f"--queue is of helm, not of {order.what}"
-    is_loose = order.what != HELM and order.parallel is not None
+    is_queued = order.what in QUEUED
+    what = f"--queue is of helm, argocd and kueue, not of {order.what}"
+    yield not is_queued and order.queue_name != order.load, what
+    is_loose = not is_queued and order.parallel is not None
     yield is_loose and order.load != LOADS[0], "--load changes nothing beside --parallel"
 
 
@@ -178,7 +230,7 @@ def check_pair(order: ExportFlags, pair: ServedPair) -> None:
     hint = "--draft-repo USER/REPO --draft-revision COMMIT --draft-method eagle3"
     if draft.head_file is None:
         raise UsageError(f"{order.what} needs a draft in a repository, not in {draft.pin.repo}", hint=hint)
-    if order.what == HELM:
+    if order.what in QUEUED:
         what = "a cluster cannot read a head of this machine: put the exported head into a repository"
         raise UsageError(what, hint=hint)
 
@@ -197,22 +249,32 @@ def export_own_head(order: ExportFlags, plan: VllmPlan, head: Path) -> list[str]
 
 def format_plan(order: ExportFlags, plan: VllmPlan) -> str:
     """Return the text of the command or file. Raises UsageError on a name that is no text."""
-    from eaglelocal.preparation.vllm.exports import VLLM_VERSION, make_command, make_compose_file, make_helm_values
+    from eaglelocal.preparation.vllm.exports import VLLM_VERSION, make_command
+    from eaglelocal.preparation.vllm.fleet_files import format_yaml
 
     if order.what == VLLM:
         return check_is_text(make_command(plan)) + "\n"
-    draft = plan.pair.draft
-    if order.what == COMPOSE:
-        folder = locate_head(order, draft.head_file) if draft and draft.head_file and plan.schedule else None
-        content = make_compose_file(plan, folder)
-    else:
-        content = make_helm_values(plan, order.queue_name)
-    import yaml
-
+    documents = list_documents(order, plan)
     name = make_printable(plan.pair.target.id)
     head = f"# {name} in vLLM {VLLM_VERSION}, by eaglelocal export {order.what}\n"
-    check_is_text(json.dumps(content, ensure_ascii=False))
-    return head + str(yaml.safe_dump(content, sort_keys=False, width=1 << 16))  # U+0085 must be escaped
+    check_is_text(json.dumps(documents, ensure_ascii=False))
+    return head + format_yaml(documents)
+
+
+def list_documents(order: ExportFlags, plan: VllmPlan) -> list[dict[str, object]]:
+    """Return the YAML documents of the file."""
+    from eaglelocal.preparation.vllm.exports import make_compose_file, make_helm_values
+    from eaglelocal.preparation.vllm.fleet_files import list_queue_objects, make_application_set
+
+    if order.what == HELM:
+        return [make_helm_values(plan, order.queue_name)]
+    if order.what == ARGOCD:
+        return [make_application_set(plan, order.queue_name)]
+    if order.what == KUEUE:
+        return list_queue_objects(plan, order.queue_name)
+    draft = plan.pair.draft
+    folder = locate_head(order, draft.head_file) if draft and draft.head_file and plan.schedule else None
+    return [make_compose_file(plan, folder)]
 
 
 def check_is_text(text: str) -> str:
@@ -253,15 +315,23 @@ def describe_plan(order: ExportFlags, plan: VllmPlan, text: str, notes: list[str
     }
 
 
-def check_helm_file(form: str, name: str, *, as_json: bool) -> None:
-    """Show what is wrong with Helm values. Raises UsageError if they cannot be read, IncompatibleError on problems."""
+def check_values_file(form: str, name: str, *, as_json: bool) -> None:
+    """Show what is wrong with Helm values or an ApplicationSet.
+
+    Raises UsageError if the file cannot be read, IncompatibleError on problems.
+    """
     from eaglelocal.catalog.catalog import load_catalog
     from eaglelocal.preparation.vllm.exports import list_problems
+    from eaglelocal.preparation.vllm.fleet_files import list_set_problems
 
-    if form != HELM:
-        raise UsageError("only Helm values can be checked", hint=f"eaglelocal export helm --check {quote_word(name)}")
+    if form not in (HELM, ARGOCD):
+        raise UsageError(
+            "only Helm values and an ApplicationSet can be checked",
+            hint=f"eaglelocal export helm --check {quote_word(name)}",
+        )
     output: Output = standard_output()
-    problems = list(list_problems(read_values(expand_path(name)), load_catalog()))
+    check = list_problems if form == HELM else list_set_problems
+    problems = list(check(read_values(expand_path(name)), load_catalog()))
     if as_json:
         output.object({"file": name, "problems": problems})
     elif not problems:
@@ -271,7 +341,7 @@ def check_helm_file(form: str, name: str, *, as_json: bool) -> None:
         for problem in () if as_json else others:
             output.message(f"{name}: {problem}")
         more = f" (and {len(others)} more)" if others and as_json else ""
-        raise IncompatibleError(f"{name}: {last}{more}", hint="eaglelocal export helm TARGET --out FILE --force")
+        raise IncompatibleError(f"{name}: {last}{more}", hint=f"eaglelocal export {form} TARGET --out FILE --force")
 
 
 def read_values(path: Path) -> object:

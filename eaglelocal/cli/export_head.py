@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 FORMATS = ("speculators", "specforge")
 TYPES = ("keep", "bf16", "f16", "f32")
-VLLM, COMPOSE, HELM = FORMS = ("vllm", "compose", "helm")
+VLLM, COMPOSE, HELM, ARGOCD, KUEUE, ALERTS, DASHBOARD = FORMS = (
+    *("vllm", "compose", "helm", "argocd", "kueue", "alerts", "dashboard"),
+)
+QUEUED = (HELM, ARGOCD, KUEUE)
+MONITORING = (ALERTS, DASHBOARD)
 LOADS = ("interactive", "batch")
 UNKNOWN_TARGET = "TARGET"  # in a command, in the place of a repository
 METHODS = ("eagle3", "peagle", "draft_model", "dflash", "dspark", "medusa", "mtp")
@@ -37,11 +41,11 @@ class ExportFlags:
     """The arguments and flags of `export`, as typed. what: a head, or one of FORMS for `target`."""
 
     what: str = argument(
-        "HEAD|vllm|compose|helm",
-        "A head to write (its GGUF, or its name in `eaglelocal ls`), or what to write for TARGET.",
+        f"HEAD|{'|'.join(FORMS)}",
+        "A head to write (its GGUF, or its name in `eaglelocal ls`), or what to write for TARGET or a fleet.",
         complete_head,
     )
-    target: str | None = argument("TARGET", "Of vllm, compose and helm: qwen3-8b, ./model.gguf.", default=None)
+    target: str | None = argument("TARGET", "qwen3-8b, ./model.gguf. Of alerts and dashboard a label.", default=None)
     form: str = flag(FORMATS[0], FORMATS, "speculators: for vLLM; specforge: for SGLang and vLLM.", "--format")
     out: str | None = flag(None, "PATH", "Folder of a head, or file, to write.", "--out", "-o")
     target_repo: str | None = flag(None, "REPO", "Repository of the target's original weights, if it is not known.")
@@ -58,7 +62,7 @@ class ExportFlags:
     load: str = flag("interactive", LOADS, "interactive: up to 32 answers at once; batch: up to 256.")
     mig: bool = flag(False, "", "Use the smallest slice of the card that is large enough.")
     queue: str | None = flag(None, "NAME", "Queue of Kueue. Unset: interactive or batch.")
-    check: str | None = flag(None, "FILE", "Check Helm values; write nothing.")
+    check: str | None = flag(None, "FILE", "Check Helm values or an ApplicationSet; write nothing.")
 
     @property
     def queue_name(self) -> str:

@@ -253,7 +253,17 @@ def replace_texts(content: object, old: str, new: str) -> object:
     return {key: replace_texts(one, old, new) for key, one in content.items()} if isinstance(content, dict) else content
 
 
-@pytest.mark.parametrize("form", ["compose", "helm"])
+def find_named(content: Any, form: str) -> list[dict[str, Any]]:
+    """Return the mappings whose `name` is made of the target's name."""
+    if form == "compose":
+        return []
+    if form == "helm":
+        return [content["servingEngineSpec"]["modelSpec"][0]]
+    [element] = content["spec"]["generators"][0]["list"]["elements"]
+    return [content["metadata"], element, *find_named(element["values"], "helm")]
+
+
+@pytest.mark.parametrize("form", ["compose", "helm", "argocd"])
 def test_a_name_changes_nothing_in_a_file_but_its_own_value(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     order, plain = make_serving_order(form), "harmless"
@@ -266,8 +276,7 @@ def test_a_name_changes_nothing_in_a_file_but_its_own_value(form: str, monkeypat
         target = replace(plan.pair.target, id=name)
         text = format_plan(order, replace(plan, pair=replace(plan.pair, target=target, draft=draft)))
         found = yaml.safe_load(text)
-        if form == "helm":
-            assert re.fullmatch("[a-z0-9-]+", found["servingEngineSpec"]["modelSpec"][0].pop("name"))
+        assert all(re.fullmatch("[a-z0-9-]+", each.pop("name")) for each in find_named(found, form))
         return found
 
     content = write(plain)

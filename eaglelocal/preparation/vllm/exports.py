@@ -204,6 +204,11 @@ NUM_CPUS = 4
 
 def make_helm_values(plan: VllmPlan, queue: str) -> dict[str, object]:
     """Return the values. `queue`: the name of the Kueue queue that admits the pods."""
+    return {"servingEngineSpec": {"modelSpec": [make_model_spec(plan, queue)]}}
+
+
+def make_model_spec(plan: VllmPlan, queue: str) -> dict[str, object]:
+    """Return the entry of `modelSpec` for the pair."""
     target, fit, draft = plan.pair.target, plan.fit, plan.pair.draft
     pins = [target.pin.repo, target.pin.revision]
     if plan.speculative_config is not None and draft is not None and draft.pin is not None:
@@ -211,7 +216,7 @@ def make_helm_values(plan: VllmPlan, queue: str) -> dict[str, object]:
     weights_gib = math.ceil((fit.weights_bytes + fit.draft_bytes) / GIB)
     is_gated = target.is_gated or (draft is not None and draft.is_gated)
     secret = {"hf_token": {"secretName": "huggingface", "secretKey": "token"}} if is_gated else {}
-    spec = {
+    return {
         "name": make_name(target.id),
         "repository": IMAGE,
         "tag": TAG,
@@ -237,12 +242,11 @@ def make_helm_values(plan: VllmPlan, queue: str) -> dict[str, object]:
             "extraArgs": [*list_pins(plan), *list_extra_arguments(plan)],
         },
     }
-    return {"servingEngineSpec": {"modelSpec": [spec]}}
 
 
 def make_name(id: str) -> str:
     """Return the name of a deployment: lower case, digits and dashes, as Kubernetes wants it."""
-    return re.sub(r"[^a-z0-9]+", "-", id.lower()).strip("-")[:40] or "model"
+    return re.sub(r"[^a-z0-9]+", "-", id.lower()).strip("-")[:40].strip("-") or "model"
 
 
 def digest_pins(pins: list[str]) -> str:
@@ -270,25 +274,25 @@ VLLM_METHODS = (*METHODS, "ngram_gpu")
 
 def list_problems(values: object, catalog: Catalog) -> Iterator[str]:
     """Yield the problems of the values, each with the name of its model."""
-    specs = _get(values, "servingEngineSpec", "modelSpec")
+    specs = get_field(values, "servingEngineSpec", "modelSpec")
     if not isinstance(specs, Sequence) or isinstance(specs, str) or not specs:
         yield "servingEngineSpec.modelSpec has no model"
         return
     for number, spec in enumerate(specs):
-        name = _get(spec, "name")
+        name = get_field(spec, "name")
         label = name if isinstance(name, str) else f"modelSpec[{number}]"
         yield from (f"{label}: {problem}" for problem in list_spec_problems(spec, catalog))
 
 
 def list_spec_problems(spec: object, catalog: Catalog) -> Iterator[str]:
     """Yield the problems of one entry of modelSpec."""
-    target, revision = _get(spec, "modelURL"), _get(spec, "modelRevision")
+    target, revision = get_field(spec, "modelURL"), get_field(spec, "modelRevision")
     if not isinstance(target, str) or not target:
         yield "modelURL is missing"
         return
     if not isinstance(revision, str) or not is_commit(revision):
         yield f"modelRevision must be a commit of {target}, not {revision!r}"
-    words = _get(spec, "vllmConfig", "extraArgs")
+    words = get_field(spec, "vllmConfig", "extraArgs")
     if words is not None and not isinstance(words, list):
         yield f"extraArgs must be a list, not {type(words).__name__}"
     arguments = [str(word) for word in words] if isinstance(words, list) else []
@@ -304,10 +308,10 @@ def list_spec_problems(spec: object, catalog: Catalog) -> Iterator[str]:
         except ValueError:
             yield "--speculative-config is not a JSON object"
             return
-        yield from _list_config_problems(config, target, _get(spec, "podAnnotations", TARGET), catalog)
+        yield from _list_config_problems(config, target, get_field(spec, "podAnnotations", TARGET), catalog)
         if isinstance(config.get("model"), str):
             pins += [str(config["model"]), str(config.get("revision"))]
-    stated = _get(spec, "podAnnotations", PAIR)
+    stated = get_field(spec, "podAnnotations", PAIR)
     if stated != digest_pins(pins):
         what = "is missing" if stated is None else "is of other pins: target or draft was changed alone"
         yield f"the annotation {PAIR} {what}"
@@ -400,7 +404,8 @@ def _find_value(arguments: Sequence[str], flag: str) -> str | None:
     return None
 
 
-def _get(value: object, *keys: str) -> object:
+def get_field(value: object, *keys: str) -> object:
+    """Return what these keys lead to in nested mappings; None if there is nothing."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
