@@ -80,7 +80,6 @@ class ArrivalPlan:
     cut_s: float  # if the queue is not empty then, the rest is cancelled
     times_s: tuple[float, ...]
     prompts: tuple[BenchPrompt, ...]
-    first: int  # number of the first request in the whole measurement: gives its seed
 
 
 def plan_arrivals(
@@ -99,15 +98,14 @@ def plan_arrivals(
     num_requests  of each window; None: as many as WINDOW_S holds, at least MIN_REQUESTS and one of each category
     """
     rng = np.random.default_rng(seed)
-    endless, first = cycle(prompt for _, _, prompt in alternate(prompts)), 0
+    endless = cycle(prompt for _, _, prompt in alternate(prompts))
     plans: list[ArrivalPlan] = []
     for number in range(rounds):
         for rate in rates:
             count = num_requests or max(math.ceil(rate * WINDOW_S), MIN_REQUESTS, len(prompts))
             length_s, chosen = count / rate, tuple(islice(endless, count))
             times_s, cut_s = np.sort(rng.uniform(0, length_s, count)), length_s + max(length_s, WINDOW_S)
-            plans.append(ArrivalPlan(rate, number, length_s, cut_s, tuple(times_s.tolist()), chosen, first))
-            first += count
+            plans.append(ArrivalPlan(rate, number, length_s, cut_s, tuple(times_s.tolist()), chosen))
     return plans
 
 
@@ -181,11 +179,11 @@ def run_plans(
         for side in rotate(sides, plan.round):
             on_window(plan, done_s / total_s)
             side.clear_cache()
-            windows.append(run_window(side, plan, params, name=f"{side.label}-{plan.first}", num_slots=num_slots))
+            windows.append(run_window(side, plan, params, num_slots=num_slots))
             done_s += plan.length_s
 
 
-def run_window(side: Side, plan: ArrivalPlan, params: SamplingParams, *, name: str, num_slots: int) -> LoadWindow:
+def run_window(side: Side, plan: ArrivalPlan, params: SamplingParams, *, num_slots: int) -> LoadWindow:
     """Send the requests when they arrive, and wait for all answers, or cancel the rest at `plan.cut_s`.
 
     Raises the error of a request that failed. On any exception all requests are cancelled.
@@ -195,8 +193,8 @@ def run_window(side: Side, plan: ArrivalPlan, params: SamplingParams, *, name: s
     began_at = time.perf_counter()
     with ExitStack() as running:
         for number, (at_s, prompt) in enumerate(zip(plan.times_s, plan.prompts, strict=True)):
-            id = f"{name}-{number}"
-            sampling = replace(params, seed=((params.seed or 0) + plan.first + number) % SEEDS)
+            id = f"{side.label}-{plan.rate:g}-{plan.round}-{number}"
+            sampling = replace(params, seed=((params.seed or 0) + (plan.round << 16) + number) % SEEDS)
             messages, tokens = prompt.messages, prompt.tokens
             request = ChatRequest(id=id, messages=messages, tokens=tokens, params=sampling, spec=side.spec, owner=id)
             sent.append(Arrivals(request))
@@ -368,7 +366,8 @@ def format_rates(results: Sequence[RateResult], best: Sequence[BestSetting], *, 
 def format_result(one: RateResult) -> str:
     times = "".join(f"{format_ttft(value):>8}" for value in (one.mean_s, one.p95_s))
     times += f"{format_ttft(one.ttft_p95_s):>10}"
-    end = format_interval(one.gains[WHOLE], unit="round") if one.gains else ""
+    no_gain = "" if one.spec == PLAIN else "plain is saturated"
+    end = format_interval(one.gains[WHOLE], unit="round") if one.gains else no_gain
     if one.is_saturated:
         times = f"{'-':>8}{'-':>8}{'-':>10}"
         end = "saturated" + (f", holds {one.capacity:.2g}/s" if one.capacity else "")
@@ -448,13 +447,12 @@ def format_best(best: BestSetting, results: Sequence[RateResult]) -> str:
 # ---- for programs
 def rates_object(results: Sequence[RateResult], best: Sequence[BestSetting]) -> dict[str, object]:
     """Return the object. Times of a saturated setting are None."""
-    return {"rates": [rate_object(one) for one in results], "best": [asdict(one) for one in best]}
-
-
-def rate_object(result: RateResult) -> dict[str, object]:
-    gains = {name: {"gain": bound.mean, **bound_ends(bound, "gain_")} for name, bound in result.gains.items()}
-    unknown = dict.fromkeys(("mean_s", "p95_s", "ttft_p95_s")) if result.is_saturated else {}
-    return {**asdict(result), **unknown, "gains": gains}
+    entries = []
+    for one in results:
+        gains = {name: {"gain": bound.mean, **bound_ends(bound, "gain_")} for name, bound in one.gains.items()}
+        unknown = dict.fromkeys(("mean_s", "p95_s", "ttft_p95_s")) if one.is_saturated else {}
+        entries.append({**asdict(one), **unknown, "gains": gains})
+    return {"rates": entries, "best": [asdict(one) for one in best]}
 
 
 # ---- chart: a panel of gain by rate for all, and one for each category
@@ -485,16 +483,18 @@ def draw_panel(results: Sequence[RateResult], category: str, axis: Axis, top: fl
         yield draw_text(LEFT - 8, float(y(tick)) + 4, f"{tick:g}x", anchor="end", shade="faint")
     for rate in rates:
         yield draw_text(x[rate], bottom + 16, f"{rate:g}/s", anchor="middle", shade="faint")
+    for one in results:
+        if one.is_saturated:
+            line_y = bottom - 6 - 14 * [PLAIN, *modes].index(one.spec)
+            yield draw_text(x[one.rate], line_y, f"{one.spec}: saturated", anchor="middle", shade="faint")
     for place, mode in enumerate(modes):
-        colour, own = COLOURS[place % len(COLOURS)], [one for one in results if one.spec == mode]
-        points = [(x[one.rate], one.gains[category]) for one in own if category in one.gains]
+        colour = COLOURS[place % len(COLOURS)]
+        points = [(x[one.rate], one.gains[category]) for one in results if one.spec == mode and category in one.gains]
         line = " ".join(f"{at:.1f},{y(bound.mean)}" for at, bound in points)
         yield f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>'
         for at, bound in points:
             yield f'<circle cx="{at:.1f}" cy="{y(bound.mean)}" r="4" fill="{colour}"/>'
             yield f'<path class="whisker" fill="none" d="M{at:.1f} {y(bound.low)}V{y(bound.high)}"/>' * bound.is_known
-        for one in own:
-            yield draw_text(x[one.rate], bottom - 6 - 14 * place, f"{mode}: saturated" * one.is_saturated)
         gains = ", ".join(f"{bound.mean:.2f}x" for _, bound in points)
         yield f'<rect x="{right + 12}" y="{top + 18 * place:.1f}" width="10" height="10" fill="{colour}"/>'
         yield draw_text(right + 28, top + 18 * place + 10, f"{mode}  {gains}")

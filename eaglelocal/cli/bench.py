@@ -81,7 +81,7 @@ class BenchFlags:
         None, "R,...", "Requests per second that arrive at random times, such as 0.5,1,2,4: the gain under load."
     )
     temperature: float = flag(0.0, "T", "Sampling temperature; 0 always takes the likeliest token.")
-    seed: int = flag(0, "N", "Seed of the answers, if --temperature is above 0.", min=0)
+    seed: int = flag(0, "N", "Seed of the answers, if --temperature is above 0, and of the arrivals of --rate.", min=0)
     against: str | None = flag(None, "URL", "Compare with this OpenAI-compatible server too.")
     against_model: str | None = flag(None, "NAME", "Model of that server; unset: its first.")
     against_key_file: Path | None = flag(None, "FILE", "File with the key of that server.", parser=expand_path)

@@ -118,7 +118,7 @@ def check_page(page: Path, folder: Path) -> None:
 
 
 def test_gains_by_rate_of_the_embedded_model(bench: Start, tmp_path: Path) -> None:
-    """On the embedded model in its native size; rates that no machine fails to hold, or holds."""
+    """On the embedded model in its native size."""
     chart, page = tmp_path / "chart.svg", tmp_path / "bench.md"
     wanted = ("--target", "demo@native", "--rate", "4,100", "--spec", "2", "--pairs", "2", "--warm-up", "1")
     wanted = (*wanted, "--parallel", "2", "--ignore-eos", "--svg", str(chart), "--report", str(page), "--json")
