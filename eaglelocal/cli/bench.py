@@ -74,12 +74,12 @@ class BenchFlags:
     repeats: int = flag(1, "N", "How often each prompt is sent.", min=1)
     warm_up: int = flag(2, "N", "Answers of each mode before the measurement.", min=0)
     concurrency: str = flag("1", "N,...", "Requests at the same time, such as 1,2,4,8.")
-    max_tokens: int = flag(64, "N", "Tokens of each answer.", min=MIN_ANSWER)
-    skip: int = flag(0, "N", "Leave the first N tokens of each answer out of its speed.", min=0)
-    ignore_eos: bool = flag(False, "", "Continue every answer to --max-tokens.")
     rate: str | None = flag(
         None, "R,...", "Requests per second that arrive at random times, such as 0.5,1,2,4: the gain under load."
     )
+    max_tokens: int = flag(64, "N", "Tokens of each answer.", min=MIN_ANSWER)
+    skip: int = flag(0, "N", "Leave the first N tokens of each answer out of its speed.", min=0)
+    ignore_eos: bool = flag(False, "", "Continue every answer to --max-tokens.")
     temperature: float = flag(0.0, "T", "Sampling temperature; 0 always takes the likeliest token.")
     seed: int = flag(0, "N", "Seed of the answers, if --temperature is above 0, and of the arrivals of --rate.", min=0)
     against: str | None = flag(None, "URL", "Compare with this OpenAI-compatible server too.")
