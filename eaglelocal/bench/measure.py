@@ -139,7 +139,7 @@ PLAIN = "plain"
 TOO_LONG = "context_length_exceeded"  # OpenAI's error code
 OnAsk = Callable[[PromptGroup, float], None]  # gets the task that starts, and the share of the work done
 IsNeeded = Callable[[PromptGroup], bool]
-_SEEDS = 2**32
+SEEDS = 2**32
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class Measurement:
     def _seed_params(self, task: PromptGroup) -> list[SamplingParams]:
         """Return the parameters with one seed for each answer, the same for all sides: drafting changes no text."""
         first = (self._params.seed or 0) + task.turn * len(task.prompts)
-        return [replace(self._params, seed=(first + i) % _SEEDS) for i in range(len(task.prompts))]
+        return [replace(self._params, seed=(first + i) % SEEDS) for i in range(len(task.prompts))]
 
     def _differences(
         self, task: PromptGroup, params: Sequence[SamplingParams], phases: Mapping[str, Phase]

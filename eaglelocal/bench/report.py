@@ -87,10 +87,10 @@ def format_ttft(value: float | None) -> str:
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
-def format_interval(bound: Bound) -> str:
+def format_interval(bound: Bound, *, unit: str = "prompt") -> str:
     """Format a mean and its interval, `1.52x 1.40..1.65`, with `?` or `~` if the interval does not support it."""
     if not bound.is_known:
-        return f"{format_ratio(bound.mean)}x one prompt"
+        return f"{format_ratio(bound.mean)}x one {unit}"
     if bound.high >= HOPELESS:
         return f"{format_ratio(bound.mean)}x too few ?"
     return f"{format_ratio(bound.mean)}x {format_ends(bound)} {choose_mark(bound)}".rstrip()

@@ -6,11 +6,12 @@ The page is Markdown, and plain data. It holds no names of people, files, folder
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from html import escape
 from itertools import groupby
 from statistics import median
+from textwrap import indent
 
 from eaglelocal.bench.measure import PLAIN, TaskResult
 from eaglelocal.bench.report import format_interval, format_rate, row_label
@@ -132,16 +133,13 @@ def report_object(facts: ReportFacts) -> dict[str, object]:
     }
 
 
-def format_page(facts: ReportFacts) -> str:
-    """Return the page as Markdown."""
+def format_page(facts: ReportFacts, report: str = "") -> str:
+    """Return the page as Markdown. A report in plain text replaces the table of modes."""
+    rows = [format_mode(mode, summary) for mode, summary in zip(facts.modes, facts.summaries, strict=True)]
     parts = [
         f"### {escape_markdown(f'{facts.model.target}, {facts.model.draft}')}",
         format_table(("", ""), list_facts(facts)),
-        format_table(
-            MODE_HEADINGS,
-            [format_mode(mode, summary) for mode, summary in zip(facts.modes, facts.summaries, strict=True)],
-        ),
-        LEGEND,
+        indent(report, " " * 4) or f"{format_table(MODE_HEADINGS, rows)}\n\n{LEGEND}",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -229,9 +227,8 @@ class Axis:
         return [i * self.step for i in range(round(self.most / self.step) + 1)]
 
 
-def choose_axis(runs: Sequence[CategoryResult]) -> Axis:
+def choose_axis(bounds: Sequence[Bound]) -> Axis:
     """Return an axis of at most eight steps that holds every mean and every whisker up to MAX_OVERSHOOT."""
-    bounds = [run.speedup for run in runs if run.speedup is not None]
     longest = max((bound.mean for bound in bounds), default=1.0)
     ends = [bound.high for bound in bounds if bound.high <= MAX_OVERSHOOT * longest]
     most = max(longest, 1.0, *ends)
@@ -242,10 +239,10 @@ def choose_axis(runs: Sequence[CategoryResult]) -> Axis:
 
 def draw_chart(runs: Sequence[CategoryResult], *, title: str, subtitle: str) -> str:
     """Return the text of the SVG file. A run without a speed gets a row that says so."""
-    axis, sides = choose_axis(runs), list(dict.fromkeys(run.side for run in runs))
+    axis = choose_axis([run.speedup for run in runs if run.speedup is not None])
+    sides = list(dict.fromkeys(run.side for run in runs))
     rows = [(key, list(own)) for key, own in groupby(runs, key=lambda run: (run.category, run.concurrency))]
     height = TOP + sum(len(own) * BAR + GAP for _, own in rows) + BOTTOM
-    size = f'width="{WIDTH}" height="{height}"'
     body: list[str] = []
     y = float(TOP)
     for (category, concurrency), own in rows:
@@ -254,6 +251,12 @@ def draw_chart(runs: Sequence[CategoryResult], *, title: str, subtitle: str) -> 
             body.extend(draw_bar(run, axis, y, COLOURS[sides.index(run.side) % len(COLOURS)]))
             y += BAR
         y += GAP
+    return wrap_svg([*draw_grid(axis, bottom=y), *body], height, title=title, subtitle=subtitle)
+
+
+def wrap_svg(body: Iterable[str], height: int, *, title: str, subtitle: str) -> str:
+    """Return the text of an SVG file of these elements, with a title above them."""
+    size = f'width="{WIDTH}" height="{height}"'
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {size}>',
@@ -261,7 +264,6 @@ def draw_chart(runs: Sequence[CategoryResult], *, title: str, subtitle: str) -> 
             f'<rect class="page" {size}/>',
             draw_text(16, 22, title, weight="bold"),
             draw_text(16, 40, subtitle, shade="faint"),
-            *draw_grid(axis, bottom=y),
             *body,
             "</svg>",
             "",

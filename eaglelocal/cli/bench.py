@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,11 +25,12 @@ from eaglelocal.cli.bench_report import (
     BenchSubject,
     check_files,
     predict_unmeasured,
+    show_rates,
     show_result,
 )
 from eaglelocal.cli.chat_connection import find_api_key
 from eaglelocal.cli.flags import flag
-from eaglelocal.cli.load_model import count_slots, load_model, load_settings, make_run_options, plan_run
+from eaglelocal.cli.load_model import count_slots, is_flag, load_model, load_settings, make_run_options, plan_run
 from eaglelocal.cli.output import Output, ShowProgress, shown_progress, standard_output
 from eaglelocal.core.draft import describe_cut_length
 from eaglelocal.core.records import dataclass
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
 
 FEWEST_PROMPTS = 2  # of each category, however long they take: a single one has no interval
 LIMIT_S = 100.0  # for each mode, loading excluded; only if no flag sets the length of the run
+RATE_PROMPTS = 64  # of each category, with --rate
+RATE_SLOTS = 4  # with --rate, as `serve` has
 MIN_ANSWER = 16  # tokens: the speed of shorter answers is too uncertain
 # The flags that are settings; --spec, --temperature, --max-tokens and --seed are bench's own.
 SETTINGS = (*flags.MODEL, *flags.MACHINE, "parallel")
@@ -71,15 +74,18 @@ class BenchFlags:
     repeats: int = flag(1, "N", "How often each prompt is sent.", min=1)
     warm_up: int = flag(2, "N", "Answers of each mode before the measurement.", min=0)
     concurrency: str = flag("1", "N,...", "Requests at the same time, such as 1,2,4,8.")
+    rate: str | None = flag(
+        None, "R,...", "Requests per second that arrive at random times, such as 0.5,1,2,4: the gain under load."
+    )
     max_tokens: int = flag(64, "N", "Tokens of each answer.", min=MIN_ANSWER)
     skip: int = flag(0, "N", "Leave the first N tokens of each answer out of its speed.", min=0)
     ignore_eos: bool = flag(False, "", "Continue every answer to --max-tokens.")
     temperature: float = flag(0.0, "T", "Sampling temperature; 0 always takes the likeliest token.")
-    seed: int = flag(0, "N", "Seed of the answers, if --temperature is above 0.", min=0)
+    seed: int = flag(0, "N", "Seed of the answers, if --temperature is above 0, and of the arrivals of --rate.", min=0)
     against: str | None = flag(None, "URL", "Compare with this OpenAI-compatible server too.")
     against_model: str | None = flag(None, "NAME", "Model of that server; unset: its first.")
     against_key_file: Path | None = flag(None, "FILE", "File with the key of that server.", parser=expand_path)
-    parallel: str | None = flag(None, "N", "Slots; unset: the largest --concurrency.")
+    parallel: str | None = flag(None, "N", "Slots; unset: the largest --concurrency, or 4 with --rate.")
     svg: Path | None = flag(None, "FILE", "Write a chart to this SVG file.", parser=expand_path)
     report: Path | None = flag(
         None,
@@ -100,28 +106,28 @@ def bench(context: typer.Context, given: BenchFlags) -> None:
     \b
     eaglelocal bench --target demo@1b:bf16 --spec auto,2,4,8 --pairs 20 --json
     eaglelocal bench --prompts mine.jsonl --concurrency 1,4 --svg gain.svg
+    eaglelocal bench --target demo --rate 0.5,1,2 --spec auto,4
     """
-    from eaglelocal.bench.measure import order_prompts
-
     settings = load_settings({name: context.params[name] for name in SETTINGS})
     output = standard_output(colour=settings.colour)
     options = make_options(settings, given)
     chosen = choose_prompts(given)
     check_files(given.svg, given.report)
-    groups = order_prompts(chosen.prompts, options.levels, repeats=given.repeats, warm_up=chosen.warm_up)
     settings = drop_unused_projector(settings, chosen)
-    subject, result = run(settings, options, groups, given, output)
+    subject, result = run(settings, options, chosen, given, output)
     if given.report is not None:
         subject = dataclasses.replace(subject, predicted=predict_unmeasured(make_run_options(settings)))
-    show_result(result, subject, output, as_json=given.as_json, svg=given.svg, page=given.report)
+    show = show_rates if options.rates else show_result
+    show(result, subject, output, as_json=given.as_json, svg=given.svg, page=given.report)
     if result.error is not None:
         raise result.error
 
 
 def run(
-    settings: Settings, options: BenchOptions, groups: Sequence[PromptGroup], given: BenchFlags, output: Output
+    settings: Settings, options: BenchOptions, chosen: ChosenPrompts, given: BenchFlags, output: Output
 ) -> tuple[BenchSubject, BenchResult]:
     """Load the model, measure, and close it. Returns the run's description and its result."""
+    from eaglelocal.bench.measure import order_prompts
     from eaglelocal.bench.text_identity import TextComparer, tie_bound
     from eaglelocal.gguf.reader import read_header
 
@@ -137,7 +143,11 @@ def run(
                 output.message(f"--spec {spec}: {cut}")
         sides = make_sides(model, options, server)
         bound = tie_bound(weights, plan.kv_type)
-        result = measure(sides, groups, options, comparer=TextComparer(sides[0], bound=bound), output=output)
+        if options.rates:
+            result = measure_rates(sides, chosen, options, given, num_slots=model.info.num_slots, output=output)
+        else:
+            groups = order_prompts(chosen.prompts, options.levels, repeats=given.repeats, warm_up=chosen.warm_up)
+            result = measure(sides, groups, options, comparer=TextComparer(sides[0], bound=bound), output=output)
     return BenchSubject(model.info, options, server_info, weights, bound, plan.kv_type), result
 
 
@@ -160,8 +170,13 @@ def make_options(settings: Settings, given: BenchFlags) -> BenchOptions:
 
     Raises UsageError, also if --skip leaves fewer than MIN_ANSWER tokens.
     """
+    from eaglelocal.bench.arrivals import parse_rates
     from eaglelocal.bench.measure import parse_levels, parse_modes
 
+    rates = parse_rates(given.rate) if given.rate is not None else ()
+    others = {"concurrency": given.concurrency != "1", "against": given.against, "skip": given.skip}
+    if rates and (excluded := [name for name, value in others.items() if value]):
+        raise UsageError(f"--rate and --{excluded[0]} exclude each other", hint=f"leave out --{excluded[0]}")
     params = make_sampling(settings, given)
     if given.skip and given.max_tokens - given.skip < MIN_ANSWER:
         what = f"--skip {given.skip} of --max-tokens {given.max_tokens} leaves too little to measure"
@@ -174,6 +189,7 @@ def make_options(settings: Settings, given: BenchFlags) -> BenchOptions:
         params=params,
         limit_s=math.inf if sets_length else LIMIT_S,
         skip=given.skip,
+        rates=rates,
     )
 
 
@@ -210,7 +226,7 @@ def choose_prompts(given: BenchFlags) -> ChosenPrompts:
     if given.prompts is not None:
         prompts = read_prompts(given.prompts, categories)
         return ChosenPrompts(group_by_category(prompts, given.pairs), prompts[: given.warm_up])
-    num = given.pairs or DEFAULT_PAIRS
+    num = given.pairs or (RATE_PROMPTS if given.rate else DEFAULT_PAIRS)
     groups = group_by_category(builtin_prompts(categories, num + given.warm_up))
     warm_up = [group[num + i] for i in range(given.warm_up) for group in groups.values()]
     return ChosenPrompts({category: group[:num] for category, group in groups.items()}, warm_up[: given.warm_up])
@@ -251,7 +267,8 @@ def plan_bench(settings: Settings, options: BenchOptions, output: Output) -> Pla
 
     Raises UsageError if there is no draft.
     """
-    slots = max(*options.levels, count_slots(settings))
+    unset = RATE_SLOTS if options.rates and not is_flag(settings, "parallel") else 1
+    slots = max(*options.levels, count_slots(settings), unset)
     plan = plan_run(dataclasses.replace(make_run_options(settings), spec="auto", parallel=slots), output)
     if not plan.speculates:
         raise UsageError(f"there is nothing to compare: {plan.draft_reason}", hint="--draft auto")
@@ -285,19 +302,61 @@ def measure(
     from eaglelocal.bench.measure import Measurement
 
     results: list[TaskResult] = []
-    error: EagleLocalError | None = None
     with shown_progress(output) as show:
         on_ask = show_progress(show, has_bar=output.redraws_messages)
         measurement = Measurement(sides, options.params, comparer=comparer, on_ask=on_ask, skip=options.skip)
-        try:
-            measurement.run(groups, results, is_needed=limit_time(options.limit_s * (len(sides) - 1)))
-        except KeyboardInterrupt:
-            error = Cancelled("stopped")
-        except EagleLocalError as failure:
-            error = failure
+        is_needed = limit_time(options.limit_s * (len(sides) - 1))
+        error = find_error(lambda: measurement.run(groups, results, is_needed=is_needed))
     if measurement.too_long and not results and error is None:
         error = measurement.too_long[0]
     return BenchResult(results, sum(group.is_counted for group in groups), error, measurement.too_long)
+
+
+def measure_rates(
+    sides: Sequence[Side],
+    chosen: ChosenPrompts,
+    options: BenchOptions,
+    given: BenchFlags,
+    *,
+    num_slots: int,
+    output: Output,
+) -> BenchResult:
+    """Run the windows of all rates. The result keeps what ends the run early, as in `measure`.
+
+    With --pairs or --prompts every window has each prompt once.
+    """
+    from eaglelocal.bench.arrivals import ROUNDS, ArrivalPlan, LoadWindow, plan_arrivals, run_plans
+
+    sets_length = given.pairs is not None or given.prompts is not None
+    num_requests = sum(map(len, chosen.prompts.values())) if sets_length else None
+    rounds = ROUNDS * given.repeats
+    plans = plan_arrivals(chosen.prompts, options.rates, rounds=rounds, num_requests=num_requests, seed=given.seed)
+    windows: list[LoadWindow] = []
+    with shown_progress(output) as show:
+        total_s = sum(plan.length_s for plan in plans) * len(sides)
+
+        def on_window(plan: ArrivalPlan, done: float) -> None:
+            left = f"{plan.rate:g} requests/s, about {format_time_left(total_s * (1 - done))} left"
+            show(done, left if output.redraws_messages else f"measuring, about {format_time_left(total_s)}")
+
+        warm_up = chosen.warm_up
+        error = find_error(
+            lambda: run_plans(
+                sides, plans, options.params, windows, num_slots=num_slots, warm_up=warm_up, on_window=on_window
+            )
+        )
+    return BenchResult([], len(plans) * len(sides), error, windows=windows)
+
+
+def find_error(run: Callable[[], None]) -> EagleLocalError | None:
+    """Run it, and return why it ended early: Ctrl-C or a failure."""
+    try:
+        run()
+    except KeyboardInterrupt:
+        return Cancelled("stopped")
+    except EagleLocalError as failure:
+        return failure
+    return None
 
 
 def limit_time(limit_s: float) -> IsNeeded:

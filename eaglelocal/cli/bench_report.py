@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 
 if TYPE_CHECKING:
+    from eaglelocal.bench.arrivals import LoadWindow
     from eaglelocal.bench.measure import TaskResult
     from eaglelocal.bench.report_page import MachineFacts, ModelFacts, PredictedFacts
     from eaglelocal.bench.results import CategoryResult, Summary
@@ -41,6 +42,7 @@ class BenchOptions:
     params: SamplingParams
     limit_s: float = math.inf  # for each mode
     skip: int = 0  # tokens at the beginning of each answer that its speed leaves out
+    rates: tuple[float, ...] = ()  # requests per second; () measures by levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class BenchResult:
     num_tasks: int
     error: EagleLocalError | None
     too_long: Sequence[EagleLocalError] = ()  # one per skipped task: a prompt does not fit the context
+    windows: Sequence[LoadWindow] = ()  # of --rate, which has no other results
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,40 @@ def show_result(
         if as_json:  # also if the chart cannot be written
             counts = {"complete": num_results == result.num_tasks, "too_long": len(result.too_long)}
             output.object({**head_object(subject), **result_object(evaluation), **counts})
+
+
+def show_rates(
+    result: BenchResult,
+    subject: BenchSubject,
+    output: Output,
+    *,
+    as_json: bool,
+    svg: Path | None = None,
+    page: Path | None = None,
+) -> None:
+    """Print the report by rates and its JSON object, and write the chart and the page, for the windows so far."""
+    from eaglelocal.bench.arrivals import draw_rates, evaluate_rates, format_rates, rates_object
+
+    if result.error is not None:
+        output.message(f"stopped after {len(result.windows)} of {result.num_tasks} windows")
+    if not result.windows:
+        return
+    num_slots = subject.info.num_slots
+    results, best = evaluate_rates(result.windows, num_slots)
+    report, found = format_rates(results, best, num_slots=num_slots), rates_object(results, best)
+    output.data("\n".join([*head_lines(subject), "", report]))
+    try:
+        if svg is not None:
+            title = f"{subject.info.target}: gain over plain decoding by requests per second"
+            subtitle = f"{subject.info.draft}, {machine_name()}, {count_noun(num_slots, 'slot')}"
+            write_text(svg, draw_rates(results, title=title, subtitle=subtitle), "chart")
+            output.message(f"chart: {svg}")
+        if page is not None:
+            write_page(page, subject, [], [], report=report, more=found)
+            output.message(f"report: {page}, and the same as JSON beside it")
+    finally:
+        if as_json:  # also if the chart cannot be written
+            output.object({**head_object(subject), **found, "complete": len(result.windows) == result.num_tasks})
 
 
 def head_lines(subject: BenchSubject) -> list[str]:
@@ -184,8 +221,20 @@ def machine_name() -> str:
 
 
 # ---- the page of --report FILE: FILE in Markdown, and the same as JSON beside it
-def write_page(file: Path, subject: BenchSubject, results: Sequence[TaskResult], summaries: Sequence[Summary]) -> None:
-    """Write the page and its JSON. Raises ResourceError."""
+def write_page(
+    file: Path,
+    subject: BenchSubject,
+    results: Sequence[TaskResult],
+    summaries: Sequence[Summary],
+    *,
+    report: str = "",
+    more: Mapping[str, object] | None = None,
+) -> None:
+    """Write the page and its JSON. Raises ResourceError.
+
+    report  text that replaces the table of modes
+    more    entries of the JSON object
+    """
     from eaglelocal.bench.report_page import ReportFacts, format_page, make_mode, report_object
     from eaglelocal.probe.probe import probe
 
@@ -197,8 +246,9 @@ def write_page(file: Path, subject: BenchSubject, results: Sequence[TaskResult],
         modes=tuple(make_mode(results, summary) for summary in summaries),
         summaries=tuple(summaries),
     )
-    write_text(file, format_page(facts), "report")
-    write_text(file.with_suffix(JSON_SUFFIX), json.dumps(report_object(facts), indent=1) + "\n", "report")
+    write_text(file, format_page(facts, report), "report")
+    entries = {**report_object(facts), **(more or {})}
+    write_text(file.with_suffix(JSON_SUFFIX), json.dumps(entries, indent=1) + "\n", "report")
 
 
 def describe_machine(machine: Machine) -> MachineFacts:

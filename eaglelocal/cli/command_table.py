@@ -98,8 +98,8 @@ FLAG_GROUPS = {
         *("max_loaded", "alias"),
     ),
     "Measurement": (
-        *("category", "prompts", "pairs", "repeats", "warm_up", "concurrency", "skip", "ignore_eos"),
-        *("against", "against_model", "against_key_file", "svg"),
+        *("category", "prompts", "pairs", "repeats", "warm_up", "concurrency", "rate", "skip"),
+        *("ignore_eos", "against", "against_model", "against_key_file", "svg"),
     ),
     "Access and limits": (
         *("host", "port", "api_key_file", "shared_prefix", "allowed_hosts", "cors_origins"),

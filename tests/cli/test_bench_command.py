@@ -117,6 +117,30 @@ def check_page(page: Path, folder: Path) -> None:
         assert personal not in text and personal not in json.dumps(facts)
 
 
+def test_gains_by_rate_of_the_embedded_model(bench: Start, tmp_path: Path) -> None:
+    """On the embedded model in its native size."""
+    chart, page = tmp_path / "chart.svg", tmp_path / "bench.md"
+    wanted = ("--target", "demo@native", "--rate", "4,100", "--spec", "2", "--pairs", "2", "--warm-up", "1")
+    wanted = (*wanted, "--parallel", "2", "--ignore-eos", "--svg", str(chart), "--report", str(page), "--json")
+    code, stdout, stderr = ended(bench(*wanted, draft="auto"))
+    assert (code, "Traceback" in stderr) == (0, False)
+    *text, last = stdout.splitlines()
+    assert max(map(len, text)) <= COLUMNS
+    assert [line.partition(":")[0] for line in text[-2:]] == ["best at 4/s", "best at 100/s"]
+    report = json.loads(last)
+    assert [(one["rate"], one["spec"]) for one in report["rates"]] == [
+        (rate, spec) for rate in (4, 100) for spec in ("plain", "2")
+    ]
+    assert (report["slots"], report["complete"], report["best"][0]["rate"]) == (2, True, 4)
+    for one in report["rates"]:
+        assert (one["num_requests"], one["num_rounds"]) == (16, 4)
+        assert one["is_saturated"] == (one["mean_s"] is None)
+        assert one["is_saturated"] or one["tok_s"] > 0
+    assert ElementTree.fromstring(chart.read_text()).tag.endswith("svg")
+    assert "    best at 4/s" in page.read_text()
+    assert json.loads(page.with_suffix(".json").read_text())["rates"] == report["rates"]
+
+
 def test_drawn_texts_are_the_same_under_one_seed(bench: Start) -> None:
     code, stdout, _ = ended(bench("--spec", "3", "--temperature", "0.8", "--category", "odd", "--json"))
     report = json.loads(stdout.splitlines()[-1])
@@ -185,6 +209,10 @@ def test_one_of_a_servers_models_may_be_named(bench: Start) -> None:
         (("--spec", "off"), 2, "names plain decoding"),
         (("--spec", "fast"), 2, "--spec must be"),
         (("--concurrency", "0"), 2, "--concurrency must be"),
+        (("--rate", "0"), 2, "--rate must be up to 7 different"),
+        (("--rate", "1,1"), 2, "--rate must be up to 7 different"),
+        (("--rate", "1", "--concurrency", "2"), 2, "--rate and --concurrency exclude each other"),
+        (("--rate", "1", "--skip", "9"), 2, "--rate and --skip exclude each other"),
         (("--category", "poetry"), 2, "no category 'poetry'"),
         (("--prompts", "nowhere.txt"), 2, "cannot read the prompts"),
         (("--kv-type", "f8"), 2, "--kv-type must be"),
