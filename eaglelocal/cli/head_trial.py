@@ -28,6 +28,7 @@ from eaglelocal.gguf.writer import patch_header, roll_columns
 from eaglelocal.hub.heads.convert import HeadReading, ReadHead
 from eaglelocal.hub.heads.medusa_head import MedusaHead
 from eaglelocal.hub.heads.version_records import (
+    MIN_WEAK,
     TrialAcceptance,
     has_better_first_token,
     has_longer_acceptance,
@@ -170,9 +171,13 @@ def check_reads_target(name: str, figures: TrialAcceptance, shuffled: TrialAccep
     """Raise IncompatibleError if a head drafts no better than with shuffled states: it is another target's."""
     if reads_target(figures, shuffled):
         return
+    if figures.first < MIN_WEAK:
+        what = f"and at least {MIN_WEAK:.0%} are needed of the weakest"
+    else:
+        what = f"and {shuffled.first:.1%} where it reads the target's states in a wrong order"
     raise IncompatibleError(
         f"{name} does not fit this target: {figures.first:.1%} of its first drafted tokens are accepted "
-        f"({figures.drafts} drafts), and {shuffled.first:.1%} where it reads the target's states in a wrong order",
+        f"({figures.drafts} drafts), {what}",
         hint=OTHER_HEAD,
     )
 
@@ -319,7 +324,7 @@ def describe_verdict(outcome: TrialOutcome) -> str:
     if outcome.shuffled is not None:
         return (
             f"weak: it is of this target (in a wrong order, its states give {outcome.shuffled.first:.1%}), but drafts "
-            "little of this text; `eaglelocal bench` shows what it gains on yours"
+            "little of this text. `--draft auto` may pass it by; `eaglelocal bench --draft FILE` shows what it gains"
         )
     if outcome.best.reading is None:
         return "it predicts this target"

@@ -91,11 +91,7 @@ def run_training(
         training, head, questions, collected = learn_in_rounds(
             options, questions, max_answer_tokens=tokens, epochs=epochs, seed=seed
         )
-        try:
-            trained = keep_if_better(options, training, head, questions, collected)
-        except IncompatibleError:  # training goes on from the weak head
-            forget_run(options.folder, training)
-            raise
+        trained = keep_if_better(options, training, head, questions, collected)
         forget_run(options.folder, training)
         (options.folder / WEAK).unlink(missing_ok=True)
     return trained
@@ -394,7 +390,7 @@ def keep_if_better(
             after = try_draft(options, str(partial.resolve()), requests, "the new head")
             patch_header(read_header(partial), {ACCEPTANCE_LENGTH_KEY: after.length})
             if not after.is_clear:
-                raise keep_weak_head(partial, options.folder, after, collected.num_tokens)
+                raise keep_weak_head(partial, options, after, training, collected.num_tokens)
             if options.current_draft is not None:
                 before = try_draft(options, options.current_draft, requests, "the current draft")
                 if after.length <= before.length and not options.is_named:
@@ -406,16 +402,23 @@ def keep_if_better(
     )
 
 
-def keep_weak_head(path: Path, folder: Path, figures: TrialAcceptance, num_tokens: int) -> IncompatibleError:
-    """Keep a copy of a head that has learned too little, and return the error that says how to go on from it."""
-    from eaglelocal.training.training_folder import WEAK
+def keep_weak_head(
+    path: Path, options: TrainOptions, figures: TrialAcceptance, training: HeadTraining, num_tokens: int
+) -> IncompatibleError:
+    """Keep a copy of a head that has learned too little, and return the error that says how to go on from it.
 
-    shutil.copyfile(path, folder / WEAK)
-    return IncompatibleError(
-        f"{figures.first:.0%} of the new head's first tokens are accepted so far ({figures.drafts} drafts), too few to "
-        "gain anything",
-        hint=f"--from {quote_path(folder / WEAK)} --tokens {2 * num_tokens}",
-    )
+    A Medusa head is not trained further: its run is kept, and goes on with more tokens.
+    """
+    from eaglelocal.training.training_folder import PARTIAL, WEAK
+
+    weak, more = options.folder / WEAK, f"--tokens {2 * num_tokens}"
+    if not options.source.is_medusa:
+        shutil.copyfile(path, weak.with_suffix(PARTIAL))
+        weak.with_suffix(PARTIAL).replace(weak)
+        forget_run(options.folder, training)
+        more = f"--from {quote_path(weak)} {more}"
+    what = f"{figures.first:.0%} of the new head's first tokens are accepted so far ({figures.drafts} drafts)"
+    return IncompatibleError(f"{what}, too few to gain anything", hint=more)
 
 
 def try_draft(options: TrainOptions, draft: str, requests: Sequence[ChatRequest], what: str) -> TrialAcceptance:

@@ -151,18 +151,28 @@ def choose_taps(text: str | None, source: HeadSource) -> tuple[int, ...]:
 
     if text is None:
         return ()
+    try:
+        numbers = tuple(int(part) for part in text.removesuffix(",").split(","))
+    except ValueError:
+        raise UsageError(f"--taps takes a number of layers, or layers, not {text!r}", hint="--taps 2,14,27") from None
+    n_layer, is_count = source.target.n_layer, "," not in text
+    last = n_layer - (source.target.final_state is None)
+    taps = spread_taps(max(numbers[0], 1), n_layer) if is_count else numbers
+    if source.start is not None and source.start.target_layers == taps:
+        return ()
     if source.start is not None or source.is_medusa:
         name = source.start.name if source.start else "a Medusa head"
         raise UsageError(f"{name} keeps the layers that it reads", hint="`--from none` trains a new EAGLE head")
-    try:
-        numbers = [int(part) for part in text.removesuffix(",").split(",")]
-    except ValueError:
-        raise UsageError(f"--taps takes a number of layers, or layers, not {text!r}", hint="--taps 2,14,27") from None
-    n_layer = source.target.n_layer
-    last = n_layer - (source.target.final_state is None)
-    taps = spread_taps(numbers[0], n_layer) if "," not in text and 1 <= numbers[0] <= MAX_TAPS else tuple(numbers)
-    if not (len(taps) <= MAX_TAPS and taps[0] >= 0 and taps[-1] <= last and all(a < b for a, b in pairwise(taps))):
-        what = f"--taps takes up to {MAX_TAPS} layers of 0 to {last}, each after the one before, not {text!r}"
+    if is_count and not 1 <= numbers[0] <= MAX_TAPS:
+        raise UsageError(
+            f"--taps takes 1 to {MAX_TAPS} layers, not {numbers[0]}", hint=f"`--taps {numbers[0]},` is a layer"
+        )
+    if not (len(taps) <= MAX_TAPS and taps[0] >= 1 and taps[-1] <= last and all(a < b for a, b in pairwise(taps))):
+        if is_count:
+            raise UsageError(
+                f"{n_layer} layers are too few to spread {text} taps", hint="fewer, or their numbers: --taps 1,2"
+            )
+        what = f"--taps takes up to {MAX_TAPS} layers of 1 to {last}, each after the one before, not {text!r}"
         raise UsageError(what, hint="--taps 4")
     return taps
 
@@ -198,8 +208,10 @@ def find_current_draft(start: str, found: FoundTarget) -> str | None:
     None if it has no file: a head does not replace a lookup.
     """
     from eaglelocal.hub.draft_resolver import find_draft
+    from eaglelocal.training.training_folder import WEAK
 
-    draft = find_draft("auto" if start == "none" else start, found)
+    is_weak_start = expand_path(start).name == WEAK  # of a run that learned too little: it is nobody's draft
+    draft = find_draft("auto" if start == "none" or is_weak_start else start, found)
     if draft.path is None:
         return None
     return "mtp" if draft.kind == "mtp" else str(draft.path.resolve())

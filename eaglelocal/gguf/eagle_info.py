@@ -27,6 +27,7 @@ MASK_TOKEN_KEY = "eaglelocal.mask_token"  # the token that stands for unknown on
 MASK_HIDDEN_KEY = "eaglelocal.mask_hidden"  # [taps x target hidden size] stands for the states of such a row
 NUM_DEPTHS_KEY = "eaglelocal.num_depths"  # tokens that the head was trained to draft in one pass
 MAX_DEPTHS = 64
+WEAK_LENGTH = 1.2  # acceptance length below which a head gains nothing, and still learns as fast as a new one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,12 @@ class EagleInfo(head_info.DraftHeadInfo):
         yield from head_info.tensor_problems(self, required)
         for name in self.tensors.keys() - required.keys() - {"rope_freqs.weight"}:  # llama.cpp refuses others
             yield f"its file has the tensor {name}, which llama.cpp does not know"
+
+
+def is_weak(header: Header) -> bool:
+    """Return whether a head drafted little when it was imported or trained; False if it was not measured."""
+    length = header.metadata.get(ACCEPTANCE_LENGTH_KEY)
+    return isinstance(length, float) and 1.0 <= length < WEAK_LENGTH
 
 
 def _read_epsilon(keys: ArchitectureKeys) -> float:

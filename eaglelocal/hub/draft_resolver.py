@@ -25,7 +25,7 @@ from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError
 from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.draft_pairing import check_rolls_back, head_problem, read_draft, state_problem
-from eaglelocal.gguf.eagle_info import EagleInfo
+from eaglelocal.gguf.eagle_info import EagleInfo, is_weak
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import is_medusa
 from eaglelocal.gguf.model_info import ModelInfo
@@ -240,10 +240,15 @@ def _find_auto_draft(target: FoundTarget) -> FoundDraft:
 
 
 def _find_imported(target: FoundTarget) -> FoundDraft | None:
-    """Return a head that was imported for this model or its kind; None if there is none. Raises as read_draft_file."""
+    """Return a head that was imported for this model or its kind, and is not weak; None if there is none.
+
+    Raises as read_draft_file.
+    """
     if state_problem(target.info):
         return None
-    heads = [head.path for head in list_fitting_heads(target.info)] or list_heads(target.info)
+    fitting = list_fitting_heads(target.info)
+    heads = [head.path for head in fitting if not is_weak(head.info.header)]
+    heads = heads if fitting else list_heads(target.info)
     return read_draft_file(heads[0], target) if heads else None
 
 

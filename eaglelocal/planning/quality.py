@@ -171,7 +171,7 @@ def _months(month: str) -> int:
 # accepted with the same probability a, a step emits E(k) = 1 + a + ... + a^k tokens on average (Leviathan et al.
 # 2023). Each report is converted to its a, and values between reports are interpolated. A draft without reports gets
 # the median of those of its class, or a default where few have one. What an engine measures replaces all of it.
-HEAD_DEFAULT = 0.55  # below the median of the reported heads: assume that an unknown one is in the weaker half
+HEAD_DEFAULT = 0.55  # of a head of no entry: below the median of the reported ones, as it may be in the weaker half
 MTP_DEFAULT = 0.6  # below the lowest report for Qwen3.5 and 3.6 (0.65 to 0.85 at two to four tokens)
 MODEL_DEFAULT = 0.55  # for a small model of the same family
 LEAST_REPORTS = 3  # for a median

@@ -312,7 +312,7 @@ def _list_drafts(option: ModelOption, files: ModelFiles, catalog: Catalog) -> It
 
 
 def _mark_draft(draft: DraftOption, shape: ModelShape) -> DraftOption:
-    return replace(draft, shape=shape, is_here=True, import_from="", notes=())
+    return replace(draft, shape=shape, is_here=True, import_from="", notes=(), better_known="")
 
 
 def _is_file_of(option: DraftOption, draft: DraftInfo, catalog: Catalog) -> bool:

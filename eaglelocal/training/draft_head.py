@@ -17,11 +17,7 @@ from torch import Tensor, nn
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.gguf.architectures import NO_NORMED_STATE
-from eaglelocal.gguf.eagle_info import (
-    ACCEPTANCE_LENGTH_KEY,
-    MASK_HIDDEN_KEY,
-    EagleInfo,
-)
+from eaglelocal.gguf.eagle_info import MASK_HIDDEN_KEY, EagleInfo, is_weak
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_indices, read_rows, read_tensor
@@ -35,7 +31,6 @@ Ints = npt.NDArray[np.int64]
 NEW_VOCABULARY = 32_000  # tokens that a new head predicts at most, where its target has more
 LEAST_NEW_VOCABULARY = 16_384  # and at least: its first texts have few of the tokens that occur in later ones
 HEAD_SIZES = (128, 64, 32)
-WEAK_LENGTH = 1.2  # acceptance length of a head that still learns as fast as a new one
 ROWS_AT_ONCE = 2048  # rows of a matrix that are decoded at once
 
 
@@ -138,8 +133,7 @@ class HeadSource:
     @property
     def begins_weak(self) -> bool:
         """True if the head in the beginning was measured to have learned little."""
-        length = self.start.header.metadata.get(ACCEPTANCE_LENGTH_KEY) if self.start else None
-        return isinstance(length, float) and 1.0 <= length < WEAK_LENGTH
+        return self.start is not None and is_weak(self.start.header)
 
     @property
     def begins_alike(self) -> bool:

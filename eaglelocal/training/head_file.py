@@ -120,7 +120,7 @@ def make_head_tensors(draft_head: DraftHead, vocabulary: DraftVocabulary, kind: 
         )
     else:
         fc = fold_fc(head) if head.shape.fc_norm else head.fc.weight
-        weights = {**{outer: head.get_parameter(inner) for inner, outer in HEAD_NAMES.items()}}
+        weights = {outer: head.get_parameter(inner) for inner, outer in HEAD_NAMES.items()}
         written = [_tensor(f"{name}.weight", weight, kind) for name, weight in weights.items()]
         row, values = head.shape.tap_row, read_floats(fc)
         written.append(

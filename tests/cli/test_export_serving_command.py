@@ -108,8 +108,14 @@ def test_commits_stay_as_they_were_used(environ: dict[str, str], hub: LoopbackHu
     assert asked.returncode == 1 and f"Qwen/Qwen3-8B has no revision '{OTHER}'" in asked.stderr
     newest = run(environ, "vllm", *QWEN, "--revision", "main")
     assert newest.stdout == first.stdout and json.loads(lock.read_text())["Qwen/Qwen3-8B"] == TARGET_COMMIT
-    lock.write_text("[")
-    assert run(nowhere, "vllm", *QWEN).returncode == 2
+    lock.write_text('{"a/b": "main", }')
+    torn = run(environ, "vllm", *QWEN)
+    assert (torn.returncode, lock.read_text()) == (
+        2,
+        '{"a/b": "main", }',
+    ) and "pairs.lock cannot be read" in torn.stderr
+    lock.write_text('{"a/b": "main"}')
+    assert run(environ, "vllm", *QWEN).returncode == 0 and json.loads(lock.read_text())["a/b"] == "main"
 
 
 def test_lookups_of_llama_are_the_one_of_vllm(environ: dict[str, str]) -> None:

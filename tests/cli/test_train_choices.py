@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -112,13 +113,25 @@ def test_a_head_that_has_learned_little_learns_on_as_fast_as_a_new_one(length: f
     assert choose_recipe(weak, 1000).muon_lr == share * choose_recipe(replace(source, start=None), 1000).muon_lr
 
 
-def test_a_run_that_learned_too_little_says_how_to_go_on(tmp_path: Path) -> None:
-    head, figures = tmp_path / "head.gguf", TrialAcceptance(100, (7, 1), 300, 0.05)
-    head.write_bytes(b"weights")
-    error = keep_weak_head(head, tmp_path, figures, 3000)
+@pytest.mark.parametrize("is_medusa", [False, True])
+def test_a_run_that_learned_too_little_says_how_to_go_on(is_medusa: bool, tmp_path: Path) -> None:
+    """From a copy of its head, or where such heads are not trained further, with the state of the run."""
+    head, checkpoint = tmp_path / "head.gguf", tmp_path / "a.checkpoint"
+    for file in (head, checkpoint):
+        file.write_bytes(b"weights")
+    options = SimpleNamespace(folder=tmp_path, source=SimpleNamespace(is_medusa=is_medusa))
+    figures, training = TrialAcceptance(100, (7, 1), 300, 0.05), SimpleNamespace(checkpoint=checkpoint)
+    error = keep_weak_head(head, options, figures, training, 3000)  # type: ignore[arg-type]
     assert error.message.startswith("7% of the new head's first tokens are accepted so far (100 drafts)")
-    assert error.hint == f"--from {tmp_path / WEAK} --tokens 6000"
-    assert (tmp_path / WEAK).read_bytes() == b"weights"
+    assert error.hint == ("--tokens 6000" if is_medusa else f"--from {tmp_path / WEAK} --tokens 6000")
+    assert checkpoint.exists() is is_medusa
+    assert is_medusa or (tmp_path / WEAK).read_bytes() == b"weights"
+
+
+def test_a_weak_head_is_nobodys_draft(tmp_path: Path) -> None:
+    """What begins with it must be better than the draft that is used now, not than it."""
+    found = find_target(EmbeddedModel(NATIVE), on_progress=None)
+    assert find_current_draft(str(tmp_path / WEAK), found) == find_current_draft("auto", found)
 
 
 def test_an_answer_follows_from_its_question_and_the_seed() -> None:

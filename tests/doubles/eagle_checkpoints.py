@@ -85,6 +85,7 @@ class Kind:
     n_vocab: int = 300
     draft_vocab: int | None = 200
     num_taps: int = 3
+    first_tap: int = 1
     num_layers: int = 1
     own_embeddings: bool = False
     fc_norm: bool = False
@@ -142,7 +143,7 @@ def random_checkpoint(kind: Kind) -> Checkpoint:
         arrays=arrays,
         target_width=kind.target_width,
         n_vocab=kind.n_vocab,
-        taps=(1, 2, 3)[: kind.num_taps] if kind.num_taps <= 3 else tuple(range(kind.num_taps)),
+        taps=tuple(range(kind.first_tap, kind.first_tap + kind.num_taps)),
         n_head=kind.n_head,
         n_kv_head=kind.n_kv_head,
         draft_tokens=drafted,

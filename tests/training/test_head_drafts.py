@@ -93,7 +93,7 @@ FORMS = {
     "residual behind the norm": Form(kind=small_kind(norm_before_residual=True)),
     "all of it": Form(kind=small_kind(fc_norm=True, norm_output=True, norm_before_residual=True)),
     "more heads": Form(kind=small_kind(n_head=4, n_kv_head=2)),
-    "four taps": Form(kind=small_kind(num_taps=4, fc_norm=True, norm_output=True)),
+    "four taps": Form(kind=small_kind(num_taps=4, first_tap=0, fc_norm=True, norm_output=True)),
     "one norm of two taps": Form(kind=small_kind(num_taps=2, norm_before_fc=True)),
     "a window": with_keys(KeyValue(WINDOW_KEY, ValueType.UINT32, 8), norm_output=True),
     "a window below the chain": with_keys(KeyValue(WINDOW_KEY, ValueType.UINT32, 2)),

@@ -47,7 +47,7 @@ FORMS = {
     "all words, its own embeddings": Form(kind=small_kind(draft_vocab=None, own_embeddings=True)),
     "words in any order": Form(kind=small_kind(draft_vocab=3), d2t=(250, 7, 19)),
     "a lent output": Form(kind=small_kind(draft_vocab=None), lends_output=True),
-    "four taps": Form(kind=small_kind(num_taps=4, fc_norm=True, norm_output=True)),
+    "four taps": Form(kind=small_kind(num_taps=4, first_tap=0, fc_norm=True, norm_output=True)),
     "one norm of two taps": Form(kind=small_kind(num_taps=2, norm_before_fc=True)),
     "llama3": Form(kind=small_kind(rope_scaling=LLAMA3)),
     "keys": Form(kind=small_kind(fc_norm=True), entries=KEYS),

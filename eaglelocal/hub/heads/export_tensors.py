@@ -211,6 +211,8 @@ def find_export_problem(info: EagleInfo, form: str) -> str:
         return problem
     if len(set(info.target_layers)) != len(info.target_layers):
         return f"it taps the layers {list(info.target_layers)}, one of them twice, and engines give each once"
+    if form == SPECFORGE and 0 in info.target_layers:
+        return "it taps the input of the first layer, and this format names the outputs of layers"
     if info.fc_norm_eps != info.rms_eps:
         return f"its fc_norm has the epsilon {info.fc_norm_eps:g}, its other norms {info.rms_eps:g}"
     if info.fc_norm and info.norm_before_fc:

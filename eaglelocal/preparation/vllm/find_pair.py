@@ -30,7 +30,7 @@ from eaglelocal.hub.heads.head_folder import REPOSITORY
 from eaglelocal.hub.hub_api import RetryPolicy, fetch_commit, is_commit
 from eaglelocal.hub.hub_cache import find_known_target
 from eaglelocal.hub.model_library import locate_reference
-from eaglelocal.hub.pairs_lock import lock_commits, read_commits
+from eaglelocal.hub.pairs_lock import find_commit, lock_commits
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.machine_spec import DeviceSpec
 from eaglelocal.planning.options import DEFAULTS, ModelOption
@@ -384,7 +384,7 @@ def pin_weights(pin: WeightsPin, flag: str) -> WeightsPin:
         if pin.revision:
             raise UsageError(f"{folder} is a folder, which has no commit", hint=f"leave {flag} out")
         return WeightsPin(str(folder.resolve()))
-    revision = pin.revision or read_commits().get(pin.repo, "")
+    revision = pin.revision or find_commit(pin.repo)
     try:
         found = WeightsPin(pin.repo, fetch_commit(pin.repo, revision or None, TRIES))
         lock_commits({found.repo: found.revision})

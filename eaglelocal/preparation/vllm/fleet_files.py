@@ -7,6 +7,7 @@ a person stands in a template.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -127,7 +128,7 @@ def make_dashboard(label: str = "") -> Fields:
         top = place["y"] + HEIGHT
     datasource = {"type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus"}
     return {
-        "uid": make_name(f"eaglelocal-{label}"),
+        "uid": f"eaglelocal-{hashlib.blake2b(label.encode(), digest_size=6).hexdigest()}",
         "title": f"Speculative decoding: {label}" if label else "Speculative decoding",
         "tags": ["eaglelocal", "vllm"],
         "schemaVersion": 39,

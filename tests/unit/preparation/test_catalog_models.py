@@ -20,9 +20,9 @@ from eaglelocal.hub.pull_plan import remember_draft
 from eaglelocal.loading import calibration_store
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
-from eaglelocal.planning.options import ModelOption, make_catalog_options
+from eaglelocal.planning.options import ModelOption, make_catalog_options, make_draft_option
 from eaglelocal.planning.plan_models import plan_models
-from eaglelocal.preparation.models import find_models, list_entry_options, read_measured_costs
+from eaglelocal.preparation.models import _mark_draft, find_models, list_entry_options, read_measured_costs
 from eaglelocal.probe.machine import Cpu, LlamaCpp, Machine, MainMemory
 from eaglelocal.speculation.costs.step_costs import StepCosts
 
@@ -176,6 +176,12 @@ def test_what_was_measured_here_decides(hub: Path, catalog: Catalog) -> None:
     measure(slow, 2.0)
     assert best() == ("qwen3-0.6b:Q8_0", False)
     assert best(replace(HERE, probed=None)) == ("qwen3-8b:Q4_K_M", False)  # a machine of the catalog
+
+
+def test_a_draft_that_is_here_is_planned_whatever_is_known_of_others(hub: Path) -> None:
+    shape = read_shape(read_header(pulled(hub, DRAFT_REPO, "Qwen3-0.6B-Q8_0", SMALL)))
+    here = _mark_draft(replace(make_draft_option("a", shape), is_here=False, better_known="b"), shape)
+    assert here.is_here and not here.better_known
 
 
 def test_a_draft_of_unknown_acceptance_is_taken_by_name_only(catalog: Catalog) -> None:
