@@ -178,7 +178,8 @@ def choose_taps(text: str | None, source: HeadSource) -> tuple[int, ...]:
 
 
 def find_head_source(start: str, found: FoundTarget, *, num_depths: int, is_medusa: bool = False) -> HeadSource:
-    """Return the target with the head to start from: `start` names it, or auto: as `--draft auto`, or none: a new one.
+    """Return the target with the head to start from: `start` names it, or auto: as `--draft auto` but a weak head too,
+    or none: a new one.
 
     A Medusa head is always a new one. Before answers are collected, raises UsageError if it is no EAGLE head, and
     IncompatibleError if it cannot be trained.
@@ -187,13 +188,17 @@ def find_head_source(start: str, found: FoundTarget, *, num_depths: int, is_medu
     from eaglelocal.gguf.eagle_info import EagleInfo
     from eaglelocal.gguf.reader import read_header
     from eaglelocal.hub.draft_resolver import find_draft
+    from eaglelocal.hub.heads.head_store import list_fitting_heads
     from eaglelocal.training.draft_head import HeadSource, choose_head_shape
 
     source = HeadSource(found.info, num_depths=num_depths, is_medusa=is_medusa)
     if is_medusa and start not in ("auto", "none"):
         raise UsageError("a Medusa head is trained anew, not from another head", hint="--from none")
     draft = None if start == "none" or is_medusa else find_draft(start, found)
-    header = read_header(draft.path) if draft is not None and draft.kind == "eagle3" and draft.path else None
+    path = draft.path if draft is not None and draft.kind == "eagle3" else None
+    if path is None and draft is not None and start == "auto":
+        path = next((head.path for head in list_fitting_heads(found.info)), None)
+    header = read_header(path) if path is not None else None
     if header is not None and not medusa_info.is_medusa(header):
         source = dataclasses.replace(source, start=EagleInfo.from_header(header))
     elif start not in ("auto", "none"):

@@ -24,6 +24,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY
 from eaglelocal.hub import draft_resolver
 from eaglelocal.hub.draft_resolver import FoundDraft
+from eaglelocal.hub.heads import head_store
 from eaglelocal.hub.heads.version_records import TrialAcceptance
 from eaglelocal.hub.target_resolver import NATIVE, find_target
 from eaglelocal.training.conversations import Collected, TrainingConversation
@@ -126,6 +127,18 @@ def test_a_run_that_learned_too_little_says_how_to_go_on(is_medusa: bool, tmp_pa
     assert error.hint == ("--tokens 6000" if is_medusa else f"--from {tmp_path / WEAK} --tokens 6000")
     assert checkpoint.exists() is is_medusa
     assert is_medusa or (tmp_path / WEAK).read_bytes() == b"weights"
+
+
+def test_a_weak_head_that_auto_passes_by_is_trained_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_target(EmbeddedModel(NATIVE), on_progress=None)
+    own = find_head_source("auto", found, num_depths=1).start
+    assert own is not None
+    monkeypatch.setattr(draft_resolver, "find_draft", lambda start, found: FoundDraft(reason="no head is known"))
+    assert find_head_source("auto", found, num_depths=1).start is None
+    monkeypatch.setattr(head_store, "list_fitting_heads", lambda info: [SimpleNamespace(path=own.header.path)])
+    start = find_head_source("auto", found, num_depths=1).start
+    assert start is not None and start.name == own.name
+    assert find_head_source("none", found, num_depths=1).start is None
 
 
 def test_a_weak_head_is_nobodys_draft(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from doubles.random_models import TargetShape, write_target
 from eaglelocal.cli import main
 from eaglelocal.core.amounts import format_disk
 from eaglelocal.errors import ModelFileError, ResourceError, UsageError
+from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.writer import patch_header
 from eaglelocal.hub.draft_resolver import find_draft
 from eaglelocal.hub.heads import head_store
 from eaglelocal.hub.heads.convert import make_entries, make_tensors
@@ -52,6 +54,16 @@ def names(target: Path) -> list[str]:
 def test_none_to_begin_with(target: Path) -> None:
     assert names(target) == []
     assert find_draft("auto", read_target(target)).reason == "no head is known for this target"
+
+
+@pytest.mark.parametrize(("length", "is_taken"), [(0.0, True), (1.1, False), (1.3, True)])
+def test_a_weak_head_is_passed_by(length: float, is_taken: bool, target: Path, tmp_path: Path) -> None:
+    """One that was not measured has a length of 0."""
+    path = keep("one", target, tmp_path)
+    patch_header(read_header(path), {ACCEPTANCE_LENGTH_KEY: length})
+    found = find_draft("auto", read_target(target))
+    assert found.path == (path if is_taken else None)
+    assert find_draft(str(path), read_target(target)).path == path
 
 
 def test_an_imported_head_is_found_by_itself(target: Path, tmp_path: Path) -> None:
