@@ -240,6 +240,7 @@ MAX_UTILIZATION = 0.92  # of a card; the rest is for what vLLM does not count, s
 CONTEXT_BYTES = GIB  # CUDA's context, kernels and graphs. Assumed
 BATCHED_TOKENS = 8192  # rows of a prefill step, whose activations must fit; vLLM's default for a server
 CONTEXTS = (32768, 16384, 8192, 4096, 2048)  # to try if none is given
+WORKING_CTX = 8192  # tokens: less than this only where no more cards and no larger slice hold more
 LOADS = {"interactive": 32, "batch": 256}  # limits on the sequences, if none is given: answers soon, or many
 FEWEST = 4  # sequences that a context which was not asked for must leave room for
 TENSOR_PARALLEL = (1, 2, 4, 8)
@@ -297,7 +298,7 @@ class ServingFit:
 
 
 def find_fit(pair: ServedPair, machine: MachineSpec, limits: ServingLimits) -> ServingFit:
-    """Return the fit on the fewest cards, or on the smallest slice.
+    """Return the fit on the fewest cards, or on the smallest slice, that holds a context to work with.
 
     Raises UsageError if the machine has no such slice or no card that vLLM takes, ResourceError if nothing fits.
     """
@@ -307,9 +308,12 @@ def find_fit(pair: ServedPair, machine: MachineSpec, limits: ServingLimits) -> S
             hint=f"--ctx {pair.target.max_context}",
         )
     placements = list(list_slices(machine) if limits.wants_slice else list_cards(machine, pair.target.shape.n_head))
-    for device, num_cards, part in placements:
-        if (found := fit_device(pair, device, limits, num_cards)) is not None:
-            return replace(found, slice=part)
+    enough = 0 if limits.ctx else min(WORKING_CTX, pair.target.max_context or WORKING_CTX)
+    for least_ctx in (enough, 0):
+        for device, num_cards, part in placements:
+            found = fit_device(pair, device, limits, num_cards)
+            if found is not None and found.n_ctx >= least_ctx:
+                return replace(found, slice=part)
     device, num_cards, _ = placements[-1]
     least = weigh(pair, device, limits.ctx or CONTEXTS[-1], limits.parallel or 1, num_cards)
     raise ResourceError(

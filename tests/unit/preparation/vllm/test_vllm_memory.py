@@ -97,6 +97,8 @@ def test_a_target_too_large_for_a_card_takes_two() -> None:
     [
         ("qwen3-0.6b", ServingLimits(ctx=2048, parallel=2), "1g.10gb"),
         ("gpt-oss-20b", ServingLimits(ctx=8192, parallel=4), "2g.20gb"),
+        ("llama-3.1-8b", ServingLimits(ctx=2048), "2g.20gb"),
+        ("llama-3.1-8b", ServingLimits(), "3g.40gb"),  # the smaller slice holds 2048 tokens
         ("qwen3-14b", ServingLimits(ctx=8192, parallel=4), "3g.40gb"),
         ("qwen3-32b", ServingLimits(ctx=4096, parallel=1), "7g.80gb"),
     ],
