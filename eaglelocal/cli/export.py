@@ -73,7 +73,7 @@ def export(given: ExportFlags, as_json: flags.AsJson = False) -> None:
             return check_values_file(given.what, given.check, as_json=as_json)
         write = export_monitoring if given.what in MONITORING else export_serving
         return write(given, as_json=as_json)
-    if given.target is not None:
+    if given.target is not None and not expand_path(given.what).is_file():
         what = f"{given.what!r} is not one of {', '.join(FORMS)}"
         raise UsageError(what, hint=f"eaglelocal export vllm {quote_path(given.target)}")
     return export_head(given, as_json=as_json)

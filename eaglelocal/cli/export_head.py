@@ -15,10 +15,10 @@ from eaglelocal.cli.completion import complete_draft, complete_head, complete_ma
 from eaglelocal.cli.flags import argument, flag
 from eaglelocal.cli.import_head import show_fraction
 from eaglelocal.cli.load_model import load_settings
-from eaglelocal.cli.output import LABEL, label_text, standard_output
+from eaglelocal.cli.output import LABEL, Output, label_text, standard_output
 from eaglelocal.core.amounts import count_noun, format_disk
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.user_paths import expand_path
+from eaglelocal.core.user_paths import expand_path, quote_path
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ExportFlags:
         "A head to write (its GGUF, or its name in `eaglelocal ls`), or what to write for TARGET or a fleet.",
         complete_head,
     )
-    target: str | None = argument("TARGET", "qwen3-8b, ./model.gguf. Of alerts and dashboard a label.", default=None)
+    target: str | None = argument("TARGET", "qwen3-8b, ./model.gguf. Of alerts and dashboard a label; of a Medusa head the file that lends its lm_head.", default=None)
     form: str = flag(FORMATS[0], FORMATS, "speculators: for vLLM; specforge: for SGLang and vLLM.", "--format")
     out: str | None = flag(None, "PATH", "Folder of a head, or file, to write.", "--out", "-o")
     target_repo: str | None = flag(None, "REPO", "Repository of the target's original weights, if it is not known.")
@@ -75,6 +75,8 @@ class ExportFlags:
 
 def export_head(given: ExportFlags, *, as_json: bool = False, is_quiet: bool = False) -> None:
     """Write a draft head for vLLM or SGLang, and report it unless `is_quiet`. Raises UsageError on impossible flags."""
+    from eaglelocal.gguf.medusa_info import is_medusa
+    from eaglelocal.gguf.reader import read_header
     from eaglelocal.hub.heads.export_folder import check_folder, find_head_file, read_eagle_head, write_head_folder
     from eaglelocal.hub.heads.export_tensors import (
         EXPORT_FORMATS,
@@ -89,6 +91,11 @@ def export_head(given: ExportFlags, *, as_json: bool = False, is_quiet: bool = F
     head_file = find_head_file(given.what)
     folder = check_export_flags(form, given.weight_type, given.out)
     check_folder(folder, is_forced=given.force)
+    if is_medusa(read_header(head_file)):
+        export_medusa(head_file, folder, given, output, as_json=as_json)
+        return
+    if given.target is not None:
+        raise UsageError("only a Medusa head borrows from a TARGET", hint=f"leave {quote_path(given.target)} out")
     read = ExportHead(read_eagle_head(head_file), EXPORT_FORMATS[form], given.weight_type)
     target = choose_target_repo(read, form, given.target_repo)
     config, tensors = make_config(read, form, target), make_published_tensors(read)
@@ -117,6 +124,36 @@ def export_head(given: ExportFlags, *, as_json: bool = False, is_quiet: bool = F
                 "next": command,
             }
         )
+
+
+def export_medusa(head_file: Path, folder: Path, given: ExportFlags, output: Output, *, as_json: bool) -> None:
+    """Write a Medusa head for vLLM, and report it.
+
+    Raises UsageError, or IncompatibleError if its lm_head is missing.
+    """
+    from eaglelocal.gguf.medusa_info import MedusaInfo
+    from eaglelocal.gguf.reader import read_header
+    from eaglelocal.hub.heads.export_folder import check_target_repo, write_head_folder
+    from eaglelocal.hub.heads.export_medusa import make_medusa_config, make_medusa_export
+
+    if given.form != FORMATS[0]:
+        raise UsageError("vLLM alone runs Medusa heads, in a form of its own", hint="leave --format out")
+    info = MedusaInfo.from_header(read_header(head_file))
+    lent = read_header(expand_path(given.target)) if given.target is not None else None
+    tensors = make_medusa_export(info, given.weight_type, lent)
+    repo = check_target_repo(given.target_repo) if given.target_repo else ""
+    rows = [
+        ("head", f"{info.name}: Medusa, {info.num_parts} heads of {info.num_layers}, {info.state_width} wide"),
+        ("target", repo or f"{info.target_name or 'not known'} (this form does not name it)"),
+    ]
+    output.report([line for row in rows for line in label_text(*row)], beside_object=as_json)
+    write_head_folder(folder, make_medusa_config(info), tensors, on_progress=show_fraction(output, "writing the head"))
+    config = {"method": "medusa", "model": str(folder), "num_speculative_tokens": info.num_parts}
+    target = shlex.quote(repo) if repo else UNKNOWN_TARGET
+    command = f"vllm serve {target} --speculative-config {shlex.quote(json.dumps(config))}"
+    output.report([*label_text("folder", str(folder)), f"{'next':<{LABEL}}{command}"], beside_object=as_json)
+    if as_json:
+        output.object({"head": {"name": info.name, "kind": info.method}, "folder": str(folder), "next": command})
 
 
 def check_export_flags(form: str, weight_type: str, out: str | None) -> Path:
