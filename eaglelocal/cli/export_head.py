@@ -45,7 +45,11 @@ class ExportFlags:
         "A head to write (its GGUF, or its name in `eaglelocal ls`), or what to write for TARGET or a fleet.",
         complete_head,
     )
-    target: str | None = argument("TARGET", "qwen3-8b, ./model.gguf. Of alerts and dashboard a label; of a Medusa head the file that lends its lm_head.", default=None)
+    target: str | None = argument(
+        "TARGET",
+        "qwen3-8b, ./model.gguf. Of alerts and dashboard a label; of a Medusa head the file that lends its lm_head.",
+        default=None,
+    )
     form: str = flag(FORMATS[0], FORMATS, "speculators: for vLLM; specforge: for SGLang and vLLM.", "--format")
     out: str | None = flag(None, "PATH", "Folder of a head, or file, to write.", "--out", "-o")
     target_repo: str | None = flag(None, "REPO", "Repository of the target's original weights, if it is not known.")

@@ -50,6 +50,7 @@ from eaglelocal.preparation.vllm.served_pair import (
     VllmDraft,
     VllmTarget,
     WeightsPin,
+    find_weight_bits,
     make_batch_costs,
     names_folder,
     widen_model,
@@ -133,7 +134,7 @@ def _describe_target(entry: TargetEntry | None, option: ModelOption, given: Give
     return VllmTarget(
         id=entry.id if entry else option.target,
         pin=WeightsPin(repo, given.revision or stated or ""),
-        model=widen_model(option.model, is_native=is_native),
+        model=widen_model(option.model, is_native=is_native, bits=find_weight_bits(repo)),
         max_context=option.max_context or option.shape.max_context,
         is_gated=entry is not None and entry.gated,
     )

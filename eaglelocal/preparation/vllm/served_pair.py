@@ -8,6 +8,7 @@ context, and all of them at the length that conversations have on average (FILLE
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -122,21 +123,44 @@ class ServedPair:
     notes: tuple[str, ...] = ()
 
 
-def widen_model(model: SpeedModel, *, is_native: bool) -> SpeedModel:
-    """Return the model with the bytes of its original weights. `is_native`: they are as small as in the GGUF."""
+# bits of a weight in the layers, with scales, by what the names of quantized repositories say; the rest keeps 16
+QUANTIZED = (
+    (re.compile(r"awq|gptq|w4a16|int4|4-?bit|nvfp4|mxfp4", re.IGNORECASE), 4.5),
+    (re.compile(r"fp8|w8a8|w8a16|int8|8-?bit", re.IGNORECASE), 8.1),
+)
+
+
+def find_weight_bits(repo: str) -> float:
+    """Return the bits of a weight in a repository's layers, by its name; 16 where that says nothing.
+
+    >>> find_weight_bits("Qwen/Qwen3-8B-AWQ"), find_weight_bits("Qwen/Qwen3-8B")
+    (4.5, 16.0)
+    """
+    name = repo.rpartition("/")[2]
+    return next((bits for pattern, bits in QUANTIZED if pattern.search(name)), 16.0)
+
+
+def widen_model(model: SpeedModel, *, is_native: bool, bits: float = 16.0) -> SpeedModel:
+    """Return the model with the bytes of its original weights.
+
+    is_native  they are as small as in the GGUF
+    bits       of a weight in the layers; embeddings and output have 16
+    """
     shape = model.shape
     if is_native:
         return model
     factor = BYTES_PER_WEIGHT * model.parameters / max(shape.weights_bytes, 1)
+    inner, outside = factor * bits / 16, shape.embedding_bytes + shape.output_bytes
+    read_outside = shape.output_bytes + shape.tied_output_bytes
     wide = replace(
         shape,
-        weights_bytes=int(shape.weights_bytes * factor),
+        weights_bytes=int(outside * factor + (shape.weights_bytes - outside) * inner),
         embedding_bytes=int(shape.embedding_bytes * factor),
         tied_output_bytes=int(shape.tied_output_bytes * factor),
         output_bytes=int(shape.output_bytes * factor),
-        active_bytes=int(shape.active_bytes * factor),
-        layer_bytes=tuple(int(each * factor) for each in shape.layer_bytes),
-        expert_bytes=tuple(int(each * factor) for each in shape.expert_bytes),
+        active_bytes=int(read_outside * factor + (shape.active_bytes - read_outside) * inner),
+        layer_bytes=tuple(int(each * inner) for each in shape.layer_bytes),
+        expert_bytes=tuple(int(each * inner) for each in shape.expert_bytes),
     )
     return replace(model, shape=wide, arithmetic=HALVES)
 

@@ -21,6 +21,7 @@ from eaglelocal.preparation.vllm.served_pair import (
     WeightsPin,
     count_room,
     find_fit,
+    find_weight_bits,
     fit_device,
     weigh,
     widen_model,
@@ -123,3 +124,24 @@ def test_the_smallest_slice_that_fits_is_taken(id: str, limits: ServingLimits, n
 def test_what_does_not_fit_is_refused(name: str, limits: ServingLimits, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         find_fit(pair("qwen3-8b"), machine(name), limits)
+
+
+@pytest.mark.parametrize(
+    ("repo", "bits"),
+    [
+        ("Qwen/Qwen3-8B", 16.0),
+        ("Qwen/Qwen3-8B-AWQ", 4.5),
+        ("RedHatAI/Qwen3-8B-quantized.w4a16", 4.5),
+        ("nvidia/Qwen3-8B-NVFP4", 4.5),
+        ("RedHatAI/Qwen3-8B-FP8-dynamic", 8.1),
+        ("fp8/model", 16.0),  # its owner's name
+    ],
+)
+def test_quantized_repositories_are_as_large_as_their_bits(repo: str, bits: float) -> None:
+    assert find_weight_bits(repo) == bits
+    (option,) = [one for one in make_catalog_options(CATALOG.target("qwen3-8b"), CATALOG) if one.quant == "Q8_0"]
+    wide, found = (widen_model(option.model, is_native=False, bits=each).shape for each in (16.0, bits))
+    outside = wide.embedding_bytes + wide.output_bytes
+    assert found.embedding_bytes == wide.embedding_bytes and found.output_bytes == wide.output_bytes
+    assert found.weights_bytes - outside == pytest.approx((wide.weights_bytes - outside) * bits / 16, rel=1e-6)
+    assert found.weights_bytes <= wide.weights_bytes and found.active_bytes <= wide.active_bytes
