@@ -28,8 +28,21 @@ class TimedAnswer:
     fails: EagleLocalError | None = None
 
 
+class UncontrolledClient:
+    """The calls of a client that a measurement does not make."""
+
+    def start(self) -> EngineInfo:
+        raise AssertionError("a measurement does not start its clients")
+
+    def snapshot(self) -> EngineSnapshot:
+        raise AssertionError("a measurement needs no snapshot")
+
+    def close(self) -> None:
+        raise AssertionError("a measurement does not close its clients")
+
+
 @dataclass(slots=True)
-class TimedClient:
+class TimedClient(UncontrolledClient):
     answer: Callable[[ChatRequest], TimedAnswer]
     requests: list[ChatRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -53,15 +66,6 @@ class TimedClient:
 
     def cancel(self, request_id: str) -> None:
         self.cancelled.append(request_id)
-
-    def start(self) -> EngineInfo:
-        raise AssertionError("a measurement does not start its clients")
-
-    def snapshot(self) -> EngineSnapshot:
-        raise AssertionError("a measurement needs no snapshot")
-
-    def close(self) -> None:
-        raise AssertionError("a measurement does not close its clients")
 
 
 def sampled(planned_answer: TimedAnswer, index: int, token: int) -> Sampled:

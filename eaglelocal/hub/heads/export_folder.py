@@ -18,7 +18,7 @@ from pathlib import Path
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.core.atomic_file import SHARED, flush_file, make_folder, sync_folder
-from eaglelocal.core.user_paths import expand_path, quote_word
+from eaglelocal.core.user_paths import expand_path, quote_path, quote_word
 from eaglelocal.errors import IncompatibleError, ModelFileError, ResourceError, UsageError
 from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.draft_pairing import detect_draft_kind, is_same_model
@@ -70,9 +70,10 @@ def read_eagle_head(path: Path) -> EagleInfo:
     header = read_header(path)
     kind = detect_draft_kind(header)
     if kind != EAGLE or is_medusa(header):
+        alone = f"eaglelocal export {quote_path(path)} --out FOLDER"
         raise IncompatibleError(
             f"{path.name} is {KINDS.get(kind, 'a Medusa head')}, which neither format knows",
-            hint="EAGLE-3, EAGLE-3.1 and P-EAGLE heads can be exported",
+            hint=alone if is_medusa(header) else "EAGLE-3, EAGLE-3.1, P-EAGLE and Medusa heads can be exported",
         )
     return EagleInfo.from_header(header)
 

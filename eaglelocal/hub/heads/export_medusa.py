@@ -14,10 +14,10 @@ from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.medusa_info import BIASES_KEY, MedusaInfo
 from eaglelocal.gguf.tensors import read_indices, read_span
-from eaglelocal.hub.heads.export_tensors import FLOAT_TYPES, KEEP, make_vector
+from eaglelocal.hub.heads.export_tensors import choose_dtype, make_vector
 from eaglelocal.hub.heads.medusa_head import SHARED_OUTPUT, TOKEN_MAP
 from eaglelocal.hub.heads.safetensors_files import Floats, OutgoingTensor
-from eaglelocal.hub.heads.tensor_names import TYPES, Rows, encode_pieces
+from eaglelocal.hub.heads.tensor_names import Rows, encode_pieces
 
 OUTPUT, EMBEDDINGS = "output.weight", "token_embd.weight"
 MAX_PATHS = 64  # of a tree in vLLM; it drafts chains
@@ -64,7 +64,7 @@ def _list_layers(info: MedusaInfo, kind: str) -> Iterator[OutgoingTensor]:
             stem = f"blocks.{part}.layers.{layer}"
             row, column = (part, layer) if info.has_own_outputs else (0, part * info.num_layers + layer)
             rows = _cut(info.header, "fc.weight", row * width, column * width, width)
-            yield _make_matrix(f"{stem}.weight", rows, (width, width), _choose_type(info.header, "fc.weight", kind))
+            yield _make_matrix(f"{stem}.weight", rows, (width, width), choose_dtype(info.header, "fc.weight", kind))
             if biases is not None:
                 yield make_vector(f"{stem}.bias", biases[part, layer])
 
@@ -89,7 +89,7 @@ def _list_outputs(info: MedusaInfo, kind: str, target: Header | None) -> Iterato
     for part in range(info.num_parts if info.has_own_outputs else 1):
         published = f"lm_heads.{part}.weight" if info.has_own_outputs else SHARED_OUTPUT
         rows = _cut(header, name, 0, part * width, width)
-        yield _make_matrix(published, rows, (num_rows, width), _choose_type(header, name, kind))
+        yield _make_matrix(published, rows, (num_rows, width), choose_dtype(header, name, kind))
 
 
 def _cut(header: Header, name: str, top: int, left: int, width: int) -> Rows:
@@ -99,11 +99,6 @@ def _cut(header: Header, name: str, top: int, left: int, width: int) -> Rows:
         return np.ascontiguousarray(read_span(header, name, top + first, top + end)[:, left : left + width])
 
     return rows
-
-
-def _choose_type(header: Header, name: str, kind: str) -> str:
-    found = header.tensors[name].type.name
-    return TYPES[kind] if kind != KEEP else found if found in FLOAT_TYPES else TYPES["bf16"]
 
 
 def _make_matrix(name: str, rows: Rows, shape: tuple[int, int], dtype: str) -> OutgoingTensor:

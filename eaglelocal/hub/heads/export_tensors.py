@@ -63,10 +63,15 @@ class ExportHead:
 
     def dtype(self, name: str) -> str:
         """Return the type in which a matrix is written, as safetensors names it."""
-        found = self.header.tensors[name].type.name
-        if self.kind != KEEP:
-            return TYPES[self.kind]
-        return found if found in FLOAT_TYPES else TYPES["bf16"]
+        return choose_dtype(self.header, name, self.kind)
+
+
+def choose_dtype(header: Header, name: str, kind: str) -> str:
+    """Return the type in which a matrix is written; with KEEP the file's own, and BF16 for what is quantized there."""
+    found = header.tensors[name].type.name
+    if kind != KEEP:
+        return TYPES[kind]
+    return found if found in FLOAT_TYPES else TYPES["bf16"]
 
 
 def read_target_tokens(info: EagleInfo) -> Ints | None:

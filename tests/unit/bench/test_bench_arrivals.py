@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from doubles.timed_client import UncontrolledClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ from eaglelocal.bench.prompt_run import Side
 from eaglelocal.bench.results import WHOLE
 from eaglelocal.cli.output import format_json
 from eaglelocal.client.client import OnEvent
-from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, Started, TextPiece, Tokens
+from eaglelocal.core.events import Failed, Finished, Started, TextPiece, Tokens
 from eaglelocal.core.request import AUTO_SPEC, OFF, ChatRequest
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.core.stats import SpeculationStats, Timings
@@ -230,7 +231,7 @@ def test_a_single_round_says_so() -> None:
 
 # ---- the run
 @dataclass
-class SlowServer:
+class SlowServer(UncontrolledClient):
     """A client that answers on threads: each answer takes `service_s` in one of the slots."""
 
     num_slots: int
@@ -261,15 +262,6 @@ class SlowServer:
 
     def cancel(self, request_id: str) -> None:
         self.cancelled.add(request_id)
-
-    def start(self) -> EngineInfo:
-        raise AssertionError("a measurement does not start its clients")
-
-    def snapshot(self) -> EngineSnapshot:
-        raise AssertionError("a measurement needs no snapshot")
-
-    def close(self) -> None:
-        raise AssertionError("a measurement does not close its clients")
 
 
 def plan(rate: float, count: int, cut_s: float = 9.0) -> ArrivalPlan:
