@@ -124,10 +124,10 @@ class ServedPair:
 
 
 # bits of a weight in the layers, with scales, by what the names of quantized repositories say; the rest keeps 16
-QUANTIZED = (
-    (re.compile(r"awq|gptq|w4a16|int4|4-?bit|nvfp4|mxfp4", re.IGNORECASE), 4.5),
-    (re.compile(r"fp8|w8a8|w8a16|int8|8-?bit", re.IGNORECASE), 8.1),
-)
+QUANTIZED = {
+    4.5: re.compile(r"awq|gptq|w4a16|int4|4-?bit|nvfp4|mxfp4", re.IGNORECASE),
+    8.1: re.compile(r"fp8|w8a8|w8a16|int8|8-?bit", re.IGNORECASE),
+}
 
 
 def find_weight_bits(repo: str) -> float:
@@ -137,7 +137,7 @@ def find_weight_bits(repo: str) -> float:
     (4.5, 16.0)
     """
     name = repo.rpartition("/")[2]
-    return next((bits for pattern, bits in QUANTIZED if pattern.search(name)), 16.0)
+    return next((bits for bits, pattern in QUANTIZED.items() if pattern.search(name)), 16.0)
 
 
 def widen_model(model: SpeedModel, *, is_native: bool, bits: float = 16.0) -> SpeedModel:
