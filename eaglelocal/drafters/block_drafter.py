@@ -27,7 +27,7 @@ from eaglelocal.drafters.drafter import (
     split_proposals,
 )
 from eaglelocal.drafters.eagle3 import Eagle3
-from eaglelocal.drafters.row_buffer import HeadDrafter, HeadRows, HeadSlot, NewestStateDrafter
+from eaglelocal.drafters.row_buffer import MAX_BUFFERED, HeadDrafter, HeadRows, HeadSlot, NewestStateDrafter
 from eaglelocal.errors import EngineError
 
 
@@ -40,7 +40,9 @@ class BlockDrafter(HeadDrafter[HeadSlot]):
 
     def __init__(self, head: BlockContext, taps: tuple[int, ...], *, block_size: int, num_choices: int = 1) -> None:
         # no margin: the features of a reused prefix are in the cache
-        traits = DraftTraits(name="dflash", taps=taps, block_size=block_size, max_depth=block_size)
+        traits = DraftTraits(
+            name="dflash", taps=taps, block_size=block_size, max_depth=block_size, max_unread=MAX_BUFFERED
+        )
         super().__init__(head, traits, HeadSlot)
         self._head, self._num_choices = head, num_choices
 

@@ -6,6 +6,7 @@ cells that were accepted stay.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -55,7 +56,7 @@ class DraftModel(ContextDrafter):
     def __init__(self, context: Context, *, num_choices: int = 1, sequences: BranchSequences | None = None) -> None:
         self._sequences = sequences or BranchSequences(context)
         num_branches = self._sequences.num_branches
-        traits = DraftTraits(name="draft_model", num_branches=num_branches, reads_texts=True)
+        traits = DraftTraits(name="draft_model", num_branches=num_branches, max_unread=sys.maxsize)
         super().__init__(context, traits)
         self._context, self._num_choices = context, num_choices
         self._slots: defaultdict[int, DraftModelSlot] = defaultdict(DraftModelSlot)

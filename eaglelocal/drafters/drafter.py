@@ -78,7 +78,7 @@ class DraftTraits:
     num_branches   chains of a slot's tree that it can draft besides the trunk
     reads_refused  `commit` needs the drafted tokens that were refused, each with the target's likeliest token after it;
                    the first of them stood where the next root stands
-    reads_texts    its model reads all of a text itself, but not while it sleeps
+    max_unread     newest tokens of a text that it reads when it wakes; what is older it drafts without
     """
 
     name: str
@@ -88,7 +88,7 @@ class DraftTraits:
     reuse_margin: int = 0
     num_branches: int = 0
     reads_refused: bool = False
-    reads_texts: bool = False
+    max_unread: int = 0
 
 
 class Drafter:
@@ -203,12 +203,7 @@ class ContextDrafter(Drafter):
 
 
 class Exchangeable(ContextDrafter):
-    """A drafter over a head that another one of the same kind can replace (head_holder.py).
-
-    num_rows_to_wake  newest rows of a text from which it drafts well
-    """
-
-    num_rows_to_wake = 0
+    """A drafter over a head that another one of the same kind can replace (head_holder.py)."""
 
     def inherit(self, old: Any) -> None:
         """Take over what `old`, of the same class, kept of the target's rows and knows of running requests."""

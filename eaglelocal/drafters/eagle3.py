@@ -82,8 +82,6 @@ class Eagle3(HeadDrafter[EagleSlot], Exchangeable):
     max_prompt_rows  newest rows of a prompt that the head gets; None: all
     """
 
-    num_rows_to_wake = MAX_BUFFERED
-
     def __init__(
         self,
         head: HeadContext,
@@ -97,7 +95,9 @@ class Eagle3(HeadDrafter[EagleSlot], Exchangeable):
     ) -> None:
         # margin 1: the pair at the end of a reused prefix needs a feature that is not cached
         num_branches = 0 if sequences is None else sequences.num_branches
-        traits = DraftTraits(name=name, taps=taps, reuse_margin=1, num_branches=num_branches)
+        traits = DraftTraits(
+            name=name, taps=taps, reuse_margin=1, num_branches=num_branches, max_unread=MAX_BUFFERED
+        )
         super().__init__(head, traits, EagleSlot, sequences)
         self._head, self._num_choices, self._window = head, num_choices, window
         self._max_prompt_rows = max_prompt_rows

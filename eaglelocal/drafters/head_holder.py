@@ -113,7 +113,7 @@ class HeadHolder(Drafter):
         """Return whether the next head has rows of all running texts; a text that does not advance does
         not hold it up.
         """
-        needed = self._drafters[-1].num_rows_to_wake
+        needed = self._drafters[-1].traits.max_unread
         return self._num_commits >= needed or all(count >= needed for count in self._rows.values())
 
     def catch_up(self, slots: Sequence[int]) -> int:

@@ -88,8 +88,9 @@ class StepTiming:
 
         Neither part can cost more than with drafts, whatever a busy machine measured.
         """
-        plain_s = self._costs.plain_seconds(decode_s, num_rows=num_rows, num_plain_rows=num_rows - num_drafted)
-        return min(plain_s, decode_s) + min(self._costs.overhead(drafted=False), total_s - decode_s)
+        num_plain_rows = num_rows - num_drafted
+        plain_s = self._costs.plain_seconds(decode_s, num_rows=num_rows, num_plain_rows=num_plain_rows)
+        return min(plain_s, decode_s) + min(self._costs.overhead(False, num_plain_rows), total_s - decode_s)
 
     def pause(self) -> None:
         """Record that no step follows directly: the time until the next one is waiting, not work."""

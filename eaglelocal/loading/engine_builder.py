@@ -238,7 +238,7 @@ def make_controller(
     traits = next((drafter.traits for drafter in drafters if not isinstance(drafter, Lookup)), None)
     if traits is not None:
         sizes = traits.block_size, traits.num_branches, traits.max_depth
-        described = DrafterSet(traits.name, lookups, *sizes, traits.reads_texts)
+        described = DrafterSet(traits.name, lookups, *sizes, traits.max_unread)
     return Controller(
         plan.spec,
         described,

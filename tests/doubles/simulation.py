@@ -215,11 +215,12 @@ class Simulation:
         num_padding = len(drafts) * max(map(len, drafts.values())) - num_drafted if self.leveled else 0
         num_rows = len(drafts) + num_drafted + num_padding
         true_s, plain_s = self.machine.true_seconds(num_rows), self.machine.true_seconds(len(drafts))
-        other_s = self.costs.other_s(any(was_awake.values()))
+        is_plain = not any(was_awake.values()) and not draft_calls  # nor does the engine ask a policy then
+        other_s = self.costs.other_s(not is_plain)
         slow_time, now_s = self.machine.slow_time, self.machine.clock_s
         verdicts = {slot: (draft, growth.verdict(slot, draft)) for slot, draft in drafts.items()}
         report = StepReport(
-            policy=choice,
+            policy=None if is_plain else choice,
             num_rows=num_rows,
             num_padding_rows=num_padding,
             num_prefill_rows=0,
@@ -235,7 +236,7 @@ class Simulation:
             plain_s=plain_s + self.costs.other_s(False),
             tokens={slot: len(verdict.samples) for slot, (_, verdict) in verdicts.items()},
             drafted={slot: len(draft) for slot, draft in drafts.items()},
-            changes=self.controller.learn(report),
+            changes=(self.controller.learn_plain if is_plain else self.controller.learn)(report),
         )
         self.awake = {slot for slot in self.texts if was_awake[slot] and self.controller.is_awake(slot)}
         self._go_on(step)
@@ -244,7 +245,7 @@ class Simulation:
     def _read(self, slots: Sequence[int]) -> list[DraftCall]:
         """Return the reading of the long queues of these slots, as a call of no levels."""
         long = [slot for slot in slots if self.unread[slot] > MAX_WAITING_TOKENS]
-        num_read = sum(self.unread[slot] for slot in long) if self.drafters.reads_texts else 0
+        num_read = sum(min(self.unread[slot], self.drafters.max_unread) for slot in long)
         self.unread.update(dict.fromkeys(long, 0))
         return [DraftCall(PRIMARY, num_read, num_read * self.costs.reading_s, 0)] if num_read else []
 

@@ -7,10 +7,12 @@ from typing import Any
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.stats import MeasuredCosts, SizeCost
+from eaglelocal.speculation.costs.cost_curve import interpolate_host
 from eaglelocal.speculation.stored_numbers import check_count, check_number
 
 FORMAT = 1
 MAX_ROWS = 272  # 16 slots with a root and 16 drafted tokens each; larger decodes are prompts
+FEW_ROWS = 4  # of a step with drafts for one slot, whose time outside them is shown
 UNREADABLE = (TypeError, ValueError, KeyError, AttributeError)  # raised by malformed data
 RATIO_RANGE = (1e-3, 1e6)  # wide: the machine may have been suspended during a decode
 
@@ -23,7 +25,7 @@ class SavedCosts:
     slopes: tuple[float, float, float]  # per cell, per row and cell, deviation
     sizes: list[tuple[int, float, float, int]]  # rows, ratio, deviation, samples
     drafters: dict[str, list[tuple[int, float]]]  # name -> rows, median
-    overheads: list[float | None]  # plain, drafted
+    host: list[list[tuple[int, float]]]  # plain, drafted: rows, seconds outside decode and draft steps
     reading: dict[str, float]  # name -> median of a token; empty: not known, as in earlier versions
     noise: float = 0.0  # of single decodes; 0.0: not known, as earlier versions did not keep it
 
@@ -32,8 +34,8 @@ class SavedCosts:
         """Parse the result of `StepCosts.state`. Raises one of UNREADABLE if it is malformed."""
         if state["format"] != FORMAT:
             raise ValueError(f"format {state['format']!r}")
+        plain, drafted = state.get("host", [[], []])
         per_cell, per_row_cell, deviation = (check_number(slope, 0.0, 1e6) for slope in state["slopes"])
-        plain, drafted = (None if median is None else check_number(median, 0.0, 1e9) for median in state["overheads"])
         return cls(
             level=check_number(state["level"], -30.0, 10.0),
             slopes=(per_cell, per_row_cell, deviation),
@@ -46,13 +48,8 @@ class SavedCosts:
                 )
                 for n, ratio, deviation, samples in state["sizes"][:MAX_ROWS]
             ],
-            drafters={
-                str(name): [
-                    (check_count(n, 1, MAX_ROWS), check_number(median, 0.0, 1e9)) for n, median in steps[:MAX_ROWS]
-                ]
-                for name, steps in state["drafters"].items()
-            },
-            overheads=[plain, drafted],
+            drafters={str(name): _read_steps(steps) for name, steps in state["drafters"].items()},
+            host=[_read_steps(plain), _read_steps(drafted)],
             reading={str(name): check_number(cost, 0.0, 1e9) for name, cost in state.get("reading", {}).items()},
             noise=check_number(state.get("noise", 0.0), 0.0, 10.0),
         )
@@ -60,7 +57,7 @@ class SavedCosts:
     def measured(self) -> MeasuredCosts:
         """Return the costs over a short context as a restored StepCosts would predict them, without importing numpy."""
         unit_s = math.exp(self.level)
-        plain, drafted = self.overheads
+        plain, drafted = map(dict, self.host)
         return MeasuredCosts(
             decodes=tuple(
                 SizeCost(rows, unit_s * (ratio if rows > 1 else 1.0), samples)
@@ -73,6 +70,10 @@ class SavedCosts:
                 for rows, median in sorted(steps)
             ),
             noise=self.noise,
-            plain_overhead_s=unit_s * ((drafted if plain is None else plain) or 0.0),
-            drafted_overhead_s=unit_s * ((plain if drafted is None else drafted) or 0.0),
+            plain_overhead_s=unit_s * interpolate_host(plain or drafted, 1),
+            drafted_overhead_s=unit_s * interpolate_host(drafted or plain, FEW_ROWS),
         )
+
+
+def _read_steps(steps: Any) -> list[tuple[int, float]]:
+    return [(check_count(rows, 1, MAX_ROWS), check_number(cost, 0.0, 1e9)) for rows, cost in steps[:MAX_ROWS]]

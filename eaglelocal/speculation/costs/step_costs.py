@@ -23,18 +23,21 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
+
 from eaglelocal.core.stats import ContextCost, MeasuredCosts, SizeCost
 from eaglelocal.speculation.costs.cost_curve import (
     BEYOND,
     REACH,
     UNMEASURED_DEVIATION,
     interpolate_costs,
+    interpolate_host,
     make_optimistic,
     smooth_costs,
 )
-from eaglelocal.speculation.costs.cost_filter import DECODE, NOISE, NOISE_RANGE, SLOPE_DEVIATION, CostFilter, Work
+from eaglelocal.speculation.costs.cost_filter import DECODE, NOISE, NOISE_RANGE, SLOPE_DEVIATION, CostFilter, Floats, Work
 from eaglelocal.speculation.costs.kernel_warmup import KernelWarmup
-from eaglelocal.speculation.costs.saved_costs import FORMAT, MAX_ROWS, UNREADABLE, SavedCosts
+from eaglelocal.speculation.costs.saved_costs import FEW_ROWS, FORMAT, MAX_ROWS, UNREADABLE, SavedCosts
 from eaglelocal.speculation.stored_numbers import clamp
 
 MIN_SECONDS = 1e-9  # no clock resolves less
@@ -46,7 +49,7 @@ READING_SHARE = 1 / 32  # of a draft step: the cost of prefilling one token amon
 TABLE_STEPS, TABLE_TOLERANCE = 16, 0.003  # steps, or change of a ratio, after which the table is recomputed
 
 ONE = Work(DECODE, 1)  # the unit of what is stored
-PLAIN, DRAFTED = Work("host", 0), Work("host", 1)  # outside decode and draft steps
+HOST = {False: "host", True: "host drafted"}  # outside decode and draft steps, by whether drafters are awake
 DRAFTS, READS = "draft ", "read "  # beginnings of kinds, before a drafter's name
 
 
@@ -65,9 +68,7 @@ class StepCosts:
         self._ratios: list[float] = []  # [rows]; empty: to be recomputed
         self._optimistic: list[float] = []  # [rows], optimistic ratios
         self._floored: dict[int, list[float]] = {}  # those, by smallest size
-        self._drafts: dict[
-            str, dict[int, float]
-        ] = {}  # costs of draft steps relative to the level, by drafter and rows
+        self._others: dict[str, dict[int, float]] = {}  # costs of other works relative to the level, by kind and rows
         self._is_known = False
         self._table_age = 0  # steps
         self._table_shape = self._filter.shape
@@ -168,17 +169,26 @@ class StepCosts:
             else READING_SHARE * self.draft_seconds(drafter, 1)
         )
 
-    def overhead(self, drafted: bool) -> float:
-        """Return the seconds of a step outside decode and draft steps; a new kind costs what the other one does."""
-        known = self._filter
-        for work in (DRAFTED, PLAIN) if drafted else (PLAIN, DRAFTED):
-            if work in known.indices:
-                return math.exp(known.log_seconds(work))
-        return 0.0
+    def overhead(self, drafted: bool, num_rows: int) -> float:
+        """Return the seconds outside decode and draft steps of a step with so many rows.
+
+        Each token is verified, emitted and learned from, so they grow with the rows. Optimistic beyond the largest size
+        that ran; a new kind costs what the other one does.
+        """
+        costs = self._costs_of(HOST[drafted]) or self._costs_of(HOST[not drafted])
+        return self._level_s * interpolate_host(costs, num_rows) if costs else 0.0
+
+    def host_growth(self, least: int, most: int) -> Floats:
+        """Return by how many seconds `overhead` with drafts grows from `least` to least, least + 1, .. most rows."""
+        costs = self._costs_of(HOST[True])
+        if not costs:
+            return np.zeros(most + 1 - least)
+        grown = np.maximum.accumulate(np.interp(np.arange(least, most + 1), [0, *costs], [0.0, *costs.values()]))
+        return self._level_s * (grown - grown[0])
 
     def plain_rate(self, num_slots: int, num_cells: int) -> float:
         """Return the tokens per second of plain decoding; 0.0 before anything was measured."""
-        plain_s = self.seconds(num_slots, num_cells) + self.overhead(drafted=False)
+        plain_s = self.seconds(num_slots, num_cells) + self.overhead(False, num_slots)
         return num_slots / plain_s if plain_s > 0.0 else 0.0
 
     def measured(self) -> MeasuredCosts:
@@ -199,8 +209,8 @@ class StepCosts:
             ),
             context=self._context(),
             noise=known.noise(DECODE),
-            plain_overhead_s=self.overhead(False),
-            drafted_overhead_s=self.overhead(True),
+            plain_overhead_s=self.overhead(False, 1),
+            drafted_overhead_s=self.overhead(True, FEW_ROWS),
         )
 
     def _context(self) -> ContextCost | None:
@@ -222,11 +232,14 @@ class StepCosts:
         return sorted({work.kind.removeprefix(DRAFTS) for work in self._filter.indices if work.kind.startswith(DRAFTS)})
 
     def _draft_costs(self, drafter: str) -> dict[int, float]:
-        """Return the costs of draft steps by number of rows, ascending, relative to the level."""
-        costs = self._drafts.get(drafter)
+        return self._costs_of(DRAFTS + drafter)
+
+    def _costs_of(self, kind: str) -> dict[int, float]:
+        """Return the costs of a kind of work by number of rows, ascending, relative to the level."""
+        costs = self._others.get(kind)
         if costs is None:
-            known, kind = self._filter, DRAFTS + drafter
-            costs = self._drafts[drafter] = {
+            known = self._filter
+            costs = self._others[kind] = {
                 rows: math.exp(known.log_seconds(Work(kind, rows)) - known.level) for rows in known.known_sizes(kind)
             }
         return costs
@@ -274,7 +287,7 @@ class StepCosts:
             is_new = work in known.indices and not known.num_samples(work)
             self._kilocells = num_cells / 1000
             known.learn(work, each, self._kilocells, ratio=estimate, count=count, is_plain=is_plain)
-            self._drafts.clear()
+            self._others.clear()
             if is_new or self._is_outdated():
                 self._ratios = []
             else:
@@ -292,9 +305,11 @@ class StepCosts:
         """Learn how long the drafter took to prefill tokens of a text."""
         self._learn_other(Work(READS + drafter, 1), [seconds / num_tokens], lambda: 0.0)
 
-    def learn_overheads(self, drafted: bool, seconds: Sequence[float]) -> None:
-        """Learn the seconds of steps outside decode and draft steps; MANY or more count once, by their median."""
-        self._learn_other(DRAFTED if drafted else PLAIN, seconds, lambda: self.overhead(drafted))
+    def learn_overheads(self, drafted: bool, num_rows: int, seconds: Sequence[float]) -> None:
+        """Learn the seconds outside decode and draft steps of steps with about so many rows; MANY or more count once,
+        by their median.
+        """
+        self._learn_other(Work(HOST[drafted], num_rows), seconds, lambda: self.overhead(drafted, num_rows))
 
     def _learn_other(self, work: Work, seconds: Sequence[float], estimate: Callable[[], float]) -> None:
         """Learn samples of a work that is no decode; `estimate` returns the seconds of a new one, or 0.0."""
@@ -303,7 +318,7 @@ class StepCosts:
             if work not in known.indices:
                 known.set_ratio(work, (estimate() or each) / self._level_s, ESTIMATED_DEVIATION)
             known.learn(work, each, ratio=1.0, count=count)
-        self._drafts.clear()
+        self._others.clear()
         if known.has_moved(self._table_shape, TABLE_TOLERANCE):  # all that is raised may have returned
             self._ratios = []
 
@@ -344,7 +359,9 @@ class StepCosts:
                 for work in known.indices
                 if work.kind.startswith(READS)
             },
-            "overheads": [self._relative_cost(work) if work in known.indices else None for work in (PLAIN, DRAFTED)],
+            "host": [
+                [[rows, cost * relative] for rows, cost in self._costs_of(kind).items()] for kind in HOST.values()
+            ],
         }
 
     def restore(self, state: object) -> bool:
@@ -363,10 +380,10 @@ class StepCosts:
             known.set_ratio(Work(DECODE, rows), ratio, max(deviation, STORED_DEVIATION), num_samples=samples)
         others = {Work(DRAFTS + name, rows): cost for name, steps in saved.drafters.items() for rows, cost in steps}
         others |= {Work(READS + name, 1): cost for name, cost in saved.reading.items()}
-        others |= {work: cost for work, cost in zip((PLAIN, DRAFTED), saved.overheads, strict=True) if cost is not None}
+        others |= {Work(HOST[drafted], rows): cost for drafted, costs in enumerate(saved.host) for rows, cost in costs}
         for work, cost in others.items():
             known.set_ratio(work, max(cost, MIN_SECONDS), UNMEASURED_DEVIATION[0], num_samples=1)
-        self._ratios, self._drafts, self._is_known = [], {}, False
+        self._ratios, self._others, self._is_known = [], {}, False
         return True
 
     # ---- the table

@@ -221,8 +221,8 @@ class Controller:
         is_drafted = num_awake > 0 or report.num_drafted > 0
         if not (is_ruled or report.num_prefill_rows):
             self._record_plain(report)
-        before = {slot: self._policies[slot].state is GateState.AWAKE for slot in report.verdicts}
-        self._cost_learner.add(report, is_awake=num_awake > 0, is_priced=is_drafted and not is_ruled)
+        were_awake = self._find_awake(report.verdicts)
+        self._cost_learner.add(report, is_priced=is_drafted and not is_ruled)
         self._update_pid(report)
         if is_ruled:
             return []
@@ -231,16 +231,13 @@ class Controller:
         if report.policy is not None:
             self._learn_acceptance(report.verdicts, report.policy)
         self._update_gates(report, num_plain - report.num_tokens)
-        return [
-            Change(slot, *self.state(slot))  # type: ignore[arg-type]
-            for slot, was_awake in before.items()
-            if was_awake is not (self._policies[slot].state is GateState.AWAKE)
-        ]
+        return self._list_changes(report.verdicts, were_awake)
 
     def learn_plain(self, report: StepReport) -> list[Change]:
-        """Learn from a step without a StepPolicy, which drafted nothing and changes no slot's state."""
+        """Learn from a step without a StepPolicy, which drafted nothing. Return the slots whose drafter was woken."""
         self._is_reported = True
-        self._cost_learner.add(report, is_awake=False, is_priced=False)
+        were_awake = self._find_awake(report.verdicts)
+        self._cost_learner.add(report, is_priced=False)
         num_auto = 0
         for slot, (_, verdict) in report.verdicts.items():
             gate = self._policies[slot].gate
@@ -254,7 +251,14 @@ class Controller:
         if num_auto == len(report.verdicts) and not report.num_prefill_rows:
             self._throughput.add_plain(num_auto)
         self._update_gates(report, 0.0)
-        return []
+        return self._list_changes(report.verdicts, were_awake)
+
+    def _find_awake(self, slots: Iterable[int]) -> set[int]:
+        return {slot for slot in slots if self._policies[slot].state is GateState.AWAKE}
+
+    def _list_changes(self, slots: Iterable[int], were_awake: set[int]) -> list[Change]:
+        changed = were_awake ^ self._find_awake(slots)
+        return [Change(slot, *self.state(slot)) for slot in slots if slot in changed]  # type: ignore[arg-type]
 
     def _num_awake(self, slots: Iterable[int]) -> int:
         return sum(map(self.is_awake, slots)) if self._drafters.primary is not None else 0

@@ -6,6 +6,7 @@ time. Pure.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -26,17 +27,13 @@ class CostLearner:
 
     def __init__(self, costs: StepCosts, drafters: DrafterSet) -> None:
         self._costs, self._drafters = costs, drafters
-        self._pending: list[tuple[StepReport, bool]] = []  # with whether drafters were awake
+        self._pending: list[StepReport] = []
         self._num_surprising = 0  # the last steps in a row
         self._num_priced: Counter[int] = Counter()  # steps whose drafts depend on costs, by number of decoding slots
 
-    def add(self, report: StepReport, *, is_awake: bool, is_priced: bool) -> None:
-        """Add a finished step, and learn if enough are pending.
-
-        is_awake   drafters were awake for some slot
-        is_priced  drafts depend on costs
-        """
-        self._pending.append((report, is_awake))
+    def add(self, report: StepReport, *, is_priced: bool) -> None:
+        """Add a finished step, and learn if enough are pending; is_priced: drafts depend on costs."""
+        self._pending.append(report)
         self._num_surprising = self._num_surprising + 1 if is_priced and self._is_surprising(report) else 0
         calls = [call for call in report.draft_calls if call.num_levels and call.drafter == self._drafters.primary]
         is_new = any([not self._expected_s(call) for call in calls])
@@ -63,22 +60,23 @@ class CostLearner:
         """Learn the costs of the pending steps, all at once."""
         pending, self._pending = self._pending, []
         self._num_surprising = 0
-        self._learn_decodes([report for report, _ in pending])
+        self._learn_decodes(pending)
         drafts: dict[tuple[str, int], list[float]] = {}
-        overheads: dict[bool, list[float]] = {}
-        for report, was_awake in pending:
+        overheads: dict[tuple[bool, int], list[float]] = {}
+        for report in pending:
             for drafter, num_rows, seconds, num_levels in report.draft_calls:
                 if num_levels:
                     num_steps = self._drafters.num_steps(drafter, num_levels)
                     drafts.setdefault((drafter, num_rows), []).append(seconds / num_steps)
-                elif self._drafters.reads_texts and num_rows >= LONG_READING:
+                elif num_rows >= LONG_READING:
                     self._costs.learn_reading(drafter, num_rows, seconds)
             if not report.num_prefill_rows:
-                overheads.setdefault(was_awake, []).append(report.other_s)
+                size = report.policy is not None, round_rows(report.num_rows)
+                overheads.setdefault(size, []).append(report.other_s)
         for (drafter, num_rows), samples in drafts.items():
             self._costs.learn_drafts(drafter, num_rows, samples)
-        for was_awake, samples in overheads.items():
-            self._costs.learn_overheads(was_awake, samples)
+        for (may_draft, num_rows), samples in overheads.items():
+            self._costs.learn_overheads(may_draft, num_rows, samples)
 
     def _learn_decodes(self, reports: Sequence[StepReport]) -> None:
         alike: dict[tuple[int, int, bool], list[StepReport]] = {}  # by rows, context, and whether without drafts
@@ -95,8 +93,8 @@ class CostLearner:
         num_plain_rows = report.num_rows - report.num_drafted - report.num_padding_rows
         plain_s = self._costs.plain_seconds(report.decode_s, num_rows=report.num_rows, num_plain_rows=num_plain_rows)
         draft_s = sum([self._draft_s(call) if call.num_levels else call.seconds for call in report.draft_calls])
-        other_s = limit_outlier(report.other_s, self._costs.overhead(drafted=True))
-        token_s = (plain_s + self._costs.overhead(drafted=False)) / max(len(report.verdicts), 1)
+        other_s = limit_outlier(report.other_s, self._costs.overhead(True, report.num_rows))
+        token_s = (plain_s + self._costs.overhead(False, num_plain_rows)) / max(len(report.verdicts), 1)
         return (report.decode_s + other_s + draft_s) / token_s
 
     def _draft_s(self, call: DraftCall) -> float:
@@ -105,6 +103,15 @@ class CostLearner:
     def _expected_s(self, call: DraftCall) -> float:
         num_steps = self._drafters.num_steps(call.drafter, call.num_levels)
         return num_steps * self._costs.draft_seconds(call.drafter, call.num_rows)
+
+
+def round_rows(num_rows: int) -> int:
+    """Return the nearest power of two: host time is learned for few sizes, as it grows evenly.
+
+    >>> [round_rows(n) for n in (1, 3, 5, 6, 100)]
+    [1, 4, 4, 8, 128]
+    """
+    return 1 << round(math.log2(num_rows))
 
 
 def limit_outlier(seconds: float, expected_s: float) -> float:

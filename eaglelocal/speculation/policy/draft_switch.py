@@ -113,9 +113,12 @@ class DraftSwitch:
             self.credit -= max(num_lost, 0.0) / len(gates)
         ended = [slot for slot in trying if self._has_ended(gates[slot], trying, len(gates), num_cells)]
         decided_for = DecidedFor(tuple(gates), len(ruled), self.num_reading, self._has_price)
-        if ended or (not trying and (self.num_steps >= DECIDED_EVERY or self.decided_for != decided_for)):
-            self.num_steps, self.decided_for = 0, decided_for
-            self._decide(gates, ended, num_cells)
+        is_new = self.decided_for != decided_for
+        is_open = self.costs.is_raised or any([gate.is_awake or gate.missed for gate in gates.values()])
+        every = DECIDED_EVERY if is_open else MAX_IDLE
+        if ended or (not trying and (self.num_steps >= every or is_new)):
+            num_alike, self.num_steps, self.decided_for = 1 if is_new else self.num_steps, 0, decided_for
+            self._decide(gates, ended, num_cells, num_alike)
         asleep = [slot for slot, gate in gates.items() if not gate.is_awake]
         if asleep:
             self.credit += EXPLORED_SHARE
@@ -132,22 +135,32 @@ class DraftSwitch:
             return True
         return gate.trial_steps > TRIAL_SKIPPED and self._hope(trying, num_slots, num_cells) < 0.0
 
-    def _decide(self, gates: Mapping[int, SlotGate], ended: Sequence[int], num_cells: int) -> None:
+    def _decide(self, gates: Mapping[int, SlotGate], ended: Sequence[int], num_cells: int, num_alike: int) -> None:
+        """Decide for all slots that are not tried out.
+
+        ended      trials that have just ended
+        num_alike  steps of the same slots since the last decision
+        """
         slots = [slot for slot, gate in gates.items() if not gate.is_probing or slot in ended]
         hopes = {slot: OPTIMISM if gates[slot].is_awake and slot not in ended else 0.0 for slot in slots}
-        gains, num_awake = self._choose(slots, hopes, len(gates), num_cells)
+        costs = self._token_costs(len(gates), num_cells)
+        gains, num_awake = self._choose(slots, hopes, costs, len(gates))
         for at, (slot, gain) in enumerate(gains):
             gate = gates[slot]
             is_awake = gate.is_awake and slot not in ended
             if is_awake and gate.steps_idle >= MAX_IDLE:
                 gate.sleep(f"no promising draft in the last {gate.steps_idle} steps")
             elif at < num_awake and gain > (WORTH_KEEPING if is_awake else WORTH_WAKING):
-                gate.wake(f"it pays again ({1.0 + gain:.2f}x)")
-            elif gate.is_awake:
-                gate.sleep(describe_gain(gain, len(gates)))
+                gate.missed += gain * num_alike
+                if gate.is_awake or gate.missed >= self._price_reading([gate.num_unread], costs):
+                    gate.wake(f"it pays again ({1.0 + gain:.2f}x)")
+            else:
+                gate.missed = 0.0
+                if gate.is_awake:
+                    gate.sleep(describe_gain(gain, len(gates)))
 
     def _choose(
-        self, slots: Sequence[int], hopes: Mapping[int, float], num_slots: int, num_cells: int
+        self, slots: Sequence[int], hopes: Mapping[int, float], costs: TokenCosts, num_slots: int
     ) -> tuple[list[tuple[int, float]], int]:
         """Return the slots, the likeliest first, with the gain in tokens of each; and for how many to be awake."""
         self.values = {}
@@ -155,7 +168,6 @@ class DraftSwitch:
             return [], 0
         outlooks = {slot: self._outlook(slot, hopes[slot]) for slot in slots}
         ranked = sorted(slots, key=lambda slot: -outlooks[slot].mean)
-        costs = self._token_costs(num_slots, num_cells)
         most, found = -math.inf, [0.0]
         for number in [each for each in AWAKE if each < len(ranked)] + [len(ranked)]:
             values = self._value([outlooks[slot] for slot in ranked[:number]], costs, num_slots, self.ruled)
@@ -222,7 +234,10 @@ class DraftSwitch:
         levels = levels[:block] if block > 1 else levels
         beside = [sum([length > n for length in ruled]) for n in range(len(levels))]  # slots that draft anyway
         steps = [costs.draft_step(primary, number + num) - costs.draft_step(primary, num) for num in beside]
-        return value_chains(outlooks, levels, [0.0 if n % block else step / number for n, step in enumerate(steps)])
+        prices = [0.0 if n % block else step / number for n, step in enumerate(steps)]
+        unlike = {id(each): each for each in outlooks}
+        found = dict(zip(unlike, value_chains(list(unlike.values()), levels, prices), strict=True))
+        return [found[id(each)] for each in outlooks]
 
     def _outlook(self, slot: int, hope: float) -> Outlook:
         return self.acceptance.outlook(slot, self.drafters.primary or "", hope)
@@ -260,8 +275,13 @@ class DraftSwitch:
         costs = self._plain_costs(num_slots, num_cells)
         num_steps = self.drafters.num_steps(primary, TRIAL_LENGTH)
         price = costs.draft_step(primary, len(unread)) * num_steps + costs.drafted
-        reading = costs.tokens(sum(unread) * self.costs.reading_seconds(primary)) if self.drafters.reads_texts else 0.0
+        reading = self._price_reading(unread, costs)
         return (TRIAL_STEPS * price + reading / 2) / num_slots  # later trials need not read it again
+
+    def _price_reading(self, unread: Sequence[int], costs: TokenCosts) -> float:
+        """Return what it costs, in tokens, to wake a drafter for texts of which it has not read so many tokens."""
+        num_read = sum([min(num_tokens, self.drafters.max_unread) for num_tokens in unread])
+        return costs.tokens(num_read * self.costs.reading_seconds(self.drafters.primary or ""))
 
     def _hope(self, slots: Sequence[int], num_slots: int, num_cells: int) -> float:
         """Return the gain of a slot in tokens that a trial may show: texts are as they were, or now suit the head."""

@@ -22,7 +22,7 @@ class DrafterSet:
     block_size    tokens of one draft step of the primary drafter, and none after them; 1: a step per token
     num_branches  chains of a slot's tree that the primary drafter can draft besides the trunk
     max_depth     tokens that the primary drafter can draft after a root
-    reads_texts   the primary drafter reads all of a text itself before it drafts
+    max_unread    newest tokens that the primary drafter reads when it wakes; a draft model reads all
     """
 
     primary: str | None = None
@@ -30,7 +30,7 @@ class DrafterSet:
     block_size: int = 1
     num_branches: int = 0
     max_depth: int = MAX_DRAFT_TOKENS
-    reads_texts: bool = False
+    max_unread: int = 0
 
     def depth_limit(self, drafter: str) -> int:
         """Return how many tokens the drafter can draft after a root."""
@@ -89,6 +89,7 @@ class SlotGate:
     num_unread: int = 0  # tokens of the text that it has not read
     steps_idle: int = 0  # in a row without a draft
     trial_steps: int = 0  # of the trial so far
+    missed: float = 0.0  # tokens that it could have gained lately while it slept
 
     @property
     def is_awake(self) -> bool:
@@ -112,6 +113,7 @@ class SlotGate:
         if self.state is not GateState.AWAKE:
             self.state, self.reason = GateState.AWAKE, reason
             self.num_unread = self.steps_idle = 0
+            self.missed = 0.0
 
     def sleep(self, reason: str) -> None:
         if self.is_awake:

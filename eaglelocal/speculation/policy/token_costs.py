@@ -25,10 +25,13 @@ class TokenCosts:
         return self._estimate_rate()
 
     def rows(self, num_rows: int, num_ruled: int = 0) -> list[float]:
-        """Return the cost of the decode with 0 .. num_rows drafted rows, besides `num_ruled` that are sent anyway."""
+        """Return the cost of the decode with 0 .. num_rows drafted rows, besides `num_ruled` that are sent anyway, and of
+        the host time that it takes because of them.
+        """
         rate, least = self._rate, self.num_base_rows + num_ruled
-        seconds = self._costs.optimistic_seconds(least, least + num_rows, self._num_cells)
-        return [rate * each for each in seconds]
+        decodes_s = self._costs.optimistic_seconds(least, least + num_rows, self._num_cells)
+        seconds: list[float] = (rate * (decodes_s + self._costs.host_growth(least, least + num_rows))).tolist()
+        return seconds
 
     def tokens(self, seconds: float) -> float:
         """Return what these seconds are worth."""
@@ -37,7 +40,8 @@ class TokenCosts:
     @property
     def drafted(self) -> float:
         """Cost of keeping drafters awake for a step, besides draft steps and rows."""
-        return self._rate * max(self._costs.overhead(drafted=True) - self._costs.overhead(drafted=False), 0.0)
+        rows = self.num_base_rows
+        return self._rate * max(self._costs.overhead(True, rows) - self._costs.overhead(False, rows), 0.0)
 
     def draft_step(self, drafter: str, num_rows: int) -> float:
         if not num_rows:

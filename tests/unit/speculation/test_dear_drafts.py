@@ -22,7 +22,7 @@ TEXTS = {
     "fair": plain_text(Profile((0.55, 0.5, 0.45))),
     "hopeless": plain_text(Profile((0.05,), spread=0.5, reported=(1.0, 2.0))),
 }
-MODEL = DrafterSet(PRIMARY, reads_texts=True)
+MODEL = DrafterSet(PRIMARY, max_unread=10**6)
 
 
 def simulate(

@@ -215,7 +215,7 @@ def test_slots_of_unlike_texts() -> None:
     """An easy text is drafted for beside a hopeless one, which sleeps; where levels take a row of both, it need not."""
     texts = {0: plain_text(EASY), 1: plain_text(HOPELESS)}
     steps = []
-    for seed in range(3):  # how long the hopeless one is awake differs much
+    for seed in range(6):  # how long the hopeless one is awake differs much
         run = Simulation(machine("bf16"), texts, answer_tokens=600, seed=seed)
         run.run(800)
         steps += run.run(3000)

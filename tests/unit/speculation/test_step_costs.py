@@ -289,12 +289,12 @@ def test_draft_steps_slow_down_with_the_machine() -> None:
 
 def test_the_rest_of_a_step() -> None:
     costs = measured()
-    assert costs.overhead(drafted=True) == 0.0
-    costs.learn_overheads(False, [0.01])
-    assert costs.overhead(drafted=True) == pytest.approx(0.01, rel=0.02)
-    costs.learn_overheads(True, [0.03])
-    assert costs.overhead(drafted=True) == pytest.approx(0.03, rel=0.02)
-    assert costs.overhead(drafted=False) == pytest.approx(0.01, rel=0.02)
+    assert costs.overhead(True, 1) == 0.0
+    costs.learn_overheads(False, 1, [0.01])
+    assert costs.overhead(True, 1) == pytest.approx(0.01, rel=0.02)
+    costs.learn_overheads(True, 1, [0.03])
+    assert costs.overhead(True, 1) == pytest.approx(0.03, rel=0.02)
+    assert costs.overhead(False, 1) == pytest.approx(0.01, rel=0.02)
 
 
 def test_what_was_measured_is_reported() -> None:
@@ -313,14 +313,14 @@ def test_what_was_learnt_outlives_the_process() -> None:
     costs = calibrated(machine)
     run(costs, machine, mixed, 200)
     costs.learn_drafts("head", 2, [0.01])
-    costs.learn_overheads(True, [0.002])
+    costs.learn_overheads(True, 1, [0.002])
     again = StepCosts()
     assert again.restore(json.loads(json.dumps(costs.state())))
     for rows in range(1, 20):
         assert again.seconds(rows, 700) == pytest.approx(costs.seconds(rows, 700), rel=0.05)  # it is believed less
         assert again.num_samples(rows) == costs.num_samples(rows)
     assert again.draft_seconds("head", 2) == pytest.approx(costs.draft_seconds("head", 2))
-    assert again.overhead(drafted=False) == pytest.approx(costs.overhead(drafted=False))
+    assert again.overhead(False, 1) == pytest.approx(costs.overhead(False, 1))
 
 
 def test_the_noise_is_kept_on_disk_and_unknown_in_files_without_it() -> None:
@@ -340,7 +340,7 @@ def test_costs_on_disk_are_read_without_restoring_them(seed: int) -> None:
     if seed % 2:
         costs.learn_drafts("head", 2, [0.01])
         costs.learn_drafts("ngram", 1, [0.001])
-        costs.learn_overheads(seed > 3, [0.002])
+        costs.learn_overheads(seed > 3, 1, [0.002])
     state = json.loads(json.dumps(costs.state()))
     again = StepCosts()
     assert again.restore(state)
@@ -386,7 +386,9 @@ VALID = measured().state()
         {**VALID, "sizes": [[2, -1.0, 0.1, 3]]},
         {**VALID, "sizes": [[2.5, 1.0, 0.1, 3]]},
         {**VALID, "drafters": {"head": 3}},
-        {**VALID, "overheads": [1.0]},
+        {**VALID, "host": [1.0, []]},
+        {**VALID, "host": [[]]},
+        {**VALID, "host": [[[0, 1.0]], []]},
         {**VALID, "sizes": [[10**400, 1.0, 0.1, 3]]},
         {**VALID, "sizes": [[2, 1.0, 0.1, 10**400]]},
     ],
@@ -526,16 +528,16 @@ def test_the_first_of_a_kind_makes_its_kernels_and_is_not_learned_from() -> None
     costs.calibrate({1: [0.01] * 3, 4: [0.012] * 3})
     costs.learn(7, 3.0)
     costs.learn_drafts("head", 1, [2.0])
-    costs.learn_overheads(True, [1.0])
+    costs.learn_overheads(True, 1, [1.0])
     assert costs.num_samples(7) == 0
-    assert costs.draft_seconds("head", 1) == costs.overhead(True) == 0.0
+    assert costs.draft_seconds("head", 1) == costs.overhead(True, 1) == 0.0
     costs.learn(7, 0.013)
     costs.learn_drafts("head", 1, [0.001])
-    costs.learn_overheads(True, [0.0005])
+    costs.learn_overheads(True, 1, [0.0005])
     assert costs.num_samples(7) == 1
     assert costs.seconds(7) < 0.02
     assert costs.draft_seconds("head", 1) == pytest.approx(0.001)
-    assert costs.overhead(True) == pytest.approx(0.0005)
+    assert costs.overhead(True, 1) == pytest.approx(0.0005)
     costs.learn(4, 0.012)  # what calibration has run is known from the start
     assert costs.num_samples(4) == 4
 
@@ -559,11 +561,11 @@ def test_on_a_processor_every_sample_counts() -> None:
 def test_a_kind_of_step_that_was_never_seen_costs_what_the_other_one_does() -> None:
     costs = StepCosts()
     costs.calibrate({1: [0.01] * 3, 4: [0.012] * 3})
-    costs.learn_overheads(True, [0.003] * 3)
-    assert costs.overhead(False) == costs.overhead(True) == pytest.approx(0.003)
-    costs.learn_overheads(False, [0.0007] * 3)
-    assert costs.overhead(False) == pytest.approx(0.0007, rel=0.1), "what was seen counts"
-    assert costs.overhead(True) == pytest.approx(0.003, rel=0.02)
+    costs.learn_overheads(True, 1, [0.003] * 3)
+    assert costs.overhead(False, 1) == costs.overhead(True, 1) == pytest.approx(0.003)
+    costs.learn_overheads(False, 1, [0.0007] * 3)
+    assert costs.overhead(False, 1) == pytest.approx(0.0007, rel=0.1), "what was seen counts"
+    assert costs.overhead(True, 1) == pytest.approx(0.003, rel=0.02)
 
 
 def test_a_wider_draft_step_that_never_ran_is_hoped_to_be_cheap() -> None:
