@@ -26,7 +26,7 @@ Images = Annotated[
     list[str] | None, typer.Option("--image", metavar="FILE", help="A picture to ask about; can be repeated.")
 ]
 Continue = Annotated[bool, typer.Option("--continue", help="Go on with the conversation that was saved last.")]
-Slots = Annotated[str | None, typer.Option(metavar="N", help="Slots, at most 16; 1 if unset. Each answer takes one.")]
+Slots = Annotated[str | None, typer.Option(metavar="N", help="Slots, at most 64; 1 if unset. Each answer takes one.")]
 Web = Annotated[bool, typer.Option("--web", help="Show the monitor in a browser, on --web-port.")]
 
 # ---- settings that several commands take as flags; their rows are in settings.py

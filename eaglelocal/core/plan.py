@@ -15,7 +15,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AUTO_SPEC, MAX_DRAFT_TOKENS, Spec
 
 NO_ROOM_FOR_IMAGES = "no images: not enough memory (--mmproj FILE loads the projector anyway)"
-MAX_SLOTS = 16
+MAX_SLOTS = 64
 MAX_UNIFIED_SLOTS_ON_GPU = 2
 MAX_BRANCHES = 8  # of a slot's tree: siblings that are verified besides its trunk, whether or not more follows them
 

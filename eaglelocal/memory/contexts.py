@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from eaglelocal.core.plan import MAX_SLOTS, Plan, shares_cache
+from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.architectures import BLOCK, EAGLE
 from eaglelocal.gguf.draft_pairing import branch_problem
@@ -119,7 +119,7 @@ def plan_draft_context(plan: Plan, draft: ModelShape, target: ModelShape) -> Pla
 def max_head_rows(plan: Plan, head: ModelShape) -> int:
     """Return the most rows of one call of a head."""
     if head.reads_cache:
-        return min(plan.n_batch, MAX_SLOTS)
+        return min(plan.n_batch, plan.num_slots)
     least = MTP_ROWS if head.architecture in (MTP, BLOCK) else HEAD_ROWS
     return min(plan.n_batch, max(least, ROWS_PER_SLOT * plan.num_slots))
 

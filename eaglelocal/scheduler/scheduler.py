@@ -194,13 +194,12 @@ class Scheduler:
         if not remaining:
             return StepPlan((), decode, max_draft, mix)
         most = {s.slot: min(max_draft, s.draft_room) for s in decode}
-        counts = allot_prompt_rows(
-            remaining,
-            {slot: 1 + min(pace.drafted.get(slot, 0), drafts) for slot, drafts in most.items()},
-            max_rows=self._n_batch - len(decode) - sum(most.values()),
-            pace=pace,
-        )
+        likely = {slot: 1 + min(pace.drafted.get(slot, 0), drafts) for slot, drafts in most.items()}
+        kept = min(len(decode) + sum(most.values()), max(sum(likely.values()), self._n_batch // 2))  # from prompts
+        counts = allot_prompt_rows(remaining, likely, max_rows=self._n_batch - kept, pace=pace)
         chunks = [self._next_chunk(self._running[slot], count) for slot, count in counts.items()]
+        if decode:
+            max_draft = min(max_draft, (self._n_batch - sum(counts.values())) // len(decode) - 1)
         return StepPlan(tuple(chunks), decode, max_draft, mix)
 
     def _next_group(self) -> list[Sequence]:

@@ -208,7 +208,7 @@ def check_real(models: tuple[Path, Path], params: dict[str, float], length: int,
     chances = exact(logits.after, prompt, asked[0].params)
     logits.close()
     drafting = {"kind": "eagle3", "draft": head, "num_draft_tokens": length} if length else {}
-    engine = real_engine(target, num_slots=16, n_batch=256, **drafting)  # type: ignore[arg-type]
+    engine = real_engine(target, num_slots=64, n_batch=256, **drafting)  # type: ignore[arg-type]
     seen = counted(engine, asked)
     accepted = engine.snapshot().speculation.accepted_tokens
     engine.close()

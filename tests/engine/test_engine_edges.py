@@ -45,12 +45,14 @@ def assert_plain(result: dict[str, AnswerResult], asked: list[ChatRequest]) -> N
         assert result[one.id].tokens == plain_text(TABLE, one), one.id
 
 
+@pytest.mark.parametrize(("num_slots", "n_batch"), [(16, 40), (64, 160)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_sixteen_slots_whose_rows_exceed_the_batch(kind: str) -> None:
-    harness = EngineHarness(TABLE, right_drafter(kind, n_batch=40), num_draft_tokens=8, num_slots=16, n_batch=40)
-    asked = [ask(str(i), prompt_of(i, 1 + i % 30)) for i in range(40)]
+def test_slots_whose_rows_exceed_the_batch(kind: str, num_slots: int, n_batch: int) -> None:
+    drafter = right_drafter(kind, n_batch=n_batch)
+    harness = EngineHarness(TABLE, drafter, num_draft_tokens=8, num_slots=num_slots, n_batch=n_batch)
+    asked = [ask(str(i), prompt_of(i, 1 + i % 30)) for i in range(3 * num_slots)]
     assert_plain(harness.run(asked), asked)
-    assert max(harness.context.decodes) <= 40
+    assert max(harness.context.decodes) <= n_batch
 
 
 def test_a_prompt_gets_rows_while_every_other_slot_decodes() -> None:
@@ -85,7 +87,7 @@ def test_short_prompts_in_many_slots_fit_the_drafters_batch(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_request_cancelled_before_its_first_row_leaves_the_cache_in_step(kind: str) -> None:
     """Admitted and cut, then cancelled while another prompt takes all rows: the next one must start clean."""
-    harness = EngineHarness(TABLE, right_drafter(kind), num_draft_tokens=3, num_slots=3, n_batch=3)
+    harness = EngineHarness(TABLE, right_drafter(kind), num_draft_tokens=3, num_slots=3, n_batch=2)
     stem = prompt_of(1, 20)
     first = ask("first", stem, max_tokens=4)
     result = harness.run([first])

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.core.stats import MeasuredCosts, SizeCost
 from eaglelocal.speculation.costs.cost_curve import interpolate_host
 from eaglelocal.speculation.stored_numbers import check_count, check_number
 
 FORMAT = 1
-MAX_ROWS = 272  # 16 slots with a root and 16 drafted tokens each; larger decodes are prompts
+MAX_ROWS = MAX_SLOTS * (1 + MAX_DRAFT_TOKENS)  # larger decodes are prompts
 FEW_ROWS = 4  # of a step with drafts for one slot, whose time outside them is shown
 UNREADABLE = (TypeError, ValueError, KeyError, AttributeError)  # raised by malformed data
 RATIO_RANGE = (1e-3, 1e6)  # wide: the machine may have been suspended during a decode

@@ -32,7 +32,8 @@ from eaglelocal.speculation.policy.token_costs import TokenCosts
 
 EXPLORED_SHARE = 0.01  # of the time, that trials may take in the long run
 WORTH_KEEPING, WORTH_WAKING = 0.01, 0.03  # gain in tokens per slot and step, below which it sleeps, or does not wake
-DECIDED_EVERY = 8  # steps
+DECIDED_EVERY = 8  # steps, unless slots come or go
+UNHURRIED = 8  # slots for each step by which a decision waits then: its price grows with the slots
 AWAKE = 1, 2, 4, 8  # numbers of awake slots that are compared, besides all: each takes a tenth of a millisecond
 BISECTIONS = 6  # of an expected speed
 MAX_IDLE = 32  # steps without a draft, in which a text becomes unknown
@@ -113,7 +114,7 @@ class DraftSwitch:
             self.credit -= max(num_lost, 0.0) / len(gates)
         ended = [slot for slot in trying if self._has_ended(gates[slot], trying, len(gates), num_cells)]
         decided_for = DecidedFor(tuple(gates), len(ruled), self.num_reading, self._has_price)
-        is_new = self.decided_for != decided_for
+        is_new = self.decided_for != decided_for and self.num_steps > len(gates) // UNHURRIED
         is_open = self.costs.is_raised or any([gate.is_awake or gate.missed for gate in gates.values()])
         every = DECIDED_EVERY if is_open else MAX_IDLE
         if ended or (not trying and (self.num_steps >= every or is_new)):

@@ -305,7 +305,7 @@ def test_draft_length(shipped: Path, spec: str | int, meant: Spec) -> None:
     ("said", "words"),
     [
         *(({"spec": spec}, "--spec must be") for spec in (-1, 17, "on", "4.5")),
-        *(({"parallel": parallel}, "--parallel must lie between 1 and 16") for parallel in (0, 17)),
+        *(({"parallel": parallel}, "--parallel must lie between 1 and 64") for parallel in (0, 65)),
     ],
 )
 def test_wrong_draft_lengths_and_slots(shipped: Path, said: dict[str, object], words: str) -> None:

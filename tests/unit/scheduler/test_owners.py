@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import pytest
@@ -85,7 +86,7 @@ class World:
         slot = self.scheduler.slot_to_copy()
         if slot is not None:
             self.keep(self.scheduler.prefix_cache.put_copy(slot))
-        for assignment in [*self.scheduler.resume(), *self.scheduler.admit()]:
+        for assignment in chain(self.scheduler.resume(), self.scheduler.admit()):  # each before the next is admitted
             self.start(assignment)
         plan = self.scheduler.schedule(0)
         for sequence in plan.decode:

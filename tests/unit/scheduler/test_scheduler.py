@@ -201,7 +201,7 @@ def test_a_long_prompt_goes_in_chunks_next_to_running_answers() -> None:
     assert counts == [[5]] * 6
 
 
-def test_a_prompt_leaves_drafts_most_of_a_small_batch_and_gets_its_share() -> None:
+def test_prompts_get_half_of_a_small_batch_unless_drafts_are_likely_to_need_it() -> None:
     world = World(4, n_batch=16)
     for i in range(3):
         world.scheduler.add(request(str(i), 1, max_tokens=50))
@@ -209,7 +209,10 @@ def test_a_prompt_leaves_drafts_most_of_a_small_batch_and_gets_its_share() -> No
     assert world.step(8).max_draft == 4  # 16 rows for 3 answers
     world.scheduler.add(request("late", *range(1, 30)))
     plan = world.step(8)
-    assert plan.max_draft == 3 and plan.prefill[0].count == 4
+    assert (plan.max_draft, plan.prefill[0].count) == (1, 8)
+    drafting = PrefillPace(lambda rows: 0.0, dict.fromkeys((s.slot for s in plan.decode), 4))
+    plan = world.scheduler.schedule(8, drafting)
+    assert (plan.max_draft, plan.prefill[0].count) == (3, 4)
 
 
 def test_a_conversation_that_goes_on_is_reused_without_a_margin() -> None:
