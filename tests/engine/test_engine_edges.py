@@ -87,18 +87,21 @@ def test_short_prompts_in_many_slots_fit_the_drafters_batch(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_request_cancelled_before_its_first_row_leaves_the_cache_in_step(kind: str) -> None:
     """Admitted and cut, then cancelled while another prompt takes all rows: the next one must start clean."""
-    harness = EngineHarness(TABLE, right_drafter(kind), num_draft_tokens=3, num_slots=3, n_batch=2)
+    harness = EngineHarness(TABLE, right_drafter(kind), num_draft_tokens=3, num_slots=3, n_batch=3)
     stem = prompt_of(1, 20)
     first = ask("first", stem, max_tokens=4)
     result = harness.run([first])
     talker = ask("talker", prompt_of(3, 2), max_tokens=99)
-    blocker, starved = ask("blocker", prompt_of(2, 90), max_tokens=3), ask("starved", (*stem[:10], 3), max_tokens=4)
-    for one in (talker, blocker, starved):  # one row is left beside the talker's: the blocker's
+    blocker, starved = ask("blocker", prompt_of(2, 30), max_tokens=3), ask("starved", (*stem[:10], 3), max_tokens=4)
+    harness.engine.submit(talker)
+    for _ in range(4):  # it drafts, and keeps rows for that
+        harness.engine.step()
+    for one in (blocker, starved):  # one row is left beside the talker's: the blocker's
         harness.engine.submit(one)
         harness.engine.step()
     assert next(s for s in harness.scheduler.running if s.request.id == "starved").num_cached == 9 + (kind == "model")
     harness.engine.cancel("starved")
-    other = ask("other", (*stem[:9], 23, 22, 21), max_tokens=12)
+    other = ask("other", (*stem[:9], 23, 22, 21), max_tokens=80)
     result = drive(harness.engine, [other])
     assert_plain(result, [other])
     finished = result["other"].finished
