@@ -19,7 +19,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from statistics import median
+from statistics import quantiles
 
 from eaglelocal.catalog.catalog import Catalog
 from eaglelocal.catalog.draft_entries import DraftEntry
@@ -232,7 +232,8 @@ def predict_acceptance(
     ]
     source = ""
     if len(alike) >= LEAST_REPORTS:
-        default, source = median(alike), f", the median of {len(alike)} such drafts"
+        low, default, high = quantiles(alike, n=4, method="inclusive")
+        source = f", the median of {len(alike)} such drafts, half of which lie between {low:.0%} and {high:.0%}"
     note = f"its acceptance is not reported: {default:.0%} a token assumed{source}"
     return PredictedAcceptance.from_reports((), default=default), note
 

@@ -60,7 +60,11 @@ def test_an_unreported_draft_is_as_its_class() -> None:
     ends = sorted(probability(*max(one.acceptance_lengths)) for one in reported)
     acceptance, note = predict_acceptance(head, others, 0.5)
     assert acceptance.probability(3) == ends[1] and not acceptance.is_reported
-    assert note == f"its acceptance is not reported: {ends[1]:.0%} a token assumed, the median of 3 such drafts"
+    low, high = (ends[0] + ends[1]) / 2, (ends[1] + ends[2]) / 2
+    assert note == (
+        f"its acceptance is not reported: {ends[1]:.0%} a token assumed, the median of 3 such drafts, half of which lie "
+        f"between {low:.0%} and {high:.0%}"
+    )
     acceptance, note = predict_acceptance(block, others, 0.5)
     assert acceptance.probability(3) == 0.5 and note == "its acceptance is not reported: 50% a token assumed"
     acceptance, note = predict_acceptance(reported[0], others, 0.5)
