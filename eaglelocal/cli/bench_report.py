@@ -128,7 +128,8 @@ def show_rates(
     page: Path | None = None,
 ) -> None:
     """Print the report by rates and its JSON object, and write the chart and the page, for the windows so far."""
-    from eaglelocal.bench.arrivals import draw_rates, evaluate_rates, format_rates, rates_object
+    from eaglelocal.bench.arrivals import evaluate_rates
+    from eaglelocal.bench.rate_report import draw_rates, format_rates, rates_object
 
     if result.error is not None:
         output.message(f"stopped after {len(result.windows)} of {result.num_tasks} windows")

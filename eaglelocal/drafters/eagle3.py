@@ -95,9 +95,7 @@ class Eagle3(HeadDrafter[EagleSlot], Exchangeable):
     ) -> None:
         # margin 1: the pair at the end of a reused prefix needs a feature that is not cached
         num_branches = 0 if sequences is None else sequences.num_branches
-        traits = DraftTraits(
-            name=name, taps=taps, reuse_margin=1, num_branches=num_branches, max_unread=MAX_BUFFERED
-        )
+        traits = DraftTraits(name=name, taps=taps, reuse_margin=1, num_branches=num_branches, max_unread=MAX_BUFFERED)
         super().__init__(head, traits, EagleSlot, sequences)
         self._head, self._num_choices, self._window = head, num_choices, window
         self._max_prompt_rows = max_prompt_rows

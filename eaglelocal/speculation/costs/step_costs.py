@@ -35,7 +35,15 @@ from eaglelocal.speculation.costs.cost_curve import (
     make_optimistic,
     smooth_costs,
 )
-from eaglelocal.speculation.costs.cost_filter import DECODE, NOISE, NOISE_RANGE, SLOPE_DEVIATION, CostFilter, Floats, Work
+from eaglelocal.speculation.costs.cost_filter import (
+    DECODE,
+    NOISE,
+    NOISE_RANGE,
+    SLOPE_DEVIATION,
+    CostFilter,
+    Floats,
+    Work,
+)
 from eaglelocal.speculation.costs.kernel_warmup import KernelWarmup
 from eaglelocal.speculation.costs.saved_costs import FEW_ROWS, FORMAT, MAX_ROWS, UNREADABLE, SavedCosts
 from eaglelocal.speculation.stored_numbers import clamp
@@ -183,7 +191,9 @@ class StepCosts:
         costs = self._costs_of(HOST[True])
         if not costs:
             return np.zeros(most + 1 - least)
-        grown = np.maximum.accumulate(np.interp(np.arange(least, most + 1), [0, *costs], [0.0, *costs.values()]))
+        grown: Floats = np.maximum.accumulate(
+            np.interp(np.arange(least, most + 1), [0, *costs], [0.0, *costs.values()])
+        )
         return self._level_s * (grown - grown[0])
 
     def plain_rate(self, num_slots: int, num_cells: int) -> float:
@@ -380,7 +390,11 @@ class StepCosts:
             known.set_ratio(Work(DECODE, rows), ratio, max(deviation, STORED_DEVIATION), num_samples=samples)
         others = {Work(DRAFTS + name, rows): cost for name, steps in saved.drafters.items() for rows, cost in steps}
         others |= {Work(READS + name, 1): cost for name, cost in saved.reading.items()}
-        others |= {Work(HOST[drafted], rows): cost for drafted, costs in enumerate(saved.host) for rows, cost in costs}
+        others |= {
+            Work(kind, rows): cost
+            for kind, costs in zip(HOST.values(), saved.host, strict=True)
+            for rows, cost in costs
+        }
         for work, cost in others.items():
             known.set_ratio(work, max(cost, MIN_SECONDS), UNMEASURED_DEVIATION[0], num_samples=1)
         self._ratios, self._others, self._is_known = [], {}, False

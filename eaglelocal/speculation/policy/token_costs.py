@@ -25,8 +25,9 @@ class TokenCosts:
         return self._estimate_rate()
 
     def rows(self, num_rows: int, num_ruled: int = 0) -> list[float]:
-        """Return the cost of the decode with 0 .. num_rows drafted rows, besides `num_ruled` that are sent anyway, and of
-        the host time that it takes because of them.
+        """Return the cost of the decode with 0 .. num_rows drafted rows, and of the host time that they take.
+
+        num_ruled  rows that are sent anyway, besides the base rows
         """
         rate, least = self._rate, self.num_base_rows + num_ruled
         decodes_s = self._costs.optimistic_seconds(least, least + num_rows, self._num_cells)

@@ -8,7 +8,7 @@ import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from doubles.timed_client import UncontrolledClient
@@ -21,17 +21,15 @@ from eaglelocal.bench.arrivals import (
     ArrivalPlan,
     LoadWindow,
     RequestTimes,
-    draw_rates,
     evaluate_rates,
-    format_rates,
     parse_rates,
     plan_arrivals,
-    rates_object,
     run_plans,
     run_window,
 )
 from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.prompt_run import Side
+from eaglelocal.bench.rate_report import draw_rates, format_rates, rates_object
 from eaglelocal.bench.results import WHOLE
 from eaglelocal.cli.output import format_json
 from eaglelocal.client.client import OnEvent
@@ -39,7 +37,7 @@ from eaglelocal.core.events import Failed, Finished, Started, TextPiece, Tokens
 from eaglelocal.core.request import AUTO_SPEC, OFF, ChatRequest
 from eaglelocal.core.sampling import GREEDY
 from eaglelocal.core.stats import SpeculationStats, Timings
-from eaglelocal.errors import EngineError, UsageError
+from eaglelocal.errors import EngineError, RequestError, UsageError
 
 COLUMNS = 79
 SVG = "{http://www.w3.org/2000/svg}"
@@ -237,6 +235,7 @@ class SlowServer(UncontrolledClient):
     num_slots: int
     service_s: float
     fails: bool = False
+    too_long: frozenset[tuple[int, ...]] = frozenset()  # prompts
     requests: list[ChatRequest] = field(default_factory=list)
     cancelled: set[str] = field(default_factory=set)
     state: str = "ready"
@@ -252,6 +251,9 @@ class SlowServer(UncontrolledClient):
         with self._free:
             if self.fails:
                 on_event(Failed(request.id, EngineError("the engine crashed")))
+                return
+            if request.tokens in self.too_long:
+                on_event(Failed(request.id, RequestError("2 tokens are too many", code="context_length_exceeded")))
                 return
             reason = "cancelled" if request.id in self.cancelled else "length"
             if reason == "length":
@@ -295,6 +297,20 @@ def test_a_failure_is_raised_and_the_rest_is_cancelled() -> None:
     with pytest.raises(EngineError, match="crashed"):
         run_window(Side("plain", server, OFF), plan(200.0, 3), GREEDY, num_slots=2)
     assert len(server.cancelled) == 3
+
+
+def test_prompts_longer_than_the_context_are_left_out() -> None:
+    short, long = BenchPrompt("x", tokens=(1,)), BenchPrompt("x", tokens=(1, 2))
+    server = SlowServer(2, 0.0, too_long=frozenset([(1, 2)]))
+    mixed = replace(plan(200.0, 3), prompts=(long, short, long))
+    windows: list[LoadWindow] = []
+    sides = [Side("plain", server, OFF), Side("auto", server, AUTO_SPEC)]
+    run_plans(sides, [mixed], GREEDY, windows, num_slots=2, warm_up=[long], on_window=lambda _, done: None)
+    assert [(len(window.requests), window.num_too_long) for window in windows] == [(1, 2), (1, 2)]
+    results, best = evaluate_rates(windows, 2)
+    assert "left out: 4 requests, whose prompts are longer than the context" in format_rates(results, best, num_slots=2)
+    with pytest.raises(RequestError, match="too many"):
+        run_window(sides[0], replace(mixed, prompts=(long,) * 3), GREEDY, num_slots=2)
 
 
 def test_settings_take_turns_on_the_same_arrivals() -> None:

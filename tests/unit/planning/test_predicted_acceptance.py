@@ -62,8 +62,8 @@ def test_an_unreported_draft_is_as_its_class() -> None:
     assert acceptance.probability(3) == ends[1] and not acceptance.is_reported
     low, high = (ends[0] + ends[1]) / 2, (ends[1] + ends[2]) / 2
     assert note == (
-        f"its acceptance is not reported: {ends[1]:.0%} a token assumed, the median of 3 such drafts, half of which lie "
-        f"between {low:.0%} and {high:.0%}"
+        f"its acceptance is not reported: {ends[1]:.0%} a token assumed, the median of 3 such drafts, half of "
+        f"which lie between {low:.0%} and {high:.0%}"
     )
     acceptance, note = predict_acceptance(block, others, 0.5)
     assert acceptance.probability(3) == 0.5 and note == "its acceptance is not reported: 50% a token assumed"
