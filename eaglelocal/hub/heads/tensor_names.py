@@ -135,7 +135,8 @@ def _check(named: Mapping[str, StoredTensor], num_layers: int) -> None:
     if "layer.hidden_norm.weight" in missing:
         what = "an EAGLE-1 or EAGLE-2 head" if "fc.weight" in named else "no EAGLE head"
         raise ModelFileError(
-            f"this is {what}: {_join_names(missing)} are missing", hint="EAGLE-3, EAGLE-3.1 and P-EAGLE heads are run"
+            f"this is {what}: {_join_names(missing)} are missing",
+            hint="take an EAGLE-3, EAGLE-3.1 or P-EAGLE head: `eaglelocal plan MODEL` names a known one",
         )
     if unknown:
         raise ModelFileError(f"tensors that no EAGLE-3 head has: {_join_names([named[name].name for name in unknown])}")

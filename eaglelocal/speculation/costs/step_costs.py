@@ -194,7 +194,9 @@ class StepCosts:
         grown: Floats = np.maximum.accumulate(
             np.interp(np.arange(least, most + 1), [0, *costs], [0.0, *costs.values()])
         )
-        return self._level_s * (grown - grown[0])
+        grown -= grown[0]
+        grown *= self._level_s
+        return grown
 
     def plain_rate(self, num_slots: int, num_cells: int) -> float:
         """Return the tokens per second of plain decoding; 0.0 before anything was measured."""
