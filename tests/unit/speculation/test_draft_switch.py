@@ -9,7 +9,7 @@ from doubles.simulated_machine import BF16, Q4_0, Q8_0, SimulatedMachine
 from doubles.simulation import DraftCosts, Profile, Simulation, beyond, curve, plain_text, speed
 from doubles.slow_time import SlowTime
 
-from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
+from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel, Outlook
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.draft_switch import EXPLORED_SHARE, DraftSwitch
 from eaglelocal.speculation.policy.slot_policy import TRIAL_LENGTH, TRIAL_SKIPPED, DrafterSet, GateState, SlotGate
@@ -17,6 +17,14 @@ from eaglelocal.speculation.policy.slot_policy import TRIAL_LENGTH, TRIAL_SKIPPE
 CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0}
 GOOD, HOPELESS = Profile((0.85,)), Profile((0.05,), spread=0.5, reported=(1.0, 2.0))
 DEAR = DraftCosts(step_s=0.0035, drafted_overhead_s=0.002)  # a row takes 0.07 s
+
+
+class CountedAcceptance(AcceptanceModel):
+    num_asked = 0
+
+    def outlook(self, *args: object) -> Outlook:
+        self.num_asked += 1
+        return super().outlook(*args)  # type: ignore[arg-type]
 
 
 # ---- gates
@@ -138,6 +146,45 @@ def test_slots_whose_prompts_are_read_count_as_company(num_reading: int, is_awak
     switch.num_reading = num_reading
     switch.record({0: gate}, {0: 1}, [0], 0.0, 100)
     assert gate.is_awake is is_awake
+
+
+@pytest.mark.parametrize(("max_unread", "num_steps"), [(0, 8), (10**6, 24)])
+def test_a_drafter_wakes_once_what_it_missed_would_have_paid_for_reading(max_unread: int, num_steps: int) -> None:
+    """Drafts bring many tokens each step; reading all that it slept through takes as long as many decodes."""
+    costs, acceptance, gate = StepCosts(), AcceptanceModel(), SlotGate()
+    costs.calibrate({rows: [1.0 + 0.001 * rows] * 3 for rows in range(1, 33)})
+    costs.learn_drafts("head", 1, [0.01])
+    costs.learn_reading("head", 100, 7.0)
+    for _ in range(200):
+        acceptance.learn(0, "head", 1, 0.9, accepted=True)
+    switch = DraftSwitch(costs, acceptance, DrafterSet("head", max_unread=max_unread), 4, False, costs.plain_rate)
+    gate.sleep("because")
+    gate.num_unread = 400
+    steps = 0
+    while not gate.is_awake:
+        steps += 1
+        switch.credit = -1.0  # no trial
+        switch.record({0: gate}, {0: 1}, [], 0.0, 100)
+        assert steps < 100
+    assert steps <= num_steps if not max_unread else 8 < steps <= num_steps
+
+
+def test_sleeping_drafters_cost_few_decisions() -> None:
+    costs, acceptance = StepCosts(), CountedAcceptance()
+    costs.calibrate({rows: [1.0 * rows] * 3 for rows in range(1, 33)})
+    costs.learn_drafts("head", 1, [5.0])
+    switch = DraftSwitch(costs, acceptance, DrafterSet("head"), 16, False, costs.plain_rate)
+    gates = {slot: SlotGate() for slot in range(4)}
+    for gate in gates.values():
+        gate.sleep("because")
+    for _ in range(8):
+        switch.credit = -10.0
+        switch.record(gates, dict.fromkeys(gates, 1), [], 0.0, 100)
+    before = acceptance.num_asked
+    for _ in range(320):
+        switch.credit = -10.0
+        switch.record(gates, dict.fromkeys(gates, 1), [], 0.0, 100)
+    assert acceptance.num_asked - before <= 4 * 11
 
 
 def test_the_first_price_of_draft_steps_is_decided_by_at_once() -> None:

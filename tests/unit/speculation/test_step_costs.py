@@ -26,6 +26,7 @@ from eaglelocal.speculation.costs.cost_curve import (
 )
 from eaglelocal.speculation.costs.saved_costs import MAX_ROWS, SavedCosts
 from eaglelocal.speculation.costs.step_costs import StepCosts
+from eaglelocal.speculation.policy.token_costs import TokenCosts
 
 STARTED_WITH = (1, 2, 4, 8)
 Choose = Callable[[SimulatedMachine, int], int]
@@ -295,6 +296,26 @@ def test_the_rest_of_a_step() -> None:
     costs.learn_overheads(True, 1, [0.03])
     assert costs.overhead(True, 1) == pytest.approx(0.03, rel=0.02)
     assert costs.overhead(False, 1) == pytest.approx(0.01, rel=0.02)
+
+
+def test_the_rest_of_a_step_grows_with_its_rows() -> None:
+    costs = measured()
+    costs.learn_overheads(True, 4, [0.02])
+    costs.learn_overheads(True, 64, [0.14])
+    known = [costs.overhead(True, rows) for rows in (2, 4, 34, 64, 500)]
+    assert known == pytest.approx([0.01, 0.02, 0.08, 0.14, 0.14], rel=0.02), "optimistic beyond what ran"
+    assert costs.host_growth(4, 64)[[0, 30, 60]] == pytest.approx([0.0, 0.06, 0.12], rel=0.02)
+    costs.learn_overheads(True, 128, [0.01] * 8)  # once, by chance
+    assert costs.host_growth(64, 128).min() >= 0.0
+
+
+def test_a_drafted_row_pays_its_part_of_the_host_time() -> None:
+    costs = measured()
+    before = TokenCosts(costs, lambda: 1.0, num_base_rows=4, num_cells=0).rows(60)
+    costs.learn_overheads(True, 4, [0.02])
+    costs.learn_overheads(True, 64, [0.14])
+    after = TokenCosts(costs, lambda: 1.0, num_base_rows=4, num_cells=0).rows(60)
+    assert after[60] - before[60] == pytest.approx(0.12, rel=0.05)
 
 
 def test_what_was_measured_is_reported() -> None:
