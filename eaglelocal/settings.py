@@ -271,7 +271,7 @@ class Settings:
         None,
         _or("auto", None, _whole(1, MAX_SLOTS)),
         "N",
-        "Answers at once, at most 16; unset: 4, in `train` 8. Each has --ctx tokens.",
+        "Answers at once, at most 64; unset: 4, in `train` 8. Each has --ctx tokens.",
     )
 
     # how it answers

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import cycle, islice, pairwise
+from itertools import cycle, islice, pairwise, product
 from queue import Empty, SimpleQueue
 
 import numpy as np
@@ -151,14 +151,13 @@ def run_plans(
     warm_up: Sequence[BenchPrompt] = (),
     on_window: OnWindow,
 ) -> None:
-    """Append a window for each plan and side to `windows`. Each side first answers the warm-up prompts at once.
+    """Append a window for each plan and side to `windows`. Each side first answers each warm-up prompt in all slots.
 
     Raises the error of a request that failed, unless its prompt is longer than the context and others' are not.
     """
-    for side in sides if warm_up else ():
-        wave = list(islice(cycle(warm_up), num_slots))
+    for side, prompt in product(sides, warm_up):
         with forgiving_long_prompts():
-            ask(side, wave, [params] * len(wave), name=f"warm-{side.label}")
+            ask(side, [prompt] * num_slots, [params] * num_slots, name=f"warm-{side.label}")
     total_s, done_s = sum(plan.length_s for plan in plans) * len(sides), 0.0
     for plan in plans:
         for side in rotate(sides, plan.round):

@@ -181,8 +181,8 @@ class MeasuredCosts:
     max_depth: int = MAX_DRAFT_TOKENS  # tokens that the draft model can draft after a root
     noise: float = 0.0  # relative spread of single decodes: 0.05 is about 5 %; 0.0: not known
     context: ContextCost | None = None  # None: only short contexts have been measured
-    plain_overhead_s: float = 0.0  # of a step without drafts, besides its decode
-    drafted_overhead_s: float = 0.0  # of a step with drafts, besides its decode and its draft steps
+    plain_overhead_s: float = 0.0  # of a step of one row without drafts, besides its decode
+    drafted_overhead_s: float = 0.0  # of a step of four rows with drafts, besides its decode and its draft steps
 
     @property
     def is_noisy(self) -> bool:

@@ -1,6 +1,6 @@
 """The engine: one step, repeated. Schedule, draft, run, verify, commit.
 
-The same lines serve one slot or sixteen, greedy or sampled, with or without drafts. Holds the collaborators; does not
+The same lines serve one slot or many, greedy or sampled, with or without drafts. Holds the collaborators; does not
 know which drafter runs, or how the target is computed.
 """
 
@@ -306,8 +306,8 @@ class Engine:
         """Learn from the step that was collected, and emit its events."""
         step, self._finished = self._finished, None
         if step is not None:
-            rows, num_extra = step.decoded.num_rows, step.num_extra_rows
-            times = self._timing.measure(step.marks, num_rows=rows, num_drafted=num_extra)
+            rows, num_extra, num_slots = step.decoded.num_rows, step.num_extra_rows, len(step.planned.plan.decode)
+            times = self._timing.measure(step.marks, num_slots=num_slots, num_rows=rows, num_drafted=num_extra)
             self._outbox += self._answers.show_changes(self._learning.learn(step, times))
             self._outbox += self._answers.emit(step.verdicts, step.drafted.drafts, times)
 

@@ -58,8 +58,8 @@ class StepTiming:
         self._ended_at = time.perf_counter()
         return StepMarks(self._started_at, self._ended_at, self._native_s - native_before_s, self._marks)
 
-    def measure(self, step: StepMarks, *, num_rows: int, num_drafted: int) -> StepTimes:
-        """Return the durations of a step that has ended, and add them to the totals."""
+    def measure(self, step: StepMarks, *, num_slots: int, num_rows: int, num_drafted: int) -> StepTimes:
+        """Return the durations of a step that has ended, and add them to the totals; `num_slots` decoded."""
         started_at, ended_at, native_s, marks = step
         (began_at, _), (drafted_at, drafters_before_s), (decoded_at, drafters_after_s), (sampled_at, _) = marks
         encode_s = drafters_after_s - drafters_before_s  # a head encodes the target's rows within the decode
@@ -79,18 +79,17 @@ class StepTiming:
             encode_s=encode_s,
             verify_s=verify_s,
             host_s=host_s,
-            plain_s=self._plain_s(total_s, decode_s, num_rows, num_drafted),
+            plain_s=self._plain_s(total_s, decode_s, num_slots, num_rows, num_drafted),
             ended_at=ended_at,
         )
 
-    def _plain_s(self, total_s: float, decode_s: float, num_rows: int, num_drafted: int) -> float:
+    def _plain_s(self, total_s: float, decode_s: float, num_slots: int, num_rows: int, num_drafted: int) -> float:
         """Return the estimated duration of the step without drafts, the time outside the decode included.
 
         Neither part can cost more than with drafts, whatever a busy machine measured.
         """
-        num_plain_rows = num_rows - num_drafted
-        plain_s = self._costs.plain_seconds(decode_s, num_rows=num_rows, num_plain_rows=num_plain_rows)
-        return min(plain_s, decode_s) + min(self._costs.overhead(False, num_plain_rows), total_s - decode_s)
+        plain_s = self._costs.plain_seconds(decode_s, num_rows=num_rows, num_plain_rows=num_rows - num_drafted)
+        return min(plain_s, decode_s) + min(self._costs.overhead(False, num_slots), total_s - decode_s)
 
     def pause(self) -> None:
         """Record that no step follows directly: the time until the next one is waiting, not work."""

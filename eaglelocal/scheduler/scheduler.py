@@ -195,11 +195,13 @@ class Scheduler:
             return StepPlan((), decode, max_draft, mix)
         most = {s.slot: min(max_draft, s.draft_room) for s in decode}
         likely = {slot: 1 + min(pace.drafted.get(slot, 0), drafts) for slot, drafts in most.items()}
-        kept = min(len(decode) + sum(most.values()), max(sum(likely.values()), self._n_batch // 2))  # from prompts
+        num_drafting = sum(drafts > 0 for drafts in most.values())
+        equal = len(decode) + num_drafting * (max(likely.values(), default=1) - 1)  # rows, if all draft as far
+        kept = min(len(decode) + sum(most.values()), max(equal, self._n_batch // 2))  # from prompts
         counts = allot_prompt_rows(remaining, likely, max_rows=self._n_batch - kept, pace=pace)
         chunks = [self._next_chunk(self._running[slot], count) for slot, count in counts.items()]
-        if decode:
-            max_draft = min(max_draft, (self._n_batch - sum(counts.values())) // len(decode) - 1)
+        if num_drafting:
+            max_draft = min(max_draft, (self._n_batch - sum(counts.values()) - len(decode)) // num_drafting)
         return StepPlan(tuple(chunks), decode, max_draft, mix)
 
     def _next_group(self) -> list[Sequence]:

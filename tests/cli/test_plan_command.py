@@ -331,7 +331,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
         (["--machine", " , "], UsageError, "--machine list"),
         (["--ctx", "0"], UsageError, "whole number of at least 1"),
         (["--ctx", "many"], UsageError, "ctx"),
-        (["--parallel", "99"], UsageError, "16"),
+        (["--parallel", "99"], UsageError, "64"),
         (["qwen3-8x"], UsageError, "qwen3-8b"),
         (["qwen3-8b:Q9"], UsageError, "Q4_K_M"),
         (["nobody/knows-this"], ModelFileError, "nobody/knows-this"),

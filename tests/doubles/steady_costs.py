@@ -33,7 +33,7 @@ class FreeRows(StepCosts):
     def untried_draft_seconds(self, drafter: str, num_rows: int) -> float:
         return 0.0
 
-    def overhead(self, drafted: bool, num_rows: int) -> float:
+    def overhead(self, may_draft: bool, num_rows: int) -> float:
         return 0.0
 
 

@@ -15,7 +15,8 @@ from doubles.head_exchanges import HeadExchanges
 from doubles.margin import BOUNDS, margin_differences
 from doubles.medusa_checkpoints import write_random_medusa
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
-from doubles.real_engine import TINY, ask, real_engine
+from doubles.real_engine import TINY, ask, real_engine, use_controller
+from doubles.steady_costs import FreeController, FreeRows
 from measures.worse_head import add_noise
 
 from eaglelocal.core.request import AUTO_SPEC, ChatRequest, Message, fixed_spec
@@ -25,6 +26,7 @@ from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.loading import draft_loader
 from eaglelocal.probe.machine import MainMemory
+from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 HEAD = HeadShape(width=64, fc_norm=True, norm_output=True)
 QUESTION = "816 + 903 ="
@@ -73,6 +75,9 @@ def test_no_exchange_changes_a_text(tmp_path: Path, form: str, num_slots: int) -
     heads = [write_form(tmp_path / f"{seed}.gguf", form, target, seed=seed) for seed in (1, 2)]
     requests = [ask(str(n), range(10 + n, 40 + 25 * n), max_tokens=40) for n in range(num_slots + 1)]
     with opened(target, heads[0], num_slots=num_slots, spec=AUTO_SPEC if num_slots == 1 else fixed_spec(3)) as engine:
+        traits = engine.drafters[-1].traits
+        names = DrafterSet(traits.name, ("ngram",), traits.block_size, max_depth=traits.max_depth)
+        use_controller(engine, FreeController(engine.controller.spec, names, FreeRows(), leveled=num_slots > 1))
         results = drive(engine, requests, {1: heads[1], 6: heads[0], 7: heads[1], 19: heads[0]})
         assert engine.snapshot().draft_version == 19
         assert engine.snapshot().speculation.draft_tokens > 0

@@ -41,12 +41,12 @@ def _interpolate(rows: int, sizes: list[int], costs: list[float]) -> float:
 
 
 def interpolate_host(points: Mapping[int, float], rows: int) -> float:
-    """Return the host time of a step with so many rows: linear between known sizes, optimistic outside them.
+    """Return the host time of a step with so many rows: linear between known sizes, that of the nearest outside them.
 
     >>> interpolate_host({2: 1.0, 6: 3.0}, 4), interpolate_host({2: 1.0, 6: 3.0}, 1), interpolate_host({2: 1.0}, 9)
-    (2.0, 0.5, 1.0)
+    (2.0, 1.0, 1.0)
     """
-    sizes, costs = [0, *points], [0.0, *points.values()]
+    sizes, costs = list(points), list(points.values())
     return _interpolate(rows, sizes, costs) if rows < sizes[-1] else costs[-1]
 
 

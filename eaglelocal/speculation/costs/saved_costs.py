@@ -15,6 +15,7 @@ from eaglelocal.speculation.stored_numbers import check_count, check_number
 FORMAT = 1
 MAX_ROWS = MAX_SLOTS * (1 + MAX_DRAFT_TOKENS)  # larger decodes are prompts
 FEW_ROWS = 4  # of a step with drafts for one slot, whose time outside them is shown
+NO_HOST = {1: 0.0}  # before any time outside them is known
 UNREADABLE = (TypeError, ValueError, KeyError, AttributeError)  # raised by malformed data
 RATIO_RANGE = (1e-3, 1e6)  # wide: the machine may have been suspended during a decode
 
@@ -36,7 +37,7 @@ class SavedCosts:
         """Parse the result of `StepCosts.state`. Raises one of UNREADABLE if it is malformed."""
         if state["format"] != FORMAT:
             raise ValueError(f"format {state['format']!r}")
-        plain, drafted = state.get("host", [[], []])
+        plain, drafted = state["host"]
         per_cell, per_row_cell, deviation = (check_number(slope, 0.0, 1e6) for slope in state["slopes"])
         return cls(
             level=check_number(state["level"], -30.0, 10.0),
@@ -72,8 +73,8 @@ class SavedCosts:
                 for rows, median in sorted(steps)
             ),
             noise=self.noise,
-            plain_overhead_s=unit_s * interpolate_host(plain or drafted, 1),
-            drafted_overhead_s=unit_s * interpolate_host(drafted or plain, FEW_ROWS),
+            plain_overhead_s=unit_s * interpolate_host(plain or drafted or NO_HOST, 1),
+            drafted_overhead_s=unit_s * interpolate_host(drafted or plain or NO_HOST, FEW_ROWS),
         )
 
 

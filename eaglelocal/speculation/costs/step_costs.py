@@ -57,7 +57,7 @@ READING_SHARE = 1 / 32  # of a draft step: the cost of prefilling one token amon
 TABLE_STEPS, TABLE_TOLERANCE = 16, 0.003  # steps, or change of a ratio, after which the table is recomputed
 
 ONE = Work(DECODE, 1)  # the unit of what is stored
-HOST = {False: "host", True: "host drafted"}  # outside decode and draft steps, by whether drafters are awake
+HOST = {False: "host", True: "host drafted"}  # outside decode and draft steps, by whether the step could draft
 DRAFTS, READS = "draft ", "read "  # beginnings of kinds, before a drafter's name
 
 
@@ -177,23 +177,33 @@ class StepCosts:
             else READING_SHARE * self.draft_seconds(drafter, 1)
         )
 
-    def overhead(self, drafted: bool, num_rows: int) -> float:
-        """Return the seconds outside decode and draft steps of a step with so many rows.
+    def overhead(self, may_draft: bool, num_rows: int) -> float:
+        """Return the seconds outside decode and draft steps of a step with so many rows, those of prompts not counted.
 
-        Each token is verified, emitted and learned from, so they grow with the rows. Optimistic beyond the largest size
-        that ran; a new kind costs what the other one does.
+        Each token is verified, emitted and learned from, so they grow with the rows. Smaller and larger sizes than ran
+        cost what the nearest one does; a new kind costs what the other one does.
         """
-        costs = self._costs_of(HOST[drafted]) or self._costs_of(HOST[not drafted])
+        costs = self._costs_of(HOST[may_draft]) or self._costs_of(HOST[not may_draft])
         return self._level_s * interpolate_host(costs, num_rows) if costs else 0.0
+
+    def draft_overhead(self, num_rows: int) -> float:
+        """Return how many seconds more a step takes outside decode and draft steps because it may draft.
+
+        Optimistic for fewer rows than such a step has had: if it seemed too slow it would never run.
+        """
+        costs, plain = self._costs_of(HOST[True]), self._costs_of(HOST[False])
+        if not costs or not plain:
+            return 0.0
+        num_rows, least = min(num_rows, max(plain)), min(costs)
+        drafted = interpolate_host(costs, num_rows) * min(num_rows / least, 1.0)
+        return self._level_s * max(drafted - interpolate_host(plain, num_rows), 0.0)
 
     def host_growth(self, least: int, most: int) -> Floats:
         """Return by how many seconds `overhead` with drafts grows from `least` to least, least + 1, .. most rows."""
         costs = self._costs_of(HOST[True])
         if not costs:
             return np.zeros(most + 1 - least)
-        grown: Floats = np.maximum.accumulate(
-            np.interp(np.arange(least, most + 1), [0, *costs], [0.0, *costs.values()])
-        )
+        grown: Floats = np.maximum.accumulate(np.interp(np.arange(least, most + 1), [*costs], [*costs.values()]))
         grown -= grown[0]
         grown *= self._level_s
         return grown
@@ -317,15 +327,17 @@ class StepCosts:
         """Learn how long the drafter took to prefill tokens of a text."""
         self._learn_other(Work(READS + drafter, 1), [seconds / num_tokens], lambda: 0.0)
 
-    def learn_overheads(self, drafted: bool, num_rows: int, seconds: Sequence[float]) -> None:
+    def learn_overheads(self, may_draft: bool, num_rows: int, seconds: Sequence[float]) -> None:
         """Learn the seconds outside decode and draft steps of steps with about so many rows; MANY or more count once,
         by their median.
         """
-        self._learn_other(Work(HOST[drafted], num_rows), seconds, lambda: self.overhead(drafted, num_rows))
+        self._learn_other(Work(HOST[may_draft], num_rows), seconds, lambda: self.overhead(may_draft, num_rows))
 
     def _learn_other(self, work: Work, seconds: Sequence[float], estimate: Callable[[], float]) -> None:
         """Learn samples of a work that is no decode; `estimate` returns the seconds of a new one, or 0.0."""
         known = self._filter
+        if work not in known.indices and not known.has_room(work.kind):
+            return
         for each, count in self._summarize(work, seconds):
             if work not in known.indices:
                 known.set_ratio(work, (estimate() or each) / self._level_s, ESTIMATED_DEVIATION)

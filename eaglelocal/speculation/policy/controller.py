@@ -164,6 +164,7 @@ class Controller:
             self.costs,
             rate=lambda: 0.0 if is_ruled else self._throughput.rate(len(slots) + self._switch.num_reading, num_cells),
             num_base_rows=len(slots) + num_prefill_rows,
+            num_prefill_rows=num_prefill_rows,
             num_cells=num_cells,
         )
         drafts = StepDrafts(

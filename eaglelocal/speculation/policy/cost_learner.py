@@ -93,8 +93,10 @@ class CostLearner:
         num_plain_rows = report.num_rows - report.num_drafted - report.num_padding_rows
         plain_s = self._costs.plain_seconds(report.decode_s, num_rows=report.num_rows, num_plain_rows=num_plain_rows)
         draft_s = sum([self._draft_s(call) if call.num_levels else call.seconds for call in report.draft_calls])
-        other_s = limit_outlier(report.other_s, self._costs.overhead(True, report.num_rows))
-        token_s = (plain_s + self._costs.overhead(False, num_plain_rows)) / max(len(report.verdicts), 1)
+        num_slots = max(len(report.verdicts), 1)
+        expected_s = self._costs.overhead(True, report.num_rows - report.num_prefill_rows)
+        other_s = limit_outlier(report.other_s, expected_s)
+        token_s = (plain_s + self._costs.overhead(False, num_slots)) / num_slots
         return (report.decode_s + other_s + draft_s) / token_s
 
     def _draft_s(self, call: DraftCall) -> float:
@@ -106,12 +108,12 @@ class CostLearner:
 
 
 def round_rows(num_rows: int) -> int:
-    """Return the nearest power of two: host time is learned for few sizes, as it grows evenly.
+    """Return the nearest half power of two: host time is learned for few sizes, as it grows evenly.
 
-    >>> [round_rows(n) for n in (1, 3, 5, 6, 100)]
-    [1, 4, 4, 8, 128]
+    >>> [round_rows(n) for n in (1, 3, 5, 7, 100)]
+    [1, 3, 6, 8, 91]
     """
-    return 1 << round(math.log2(num_rows))
+    return round(math.exp2(round(2.0 * math.log2(num_rows)) / 2.0))
 
 
 def limit_outlier(seconds: float, expected_s: float) -> float:

@@ -33,7 +33,8 @@ from eaglelocal.speculation.policy.token_costs import TokenCosts
 EXPLORED_SHARE = 0.01  # of the time, that trials may take in the long run
 WORTH_KEEPING, WORTH_WAKING = 0.01, 0.03  # gain in tokens per slot and step, below which it sleeps, or does not wake
 DECIDED_EVERY = 8  # steps, unless slots come or go
-UNHURRIED = 8  # slots for each step by which a decision waits then: its price grows with the slots
+ASLEEP_DECIDED_EVERY = 32  # steps, while all drafters sleep and nothing has changed
+SLOTS_PER_STEP = 8  # when slots come or go, a decision for so many waits a step: more slots make it dearer
 AWAKE = 1, 2, 4, 8  # numbers of awake slots that are compared, besides all: each takes a tenth of a millisecond
 BISECTIONS = 6  # of an expected speed
 MAX_IDLE = 32  # steps without a draft, in which a text becomes unknown
@@ -69,6 +70,7 @@ class DraftSwitch:
     num_steps: int = 0  # since the last decision
     values: dict[int, ChainValue] = field(default_factory=dict)  # of the slots last asked for, until the next decision
     decided_for: DecidedFor | None = None
+    was_raised: bool = False  # some cost, at the last decision
     num_reading: int = 0  # slots whose prompts are read, which will decode beside the others
     ruled: Sequence[int] = ()  # lengths of the drafts of other slots, which rules set
 
@@ -114,11 +116,14 @@ class DraftSwitch:
             self.credit -= max(num_lost, 0.0) / len(gates)
         ended = [slot for slot in trying if self._has_ended(gates[slot], trying, len(gates), num_cells)]
         decided_for = DecidedFor(tuple(gates), len(ruled), self.num_reading, self._has_price)
-        is_new = self.decided_for != decided_for and self.num_steps > len(gates) // UNHURRIED
-        is_open = self.costs.is_raised or any([gate.is_awake or gate.missed for gate in gates.values()])
-        every = DECIDED_EVERY if is_open else MAX_IDLE
-        if ended or (not trying and (self.num_steps >= every or is_new)):
-            num_alike, self.num_steps, self.decided_for = 1 if is_new else self.num_steps, 0, decided_for
+        is_alike = self.decided_for == decided_for
+        is_raised = self.costs.is_raised or self.was_raised
+        is_open = is_raised or any([gate.is_awake or gate.missed for gate in gates.values()])
+        every = DECIDED_EVERY if is_open else ASLEEP_DECIDED_EVERY
+        is_due = self.num_steps >= every or (not is_alike and self.num_steps > len(gates) // SLOTS_PER_STEP)
+        if ended or (not trying and is_due):
+            num_alike, self.num_steps, self.decided_for = self.num_steps if is_alike else 1, 0, decided_for
+            self.was_raised = self.costs.is_raised
             self._decide(gates, ended, num_cells, num_alike)
         asleep = [slot for slot, gate in gates.items() if not gate.is_awake]
         if asleep:
@@ -152,7 +157,8 @@ class DraftSwitch:
             if is_awake and gate.steps_idle >= MAX_IDLE:
                 gate.sleep(f"no promising draft in the last {gate.steps_idle} steps")
             elif at < num_awake and gain > (WORTH_KEEPING if is_awake else WORTH_WAKING):
-                gate.missed += gain * num_alike
+                if not gate.is_awake:
+                    gate.missed += gain * num_alike
                 if gate.is_awake or gate.missed >= self._price_reading([gate.num_unread], costs):
                     gate.wake(f"it pays again ({1.0 + gain:.2f}x)")
             else:
@@ -246,7 +252,13 @@ class DraftSwitch:
     def _token_costs(self, num_slots: int, num_cells: int, num_prefill_rows: int = 0) -> TokenCosts:
         num_slots += len(self.ruled)
         rate = self.find_rate(num_slots + self.num_reading, num_cells)
-        return TokenCosts(self.costs, lambda: rate, num_base_rows=num_slots + num_prefill_rows, num_cells=num_cells)
+        return TokenCosts(
+            self.costs,
+            lambda: rate,
+            num_base_rows=num_slots + num_prefill_rows,
+            num_prefill_rows=num_prefill_rows,
+            num_cells=num_cells,
+        )
 
     def _plain_costs(self, num_slots: int, num_cells: int, speed: float = 1.0) -> TokenCosts:
         """Return the costs of a step in tokens of decoding that is `speed` times as fast as plain."""

@@ -113,11 +113,10 @@ class SlotGate:
         if self.state is not GateState.AWAKE:
             self.state, self.reason = GateState.AWAKE, reason
             self.num_unread = self.steps_idle = 0
-            self.missed = 0.0
 
     def sleep(self, reason: str) -> None:
         if self.is_awake:
-            self.num_unread = 0
+            self.num_unread, self.missed = 0, 0.0
         self.state, self.reason = GateState.ASLEEP, reason
 
     def try_out(self) -> None:

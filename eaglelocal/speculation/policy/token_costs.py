@@ -11,12 +11,21 @@ from eaglelocal.speculation.costs.step_costs import StepCosts
 class TokenCosts:
     """The costs of one step, in tokens; computed when they are asked for, which most plain steps never do.
 
-    rate           returns the tokens that a second is worth
-    num_base_rows  rows of the step without drafts
+    rate              returns the tokens that a second is worth
+    num_base_rows     rows of the step without drafts
+    num_prefill_rows  of these, prompt rows, which take no host time
     """
 
-    def __init__(self, costs: StepCosts, rate: Callable[[], float], *, num_base_rows: int, num_cells: int) -> None:
-        self._costs, self._estimate_rate = costs, rate
+    def __init__(
+        self,
+        costs: StepCosts,
+        rate: Callable[[], float],
+        *,
+        num_base_rows: int,
+        num_cells: int,
+        num_prefill_rows: int = 0,
+    ) -> None:
+        self._costs, self._estimate_rate, self._num_prefill_rows = costs, rate, num_prefill_rows
         self.num_base_rows, self._num_cells = num_base_rows, num_cells
         self._draft_steps: dict[tuple[str, int], float] = {}
 
@@ -31,6 +40,7 @@ class TokenCosts:
         """
         rate, least = self._rate, self.num_base_rows + num_ruled
         decodes_s = self._costs.optimistic_seconds(least, least + num_rows, self._num_cells)
+        least -= self._num_prefill_rows
         seconds: list[float] = (rate * (decodes_s + self._costs.host_growth(least, least + num_rows))).tolist()
         return seconds
 
@@ -41,8 +51,7 @@ class TokenCosts:
     @property
     def drafted(self) -> float:
         """Cost of keeping drafters awake for a step, besides draft steps and rows."""
-        rows = self.num_base_rows
-        return self._rate * max(self._costs.overhead(True, rows) - self._costs.overhead(False, rows), 0.0)
+        return self._rate * self._costs.draft_overhead(self.num_base_rows - self._num_prefill_rows)
 
     def draft_step(self, drafter: str, num_rows: int) -> float:
         if not num_rows:

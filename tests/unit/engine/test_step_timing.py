@@ -35,7 +35,7 @@ def measure(costs: StepCosts, monkeypatch: pytest.MonkeyPatch, *, num_rows: int)
     books.begin()
     for _ in range(3):
         books.mark()
-    return books.measure(books.end(), num_rows=num_rows, num_drafted=num_rows - 1)
+    return books.measure(books.end(), num_slots=1, num_rows=num_rows, num_drafted=num_rows - 1)
 
 
 @pytest.mark.parametrize(("one_s", "eight_s", "plain_s"), [(0.01, 0.03, 1 / 3), (0.68, 0.29, 1.0)])
@@ -65,7 +65,7 @@ def test_host_time_is_what_the_library_does_not_take(monkeypatch: pytest.MonkeyP
         for _ in range(3):
             books.mark()
         now, native_s = now + 0.5, native_s + 0.375
-        host_s.append(books.measure(books.end(), num_rows=1, num_drafted=0).host_s)
+        host_s.append(books.measure(books.end(), num_slots=1, num_rows=1, num_drafted=0).host_s)
         now, native_s = now + 0.25, native_s + 0.125  # telling, and what a new request's sampler takes
         if rests:
             books.pause()

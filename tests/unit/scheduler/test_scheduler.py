@@ -213,6 +213,9 @@ def test_prompts_get_half_of_a_small_batch_unless_drafts_are_likely_to_need_it()
     drafting = PrefillPace(lambda rows: 0.0, dict.fromkeys((s.slot for s in plan.decode), 4))
     plan = world.scheduler.schedule(8, drafting)
     assert (plan.max_draft, plan.prefill[0].count) == (3, 4)
+    drafting = PrefillPace(lambda rows: 0.0, {plan.decode[0].slot: 4})
+    plan = world.scheduler.schedule(8, drafting)
+    assert (plan.max_draft, plan.prefill[0].count) == (3, 4), "one slot that drafts so far is not cut either"
 
 
 def test_a_conversation_that_goes_on_is_reused_without_a_margin() -> None:

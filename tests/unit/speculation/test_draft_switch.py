@@ -35,8 +35,11 @@ def test_tokens_that_a_sleeping_drafter_has_not_read_are_counted_from_the_pause(
     gate.num_unread = 5
     gate.sleep("still")
     assert gate.num_unread == 5
+    gate.missed = 9.0
     gate.wake("again")
     assert gate.is_awake and gate.num_unread == 0
+    gate.sleep("no promising draft")
+    assert gate.missed == 0.0, "what it missed is counted from the pause too"
 
 
 def test_the_first_steps_of_a_trial_teach_nothing() -> None:

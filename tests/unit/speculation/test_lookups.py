@@ -33,9 +33,9 @@ class UnaskedCosts(StepCosts):
         self.num_asked += 1
         return super().optimistic_seconds(*sizes)
 
-    def overhead(self, drafted: bool, num_rows: int) -> float:
+    def overhead(self, may_draft: bool, num_rows: int) -> float:
         self.num_asked += 1
-        return super().overhead(drafted, num_rows)
+        return super().overhead(may_draft, num_rows)
 
 
 def make_controller(spec: Spec = AUTO_SPEC) -> tuple[Controller, UnaskedCosts]:

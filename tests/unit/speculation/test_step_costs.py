@@ -303,10 +303,38 @@ def test_the_rest_of_a_step_grows_with_its_rows() -> None:
     costs.learn_overheads(True, 4, [0.02])
     costs.learn_overheads(True, 64, [0.14])
     known = [costs.overhead(True, rows) for rows in (2, 4, 34, 64, 500)]
-    assert known == pytest.approx([0.01, 0.02, 0.08, 0.14, 0.14], rel=0.02), "optimistic beyond what ran"
+    assert known == pytest.approx([0.02, 0.02, 0.08, 0.14, 0.14], rel=0.02)
     assert costs.host_growth(4, 64)[[0, 30, 60]] == pytest.approx([0.0, 0.06, 0.12], rel=0.02)
     costs.learn_overheads(True, 128, [0.01] * 8)  # once, by chance
     assert costs.host_growth(64, 128).min() >= 0.0
+
+
+def test_what_awake_drafters_cost_is_compared_where_both_kinds_ran() -> None:
+    costs = measured()
+    assert costs.draft_overhead(4) == 0.0
+    for rows in (1, 4, 16):
+        costs.learn_overheads(True, rows, [0.01 + 0.001 * rows] * 8)
+    costs.learn_overheads(False, 1, [0.003] * 8)
+    assert costs.draft_overhead(4) == costs.draft_overhead(1) == pytest.approx(0.008, rel=0.05)
+
+
+def test_a_drafter_known_from_many_slots_alone_is_tried_for_one() -> None:
+    costs = measured()
+    costs.learn_overheads(True, 64, [0.1] * 8)
+    costs.learn_overheads(False, 1, [0.001] * 8)
+    assert costs.draft_overhead(1) < 0.002
+
+
+def test_prompt_rows_take_no_host_time() -> None:
+    costs = measured()
+    for rows in (1, 4, 16):
+        costs.learn_overheads(True, rows, [0.01 * rows] * 8)
+    alone = TokenCosts(costs, lambda: 1.0, num_base_rows=4, num_cells=0)
+    beside = TokenCosts(costs, lambda: 1.0, num_base_rows=4 + 256, num_prefill_rows=256, num_cells=0)
+    host = [each.rows(12)[12] - each.rows(12)[0] for each in (alone, beside)]
+    decode = [costs.optimistic_seconds(n, n + 12, 0) for n in (4, 260)]
+    assert host[1] - (decode[1][12] - decode[1][0]) == pytest.approx(0.12, rel=0.05)
+    assert host[0] - (decode[0][12] - decode[0][0]) == pytest.approx(0.12, rel=0.05)
 
 
 def test_a_drafted_row_pays_its_part_of_the_host_time() -> None:
