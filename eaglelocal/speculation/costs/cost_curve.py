@@ -40,16 +40,6 @@ def _interpolate(rows: int, sizes: list[int], costs: list[float]) -> float:
     return (costs[behind] - cost) / (sizes[behind] - size) * (rows - size) + cost
 
 
-def interpolate_host(points: Mapping[int, float], rows: int) -> float:
-    """Return the host time of a step with so many rows: linear between known sizes, that of the nearest outside them.
-
-    >>> interpolate_host({2: 1.0, 6: 3.0}, 4), interpolate_host({2: 1.0, 6: 3.0}, 1), interpolate_host({2: 1.0}, 9)
-    (2.0, 1.0, 1.0)
-    """
-    sizes, costs = list(points), list(points.values())
-    return _interpolate(rows, sizes, costs) if rows < sizes[-1] else costs[-1]
-
-
 def smooth_costs(points: Mapping[int, float], deviations: Mapping[int, float]) -> dict[int, float]:
     """Move each cost towards the line between its neighbors; the less certain it is, the further.
 

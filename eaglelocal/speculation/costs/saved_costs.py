@@ -9,13 +9,11 @@ from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
 from eaglelocal.core.stats import MeasuredCosts, SizeCost
-from eaglelocal.speculation.costs.cost_curve import interpolate_host
 from eaglelocal.speculation.stored_numbers import check_count, check_number
 
 FORMAT = 1
 MAX_ROWS = MAX_SLOTS * (1 + MAX_DRAFT_TOKENS)  # larger decodes are prompts
 FEW_ROWS = 4  # of a step with drafts for one slot, whose time outside them is shown
-NO_HOST = {1: 0.0}  # before any time outside them is known
 UNREADABLE = (TypeError, ValueError, KeyError, AttributeError)  # raised by malformed data
 RATIO_RANGE = (1e-3, 1e6)  # wide: the machine may have been suspended during a decode
 
@@ -28,7 +26,8 @@ class SavedCosts:
     slopes: tuple[float, float, float]  # per cell, per row and cell, deviation
     sizes: list[tuple[int, float, float, int]]  # rows, ratio, deviation, samples
     drafters: dict[str, list[tuple[int, float]]]  # name -> rows, median
-    host: list[list[tuple[int, float]]]  # plain, drafted: rows, seconds outside decode and draft steps
+    overheads: list[float | None]  # plain, drafted: of a step, outside decode and draft steps
+    row_overheads: list[float]  # plain, drafted: of each of its rows in addition
     reading: dict[str, float]  # name -> median of a token; empty: not known, as in earlier versions
     noise: float = 0.0  # of single decodes; 0.0: not known, as earlier versions did not keep it
 
@@ -37,7 +36,8 @@ class SavedCosts:
         """Parse the result of `StepCosts.state`. Raises one of UNREADABLE if it is malformed."""
         if state["format"] != FORMAT:
             raise ValueError(f"format {state['format']!r}")
-        plain, drafted = state["host"]
+        plain, drafted = (None if cost is None else check_number(cost, 0.0, 1e9) for cost in state["overheads"])
+        plain_row, drafted_row = (check_number(cost, 0.0, 1e9) for cost in state["row_overheads"])
         per_cell, per_row_cell, deviation = (check_number(slope, 0.0, 1e6) for slope in state["slopes"])
         return cls(
             level=check_number(state["level"], -30.0, 10.0),
@@ -52,7 +52,8 @@ class SavedCosts:
                 for n, ratio, deviation, samples in state["sizes"][:MAX_ROWS]
             ],
             drafters={str(name): _read_steps(steps) for name, steps in state["drafters"].items()},
-            host=[_read_steps(plain), _read_steps(drafted)],
+            overheads=[plain, drafted],
+            row_overheads=[plain_row, drafted_row],
             reading={str(name): check_number(cost, 0.0, 1e9) for name, cost in state.get("reading", {}).items()},
             noise=check_number(state.get("noise", 0.0), 0.0, 10.0),
         )
@@ -60,7 +61,10 @@ class SavedCosts:
     def measured(self) -> MeasuredCosts:
         """Return the costs over a short context as a restored StepCosts would predict them, without importing numpy."""
         unit_s = math.exp(self.level)
-        plain, drafted = map(dict, self.host)
+        plain, drafted = (
+            None if cost is None else cost + rows * row
+            for cost, row, rows in zip(self.overheads, self.row_overheads, (1, FEW_ROWS), strict=True)
+        )
         return MeasuredCosts(
             decodes=tuple(
                 SizeCost(rows, unit_s * (ratio if rows > 1 else 1.0), samples)
@@ -73,8 +77,8 @@ class SavedCosts:
                 for rows, median in sorted(steps)
             ),
             noise=self.noise,
-            plain_overhead_s=unit_s * interpolate_host(plain or drafted or NO_HOST, 1),
-            drafted_overhead_s=unit_s * interpolate_host(drafted or plain or NO_HOST, FEW_ROWS),
+            plain_overhead_s=unit_s * ((drafted if plain is None else plain) or 0.0),
+            drafted_overhead_s=unit_s * ((plain if drafted is None else drafted) or 0.0),
         )
 
 

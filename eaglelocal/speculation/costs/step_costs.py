@@ -23,15 +23,12 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import numpy as np
-
 from eaglelocal.core.stats import ContextCost, MeasuredCosts, SizeCost
 from eaglelocal.speculation.costs.cost_curve import (
     BEYOND,
     REACH,
     UNMEASURED_DEVIATION,
     interpolate_costs,
-    interpolate_host,
     make_optimistic,
     smooth_costs,
 )
@@ -41,9 +38,9 @@ from eaglelocal.speculation.costs.cost_filter import (
     NOISE_RANGE,
     SLOPE_DEVIATION,
     CostFilter,
-    Floats,
     Work,
 )
+from eaglelocal.speculation.costs.host_time import RowTime
 from eaglelocal.speculation.costs.kernel_warmup import KernelWarmup
 from eaglelocal.speculation.costs.saved_costs import FEW_ROWS, FORMAT, MAX_ROWS, UNREADABLE, SavedCosts
 from eaglelocal.speculation.stored_numbers import clamp
@@ -57,7 +54,7 @@ READING_SHARE = 1 / 32  # of a draft step: the cost of prefilling one token amon
 TABLE_STEPS, TABLE_TOLERANCE = 16, 0.003  # steps, or change of a ratio, after which the table is recomputed
 
 ONE = Work(DECODE, 1)  # the unit of what is stored
-HOST = {False: "host", True: "host drafted"}  # outside decode and draft steps, by whether the step could draft
+HOST = {False: Work("host", 0), True: Work("host", 1)}  # outside decode and draft steps; whether drafts could be made
 DRAFTS, READS = "draft ", "read "  # beginnings of kinds, before a drafter's name
 
 
@@ -76,7 +73,8 @@ class StepCosts:
         self._ratios: list[float] = []  # [rows]; empty: to be recomputed
         self._optimistic: list[float] = []  # [rows], optimistic ratios
         self._floored: dict[int, list[float]] = {}  # those, by smallest size
-        self._others: dict[str, dict[int, float]] = {}  # costs of other works relative to the level, by kind and rows
+        self._drafts: dict[str, dict[int, float]] = {}  # of draft steps, relative to the level, by drafter and rows
+        self._row_times = {may_draft: RowTime() for may_draft in HOST}
         self._is_known = False
         self._table_age = 0  # steps
         self._table_shape = self._filter.shape
@@ -180,33 +178,17 @@ class StepCosts:
     def overhead(self, may_draft: bool, num_rows: int) -> float:
         """Return the seconds outside decode and draft steps of a step with so many rows, those of prompts not counted.
 
-        Each token is verified, emitted and learned from, so they grow with the rows. Smaller and larger sizes than ran
-        cost what the nearest one does; a new kind costs what the other one does.
+        A new kind costs what the other one does; 0.0 before any is known.
         """
-        costs = self._costs_of(HOST[may_draft]) or self._costs_of(HOST[not may_draft])
-        return self._level_s * interpolate_host(costs, num_rows) if costs else 0.0
+        for kind in (may_draft, not may_draft):
+            if HOST[kind] in self._filter.indices:
+                return math.exp(self._filter.log_seconds(HOST[kind])) + num_rows * self._row_times[kind].row_s
+        return 0.0
 
-    def draft_overhead(self, num_rows: int) -> float:
-        """Return how many seconds more a step takes outside decode and draft steps because it may draft.
-
-        Optimistic for fewer rows than such a step has had: if it seemed too slow it would never run.
-        """
-        costs, plain = self._costs_of(HOST[True]), self._costs_of(HOST[False])
-        if not costs or not plain:
-            return 0.0
-        num_rows, least = min(num_rows, max(plain)), min(costs)
-        drafted = interpolate_host(costs, num_rows) * min(num_rows / least, 1.0)
-        return self._level_s * max(drafted - interpolate_host(plain, num_rows), 0.0)
-
-    def host_growth(self, least: int, most: int) -> Floats:
-        """Return by how many seconds `overhead` with drafts grows from `least` to least, least + 1, .. most rows."""
-        costs = self._costs_of(HOST[True])
-        if not costs:
-            return np.zeros(most + 1 - least)
-        grown: Floats = np.maximum.accumulate(np.interp(np.arange(least, most + 1), [*costs], [*costs.values()]))
-        grown -= grown[0]
-        grown *= self._level_s
-        return grown
+    @property
+    def drafted_row_s(self) -> float:
+        """Seconds by which `overhead` grows with each row that is drafted."""
+        return self._row_times[True].row_s
 
     def plain_rate(self, num_slots: int, num_cells: int) -> float:
         """Return the tokens per second of plain decoding; 0.0 before anything was measured."""
@@ -254,14 +236,11 @@ class StepCosts:
         return sorted({work.kind.removeprefix(DRAFTS) for work in self._filter.indices if work.kind.startswith(DRAFTS)})
 
     def _draft_costs(self, drafter: str) -> dict[int, float]:
-        return self._costs_of(DRAFTS + drafter)
-
-    def _costs_of(self, kind: str) -> dict[int, float]:
-        """Return the costs of a kind of work by number of rows, ascending, relative to the level."""
-        costs = self._others.get(kind)
+        """Return the costs of draft steps by number of rows, ascending, relative to the level."""
+        costs = self._drafts.get(drafter)
         if costs is None:
-            known = self._filter
-            costs = self._others[kind] = {
+            known, kind = self._filter, DRAFTS + drafter
+            costs = self._drafts[drafter] = {
                 rows: math.exp(known.log_seconds(Work(kind, rows)) - known.level) for rows in known.known_sizes(kind)
             }
         return costs
@@ -309,7 +288,7 @@ class StepCosts:
             is_new = work in known.indices and not known.num_samples(work)
             self._kilocells = num_cells / 1000
             known.learn(work, each, self._kilocells, ratio=estimate, count=count, is_plain=is_plain)
-            self._others.clear()
+            self._drafts.clear()
             if is_new or self._is_outdated():
                 self._ratios = []
             else:
@@ -327,22 +306,24 @@ class StepCosts:
         """Learn how long the drafter took to prefill tokens of a text."""
         self._learn_other(Work(READS + drafter, 1), [seconds / num_tokens], lambda: 0.0)
 
-    def learn_overheads(self, may_draft: bool, num_rows: int, seconds: Sequence[float]) -> None:
-        """Learn the seconds outside decode and draft steps of steps with about so many rows; MANY or more count once,
-        by their median.
+    def learn_overheads(self, may_draft: bool, samples: Sequence[tuple[int, float]]) -> None:
+        """Learn the rows and the seconds outside decode and draft steps of steps; MANY or more count once, by their
+        median.
         """
-        self._learn_other(Work(HOST[may_draft], num_rows), seconds, lambda: self.overhead(may_draft, num_rows))
+        row_time, rests = self._row_times[may_draft], []
+        for num_rows, seconds in samples:
+            row_time.learn(num_rows, seconds)
+            rests.append(max(seconds - num_rows * row_time.row_s, MIN_SECONDS))
+        self._learn_other(HOST[may_draft], rests, lambda: self.overhead(may_draft, 0))
 
     def _learn_other(self, work: Work, seconds: Sequence[float], estimate: Callable[[], float]) -> None:
         """Learn samples of a work that is no decode; `estimate` returns the seconds of a new one, or 0.0."""
         known = self._filter
-        if work not in known.indices and not known.has_room(work.kind):
-            return
         for each, count in self._summarize(work, seconds):
             if work not in known.indices:
                 known.set_ratio(work, (estimate() or each) / self._level_s, ESTIMATED_DEVIATION)
             known.learn(work, each, ratio=1.0, count=count)
-        self._others.clear()
+        self._drafts.clear()
         if known.has_moved(self._table_shape, TABLE_TOLERANCE):  # all that is raised may have returned
             self._ratios = []
 
@@ -383,9 +364,8 @@ class StepCosts:
                 for work in known.indices
                 if work.kind.startswith(READS)
             },
-            "host": [
-                [[rows, cost * relative] for rows, cost in self._costs_of(kind).items()] for kind in HOST.values()
-            ],
+            "overheads": [self._relative_cost(work) if work in known.indices else None for work in HOST.values()],
+            "row_overheads": [each.row_s / one_s for each in self._row_times.values()],
         }
 
     def restore(self, state: object) -> bool:
@@ -404,14 +384,12 @@ class StepCosts:
             known.set_ratio(Work(DECODE, rows), ratio, max(deviation, STORED_DEVIATION), num_samples=samples)
         others = {Work(DRAFTS + name, rows): cost for name, steps in saved.drafters.items() for rows, cost in steps}
         others |= {Work(READS + name, 1): cost for name, cost in saved.reading.items()}
-        others |= {
-            Work(kind, rows): cost
-            for kind, costs in zip(HOST.values(), saved.host, strict=True)
-            for rows, cost in costs
-        }
+        others |= {work: cost for work, cost in zip(HOST.values(), saved.overheads, strict=True) if cost is not None}
+        unit_s = math.exp(saved.level)
+        self._row_times = dict(zip(HOST, (RowTime(unit_s * cost) for cost in saved.row_overheads), strict=True))
         for work, cost in others.items():
             known.set_ratio(work, max(cost, MIN_SECONDS), UNMEASURED_DEVIATION[0], num_samples=1)
-        self._ratios, self._others, self._is_known = [], {}, False
+        self._ratios, self._drafts, self._is_known = [], {}, False
         return True
 
     # ---- the table

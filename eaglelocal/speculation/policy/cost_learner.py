@@ -6,7 +6,6 @@ time. Pure.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -62,7 +61,7 @@ class CostLearner:
         self._num_surprising = 0
         self._learn_decodes(pending)
         drafts: dict[tuple[str, int], list[float]] = {}
-        overheads: dict[tuple[bool, int], list[float]] = {}
+        overheads: dict[bool, list[tuple[int, float]]] = {}
         for report in pending:
             for drafter, num_rows, seconds, num_levels in report.draft_calls:
                 if num_levels:
@@ -71,12 +70,11 @@ class CostLearner:
                 elif num_rows >= LONG_READING:
                     self._costs.learn_reading(drafter, num_rows, seconds)
             if not report.num_prefill_rows:
-                size = report.policy is not None, round_rows(report.num_rows)
-                overheads.setdefault(size, []).append(report.other_s)
+                overheads.setdefault(report.policy is not None, []).append((report.num_rows, report.other_s))
         for (drafter, num_rows), samples in drafts.items():
             self._costs.learn_drafts(drafter, num_rows, samples)
-        for (may_draft, num_rows), samples in overheads.items():
-            self._costs.learn_overheads(may_draft, num_rows, samples)
+        for may_draft, measured in overheads.items():
+            self._costs.learn_overheads(may_draft, measured)
 
     def _learn_decodes(self, reports: Sequence[StepReport]) -> None:
         alike: dict[tuple[int, int, bool], list[StepReport]] = {}  # by rows, context, and whether without drafts
@@ -105,15 +103,6 @@ class CostLearner:
     def _expected_s(self, call: DraftCall) -> float:
         num_steps = self._drafters.num_steps(call.drafter, call.num_levels)
         return num_steps * self._costs.draft_seconds(call.drafter, call.num_rows)
-
-
-def round_rows(num_rows: int) -> int:
-    """Return the nearest half power of two: host time is learned for few sizes, as it grows evenly.
-
-    >>> [round_rows(n) for n in (1, 3, 5, 7, 100)]
-    [1, 3, 6, 8, 91]
-    """
-    return round(math.exp2(round(2.0 * math.log2(num_rows)) / 2.0))
 
 
 def limit_outlier(seconds: float, expected_s: float) -> float:

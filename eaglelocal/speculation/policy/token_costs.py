@@ -38,11 +38,9 @@ class TokenCosts:
 
         num_ruled  rows that are sent anyway, besides the base rows
         """
-        rate, least = self._rate, self.num_base_rows + num_ruled
-        decodes_s = self._costs.optimistic_seconds(least, least + num_rows, self._num_cells)
-        least -= self._num_prefill_rows
-        seconds: list[float] = (rate * (decodes_s + self._costs.host_growth(least, least + num_rows))).tolist()
-        return seconds
+        rate, least, row_s = self._rate, self.num_base_rows + num_ruled, self._costs.drafted_row_s
+        seconds = self._costs.optimistic_seconds(least, least + num_rows, self._num_cells)
+        return [rate * (each + n * row_s) for n, each in enumerate(seconds)]
 
     def tokens(self, seconds: float) -> float:
         """Return what these seconds are worth."""
@@ -51,7 +49,8 @@ class TokenCosts:
     @property
     def drafted(self) -> float:
         """Cost of keeping drafters awake for a step, besides draft steps and rows."""
-        return self._rate * self._costs.draft_overhead(self.num_base_rows - self._num_prefill_rows)
+        rows = self.num_base_rows - self._num_prefill_rows
+        return self._rate * max(self._costs.overhead(True, rows) - self._costs.overhead(False, rows), 0.0)
 
     def draft_step(self, drafter: str, num_rows: int) -> float:
         if not num_rows:

@@ -50,7 +50,7 @@ def test_fewer_rows_are_never_dearer(
 
 def test_a_plain_step_too_takes_time_outside_the_decode(monkeypatch: pytest.MonkeyPatch) -> None:
     costs = costs_of(0.01, 0.03)
-    costs.learn_overheads(False, 1, [0.2] * 8)
+    costs.learn_overheads(False, [(1, 0.2)] * 8)
     assert measure(costs, monkeypatch, num_rows=8).plain_s == pytest.approx(1 / 3 + 0.2, rel=0.05)
 
 
