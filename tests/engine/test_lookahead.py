@@ -10,12 +10,14 @@ import pytest
 from doubles.drafters import FlakyDrafter
 from doubles.engine_harness import EngineHarness, drive, plain_text
 from doubles.random_models import write_target
-from doubles.real_engine import TINY, real_engine
+from doubles.real_engine import TINY, real_engine, use_controller
 from doubles.scripted_context import Table
+from doubles.steady_costs import FreeController, FreeRows
 
 from eaglelocal.core.request import AUTO_SPEC, ChatRequest, Spec, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.drafter import Committed
+from eaglelocal.speculation.policy.slot_policy import DrafterSet
 
 TABLE = Table(seed=1)
 PROMPT = (5, 6, 7, 8)
@@ -85,6 +87,10 @@ def test_drafters_that_do_not_read_them_cost_no_reading() -> None:
 def test_n_grams_of_an_owner_are_accepted_for_that_owner(tmp_path: Path, spec: Spec) -> None:
     target = write_target(tmp_path / "tiny.gguf", dataclasses.replace(TINY, layer_gain=0.2))
     engine = real_engine(target, "ngram", lookups=("lookahead",), spec=spec)
+    names = tuple(drafter.traits.name for drafter in engine.drafters)
+    use_controller(
+        engine, FreeController(spec, DrafterSet(lookups=names), FreeRows())
+    )  # rows of this model cost nothing
     texts, accepted = [], []
     for name, owner in (("first", "ann"), ("again", "ann"), ("other", "bob")):
         request = dataclasses.replace(ask(name, PROMPT, max_tokens=60), owner=owner)
