@@ -70,7 +70,6 @@ class DraftSwitch:
     num_steps: int = 0  # since the last decision
     values: dict[int, ChainValue] = field(default_factory=dict)  # of the slots last asked for, until the next decision
     decided_for: DecidedFor | None = None
-    was_raised: bool = False  # some cost, at the last decision
     num_reading: int = 0  # slots whose prompts are read, which will decode beside the others
     ruled: Sequence[int] = ()  # lengths of the drafts of other slots, which rules set
 
@@ -117,13 +116,11 @@ class DraftSwitch:
         ended = [slot for slot in trying if self._has_ended(gates[slot], trying, len(gates), num_cells)]
         decided_for = DecidedFor(tuple(gates), len(ruled), self.num_reading, self._has_price)
         is_alike = self.decided_for == decided_for
-        is_raised = self.costs.is_raised or self.was_raised
-        is_open = is_raised or any([gate.is_awake or gate.missed for gate in gates.values()])
+        is_open = self.costs.is_raised or any([gate.is_awake or gate.missed for gate in gates.values()])
         every = DECIDED_EVERY if is_open else ASLEEP_DECIDED_EVERY
         is_due = self.num_steps >= every or (not is_alike and self.num_steps > len(gates) // SLOTS_PER_STEP)
         if ended or (not trying and is_due):
             num_alike, self.num_steps, self.decided_for = self.num_steps if is_alike else 1, 0, decided_for
-            self.was_raised = self.costs.is_raised
             self._decide(gates, ended, num_cells, num_alike)
         asleep = [slot for slot, gate in gates.items() if not gate.is_awake]
         if asleep:
