@@ -21,6 +21,8 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import MODES, PLANNED_KV_TYPES, list_draft_words, parse_rpc_hosts, parse_split
 from eaglelocal.core.sampling import RANGES
 from eaglelocal.core.terminal_text import decode_text, join_surrogates
+from eaglelocal.core.thinking import CLOSING_WORDS, parse_thinking
+from eaglelocal.core.thinking import HINT as THINKING_HINT
 from eaglelocal.core.toml_text import read_toml_file, set_text_key
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ResourceError, UsageError
@@ -99,6 +101,14 @@ def _choice(*names: str) -> Reader:
         return str(value)
 
     return read
+
+
+def _thinking(value: object) -> str:
+    try:
+        parse_thinking(value if isinstance(value, int) else _text(value))
+    except UsageError:
+        raise ValueError(THINKING_HINT) from None
+    return str(value)
 
 
 def _split(value: object) -> str:
@@ -289,6 +299,15 @@ class Settings:
     max_tokens: int | None = setting(
         None, _whole(1, RANGES["max_tokens"][1]), "N", "Longest answer in tokens; unset: until the context is full."
     )
+    thinking_budget: str = setting(
+        "auto",
+        _thinking,
+        "N|off|EFFORT",
+        "Most tokens of thinking, or off, low, medium, high; unset: medium where the model has efforts.",
+        ("off", "low", "medium", "high"),
+    )
+    thinking_message: str = setting(CLOSING_WORDS, _prose)  # ends the thinking that has used up its budget
+    stop_loops: bool = setting(False, _boolean, help="End an answer that repeats one short passage without end.")
     seed: int | None = setting(None, _whole(0, 2**32 - 1), "N", "The same seed gives the same answer.")
     system: str | None = setting(None, _prose, "TEXT", "The system message.")
 

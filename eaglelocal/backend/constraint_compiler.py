@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 
 from eaglelocal.backend.grammar_check import CPU_S, NO_ANSWER, OPENER, compile_grammar, find_start_problem
 from eaglelocal.backend.native_step import NONE_FITS
-from eaglelocal.backend.samplers import ChainSampler, LlamaSamplerChain, RowReader, add_logprobs
+from eaglelocal.backend.samplers import ChainSampler, LlamaSamplerChain, RowReader
 from eaglelocal.backend.vocabulary import LlamaVocabulary
 from eaglelocal.core.constraint import JSON_SPACE, MAX_SOURCE_BYTES, Constraint, Syntax
 from eaglelocal.core.json_text import MAX_DEPTH, read_json, read_object
@@ -247,7 +247,13 @@ class ConstrainedSampler(ChainSampler):
             return self._give_up()
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token)
-        return Sampled(token) if self._logprobs is None else add_logprobs(token, self._read_row(row), self._logprobs)
+        return self._describe(token, row)
+
+    def force(self, row: int, token: int) -> Sampled | None:
+        if self._matcher.is_stopped() or not self._matcher.validate_tokens([token]):
+            return None
+        self._matcher.consume_token(token)
+        return super().force(row, token)
 
     def _give_up(self) -> Sampled:
         reason = extract_reason(self._matcher.get_error()) or "the model has no token that fits"

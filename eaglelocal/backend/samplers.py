@@ -189,7 +189,13 @@ class ChainSampler:
         self._read_row, self._logprobs = read_row, logprobs
 
     def sample(self, row: int) -> Sampled:
-        token = self._draw(row)
+        return self._describe(self._draw(row), row)
+
+    def force(self, row: int, token: int) -> Sampled | None:
+        self.accept([token])
+        return self._describe(token, row)
+
+    def _describe(self, token: int, row: int) -> Sampled:
         return Sampled(token) if self._logprobs is None else add_logprobs(token, self._read_row(row), self._logprobs)
 
 

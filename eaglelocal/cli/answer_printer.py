@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 
 from eaglelocal.cli.output import Output
@@ -17,6 +18,7 @@ from eaglelocal.conversation.ask import AskResult, ask, follow_answer, left_out_
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome, Session
 from eaglelocal.core.events import Finished, RequestEvent, TextPiece, Tokens
 from eaglelocal.core.records import dataclass
+from eaglelocal.text.loop_guard import LoopGuard
 
 
 @contextmanager
@@ -62,11 +64,19 @@ class Asker:
 
     def _follow(self, answer: AnswerEvents) -> RequestOutcome:
         """Show the answer as it arrives; Ctrl-C stops it."""
+        guard = LoopGuard()
+        stream = None if self.quiet else self.output.answer(tint=self.tint)  # else the JSON object holds the text
+
+        def receive(event: RequestEvent) -> None:
+            pieces = _text_pieces(event)
+            if stream is not None:
+                stream.show(pieces)
+            if any([guard.push(piece.reasoning + piece.text) for piece in pieces]):
+                answer.cancel()
+
         with cancel_on_interrupt(answer.cancel):
-            if self.quiet:  # the JSON object holds the text
-                return follow_answer(answer, lambda event: None)
-            stream = self.output.answer(tint=self.tint)
-            return follow_answer(answer, lambda event: stream.show(_text_pieces(event)))
+            outcome = follow_answer(answer, receive)
+        return replace(outcome, is_loop=guard.is_looping)
 
     def _show_footer(self, result: AskResult) -> None:
         """Show the lines below an answer: that turns were left out, that it was cut off, its statistics."""
@@ -83,7 +93,9 @@ class Asker:
             endings = " · ".join(format_ending(outcome.finished, n_ctx))
             if line := statistics_line(outcome.finished, n_ctx) if self.has_figures else endings:
                 self.output.note(line)
-            if outcome.reasoning and not outcome.text:
+            if outcome.is_loop:
+                self.output.note("the answer repeated itself over and over, so it was ended")
+            elif outcome.reasoning and not outcome.text:
                 self.output.note("the answer ended while the model was still thinking")
             elif not outcome.text.strip() and outcome.finished.reason == "stop":
                 self.output.note(f"the answer is empty{'' if outcome.text else ': the model ended it at once'}")

@@ -359,5 +359,5 @@ def answer_once(asker: Asker, question: str) -> None:
         asker.output.object(
             answer_object(outcome.text, outcome.finished, asker.session.model.info, reasoning=outcome.reasoning)
         )
-    if outcome.stopped:
+    if outcome.stopped and not outcome.is_loop:
         raise Cancelled("stopped")

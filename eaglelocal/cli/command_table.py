@@ -110,7 +110,17 @@ FLAG_GROUPS = {
         *("flash_attn", "threads", "cache_ram", "lookup_memory", "cache_disk"),
     ),
     "Learning": ("learn", "learn_gb", "learn_days", "learn_after"),
-    "Answers": ("system", "temperature", "max_tokens", "top_k", "top_p", "min_p", "seed"),
+    "Answers": (
+        "system",
+        "temperature",
+        "max_tokens",
+        "thinking_budget",
+        "stop_loops",
+        "top_k",
+        "top_p",
+        "min_p",
+        "seed",
+    ),
 }
 OTHERS = "Options"
 MIN_FLAGS = 13  # of a command whose flags are grouped

@@ -30,7 +30,7 @@ Slots = Annotated[str | None, typer.Option(metavar="N", help="Slots, at most 64;
 Web = Annotated[bool, typer.Option("--web", help="Show the monitor in a browser, on --web-port.")]
 
 # ---- settings that several commands take as flags; their rows are in settings.py
-SAMPLING = ("temperature", "top_k", "top_p", "min_p", "max_tokens")
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "max_tokens", "thinking_budget")
 PLACEMENT = ("gpu_layers", "n_cpu_moe", "device", "split", "rpc", "kv_type", "flash_attn", "ctx")
 MACHINE = ("threads", *PLACEMENT)
 KEEPING = (  # what is kept of answers

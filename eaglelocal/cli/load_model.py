@@ -23,6 +23,7 @@ from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import ModelChoice, RunOptions, apply_choice, parse_draft
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
+from eaglelocal.core.thinking import parse_thinking
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import SETTINGS, Settings
@@ -62,6 +63,8 @@ def default_sampling(settings: Settings) -> SamplingParams:
         min_p=settings.min_p,
         max_tokens=settings.max_tokens,
         seed=settings.seed,
+        stop_loops=settings.stop_loops,
+        thinking=replace(parse_thinking(settings.thinking_budget), message=settings.thinking_message),
         left_open=frozenset(name for name in RECOMMENDED if not settings.is_set(name)),
     )
 

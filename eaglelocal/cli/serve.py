@@ -53,7 +53,7 @@ MAX_OFFERED = 20  # models of Ollama and LM Studio that a server offers by defau
     *(*flags.MODEL, "spec", "lora", "models", "max_loaded", "alias"),
     *("host", "port", "api_key_file", "shared_prefix", "allowed_hosts", "cors_origins", "ssl", "ssl_cert", "ssl_key"),
     *("parallel", "max_waiting", "request_timeout", "idle_unload", "drain"),
-    *(*flags.MACHINE, *flags.SAMPLING, *flags.KEEPING, "log", "web", "web_port"),
+    *(*flags.MACHINE, *flags.SAMPLING, *flags.KEEPING, "stop_loops", "log", "web", "web_port"),
     before="no_tui",
 )
 def serve(

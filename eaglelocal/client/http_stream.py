@@ -49,6 +49,10 @@ def build_request(request: ChatRequest, model: str, dialect: Dialect) -> tuple[s
     body |= _changed_params(params, "max_tokens", "seed", "stop", "frequency_penalty", "presence_penalty")
     if params.logit_bias:
         body["logit_bias"] = {str(token): bias for token, bias in params.logit_bias}
+    if params.thinking.effort:
+        body["reasoning_effort"] = params.thinking.effort
+    if dialect.extensions and params.thinking.budget is not None:
+        body["thinking_budget_tokens"] = params.thinking.budget
     if dialect.extensions:
         body |= _chosen_params(params, "top_k", "min_p", "repeat_penalty", "repeat_last_n")
         body |= _changed_params(params, "typical_p", "ignore_eos")

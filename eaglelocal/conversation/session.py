@@ -24,8 +24,10 @@ from eaglelocal.core.request import ChatRequest, Message, Spec
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import LEARNING_OFF, LearningStatus
+from eaglelocal.core.thinking import MAX_BUDGET
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import EagleLocalError, RequestError, UsageError
+from eaglelocal.text.reasoning.efforts import choose_budget
 
 DEAD = ("failed", "closed")  # states of a client that will not answer any more
 BLIND_HINT = (
@@ -105,6 +107,7 @@ class RequestOutcome:
     finished: Finished | None = None
     error: EagleLocalError | None = None
     started: bool = False
+    is_loop: bool = False  # it repeated itself, and was stopped for that
 
     @property
     def stopped(self) -> bool:
@@ -157,6 +160,12 @@ class Session:
         self.conversation = conversation
         self.params = apply_changes(self._base_params, conversation.sampling)
         self.adapters = None
+
+    @property
+    def thinking_budget(self) -> int | None:
+        """The tokens that the next answer may be thought about, as far as is known here."""
+        room = min(self.params.max_tokens or MAX_BUDGET, self.model.info.n_ctx or MAX_BUDGET)
+        return choose_budget(self.params.thinking, self.model.info.template, room)
 
     @property
     def shown_adapters(self) -> tuple[AdapterFile, ...]:

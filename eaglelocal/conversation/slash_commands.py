@@ -25,7 +25,9 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AUTO_SPEC, OFF, Spec, parse_spec
 from eaglelocal.core.run_options import ModelChoice, list_draft_words
 from eaglelocal.core.sampling import fill_recommended
+from eaglelocal.core.thinking import USUAL_EFFORT, parse_thinking
 from eaglelocal.errors import UsageError
+from eaglelocal.text.reasoning.efforts import describe_thinking
 
 # ---- model commands: the slash commands on the model of a chat: /model, /draft, /spec and /lora
 LORA_HINT = "/lora 0 0.5; /lora 0 0 switches adapter 0 off"
@@ -178,6 +180,18 @@ def _set(context: ActionContext, argument: str) -> None:
     context.say(*(f"{field.name:<16}{format_field(params, field) or field.unset}" for field in FIELDS))
 
 
+def _think(context: ActionContext, argument: str) -> None:
+    """Show how long the model may think, after setting it; a number is the most tokens, and switches thinking on."""
+    session = context.session
+    if argument:
+        thinking = parse_thinking(argument, name="/think")
+        if thinking.budget:
+            thinking = replace(thinking, effort=USUAL_EFFORT)
+        message = session.params.thinking.message
+        session.set_params(replace(session.params, thinking=replace(thinking, message=message)))
+    context.say(f"thinking: {describe_thinking(session.params.thinking, session.model.info.template)}")
+
+
 def _system(context: ActionContext, argument: str) -> None:
     conversation = context.session.conversation
     if argument:
@@ -288,6 +302,7 @@ COMMANDS: dict[str, SlashCommand] = {
         choose_draft_length, "[auto|off|pid|N]", "set the draft length: as long as it pays off, none, or N tokens"
     ),
     "/set": SlashCommand(_set, "[NAME VALUE]", "set a sampling parameter, or list them all"),
+    "/think": SlashCommand(_think, "[N|off|EFFORT]", "let the model think: N tokens at most; low, medium or high"),
     "/system": SlashCommand(_system, "[TEXT]", 'set the system message; "" removes it'),
     "/clear": SlashCommand(_clear, "", "clear the conversation, but keep the system message"),
     "/retry": SlashCommand(_retry, "", "ask the last question again"),

@@ -163,6 +163,7 @@ class Finished:
     speculation: SpeculationStats
     reasoning: str = ""  # rest of the reasoning that was held back
     stop: str = ""  # the stop string that ended it
+    is_loop: bool = False  # it repeated itself, and was ended
     tokens: tuple[int, ...] = ()  # prompt and answer, if the request asked for them
     unread_calls: tuple[str, ...] = ()  # forms of texts that only began like a call, each with the reason; no content
 

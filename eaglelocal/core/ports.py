@@ -69,6 +69,9 @@ class Sampler(Protocol):
     def sample(self, row: int) -> Sampled:
         """Draw from an output row of the context's last decode, and advance."""
 
+    def force(self, row: int, token: int) -> Sampled | None:
+        """Advance as if this token had been drawn; None if the constraint does not admit it."""
+
     def close(self) -> None: ...
 
 

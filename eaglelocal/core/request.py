@@ -228,6 +228,18 @@ class EmbedRequest:
 AnyRequest = ChatRequest | EmbedRequest
 
 
+@dataclass(frozen=True, slots=True)
+class ReasoningLimit:
+    """The limit of an answer's reasoning.
+
+    budget    tokens of reasoning
+    closings  tokens that end it: the first time, and whenever it begins again
+    """
+
+    budget: int
+    closings: tuple[tuple[int, ...], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(AnswerOptions):
     """A request as the engine runs it: token ids, and everything the scheduler and samplers need."""
@@ -236,6 +248,7 @@ class Request(AnswerOptions):
     images: tuple[PlacedImage, ...] = ()  # of the prompt
     compiled: object | None = field(default=None, repr=False, compare=False)  # keeps the constraint compiled
     split: Split | None = None
+    reasoning_limit: ReasoningLimit | None = None  # only with a split
     num_shared: int = 0  # first tokens of the prompt that the operator shares between owners (--shared-prefix)
     adapters: AdapterMix = NO_ADAPTERS
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.thinking import USUAL, Thinking
 from eaglelocal.errors import RequestError
 
 RANGES: dict[str, tuple[float, float]] = {
@@ -49,8 +50,10 @@ class SamplingParams:
     seed: int | None = None
     max_tokens: int | None = None  # None: until the context is full; 0: only read the prompt into the cache
     stop: tuple[str, ...] = ()
+    stop_loops: bool = False  # end an answer that repeats itself, see text/loop_guard.py
     ignore_eos: bool = False
     logprobs: int | None = None  # None: none; n: the chosen token's and the n most likely
+    thinking: Thinking = USUAL
     left_open: frozenset[str] = frozenset()  # fields of RECOMMENDED that the user left unset
 
     def __post_init__(self) -> None:

@@ -28,7 +28,15 @@ from eaglelocal.engine.running_answer import make_never_started
 from eaglelocal.engine.running_answers import RunningAnswers
 from eaglelocal.engine.sequence_ids import SequenceIds, choose_padding
 from eaglelocal.engine.slot_caches import SlotCaches
-from eaglelocal.engine.step_learning import Drafted, FinishedStep, PlannedStep, StepLearning, grow
+from eaglelocal.engine.step_learning import (
+    Drafted,
+    FinishedStep,
+    PlannedStep,
+    StepLearning,
+    count_forced_as_plain,
+    force_drafts,
+    grow,
+)
 from eaglelocal.engine.step_timing import StepTiming, peak_rss_bytes
 from eaglelocal.errors import IncompatibleError, RequestError, ResourceError
 from eaglelocal.scheduler.scheduler import Scheduler
@@ -265,13 +273,15 @@ class Engine:
 
     def _submit(self) -> None:
         """Schedule rows, draft after the roots among them, and start to decode all of it."""
-        max_draft = max(map(self.controller.max_draft, self._answers.slots), default=0)
-        plan = self.scheduler.schedule(max_draft, self._learning.pace)
+        forced = self._answers.forced
+        lengths = [*map(self.controller.max_draft, self._answers.slots), *map(len, forced.values())]
+        plan = self.scheduler.schedule(max(lengths, default=0), self._learning.pace)
         if not (plan.decode or plan.prefill):
             return
-        step = self._learning.begin(plan)
+        step = self._learning.begin(plan, forced)
         try:
             drafted = grow(plan.decode, self.drafters, step.policy, self.input_processor.vocabulary.is_end)
+            drafted = force_drafts(drafted, plan, forced)
             self._timing.mark(self._drafters_s)
             count_rows = self.controller.choose_padding_rows
             padding = choose_padding(plan, drafted.drafts, self.context, self.scheduler, count_rows)
@@ -297,7 +307,8 @@ class Engine:
         except ResourceError as error:
             self._fail(plan.sequences, error)
             return
-        verdicts = {slot: verdict for slot, verdict in verdicts.items() if slot in self._answers.slots}
+        drafted, judged = count_forced_as_plain(drafted, verdicts)
+        verdicts = {slot: verdict for slot, verdict in judged.items() if slot in self._answers.slots}
         self._finished = FinishedStep(step, drafted, decoded, verdicts, self._timing.end())
         if self._answers.extend(verdicts):
             self._report()
@@ -309,7 +320,7 @@ class Engine:
             rows, num_extra, num_slots = step.decoded.num_rows, step.num_extra_rows, len(step.planned.plan.decode)
             times = self._timing.measure(step.marks, num_slots=num_slots, num_rows=rows, num_drafted=num_extra)
             self._outbox += self._answers.show_changes(self._learning.learn(step, times))
-            self._outbox += self._answers.emit(step.verdicts, step.drafted.drafts, times)
+            self._outbox += self._answers.emit(step.verdicts, step.drafted, times)
 
     def _catch_up(self) -> None:
         """Collect and report submitted rows, for calls that need the state between two steps."""

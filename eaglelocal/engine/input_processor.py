@@ -13,7 +13,7 @@ from eaglelocal.core.constraint import Constraint
 from eaglelocal.core.image import name_image
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.ports import Constraints, ImageReader, TextPart, Vocabulary
-from eaglelocal.core.request import ChatRequest, Image, Message, Mixed, Request, common_prefix
+from eaglelocal.core.request import ChatRequest, Image, Message, Mixed, ReasoningLimit, Request, common_prefix
 from eaglelocal.core.run_options import suggest_ctx
 from eaglelocal.core.sampling import SamplingParams, fill_recommended
 from eaglelocal.core.tools import Split, ToolUse
@@ -29,6 +29,7 @@ from eaglelocal.engine.prompt_tokens import (
     tokenize_mixed,
 )
 from eaglelocal.errors import NOT_SUPPORTED, RequestError
+from eaglelocal.text.reasoning.efforts import choose_budget, fill_values
 from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.templates.chat_template import ChatTemplate, chat_template
 from eaglelocal.text.templates.literal_text import HiddenSpellings, Span, Spellings
@@ -147,13 +148,15 @@ class InputProcessor:
         self._check_tokens(tuple(token for token, _ in request.params.logit_bias))
         split = self._make_split(request, prompt) if request.messages else None
         constraint = self._make_constraint(request, split)
+        split = split if request.is_split and split and list_markers(split) else None
         changed = {"params": self._make_params(request, prompt.num_rows), "constraint": constraint}
         return Request(
             **request.options | changed,
             prompt=prompt.tokens,
             images=prompt.images,
             compiled=None if constraint is None else self.constraints.hold(constraint),
-            split=split if request.is_split and split and list_markers(split) else None,
+            split=split,
+            reasoning_limit=None if split is None else self._make_reasoning_limit(request, split, prompt.num_rows),
             num_shared=max((len(each) for each in self.shared if prompt.tokens[: len(each)] == each), default=0),
             adapters=self._read_adapters(request),
         )
@@ -219,7 +222,8 @@ class InputProcessor:
         Only the template may write control tokens: those that a message spells become plain text.
         """
         literals, beginning = HiddenSpellings(self._spellings), self._find_beginning(request)
-        values, family = read_values(request.template_values), self.template.family
+        family, given = self.template.family, read_values(request.template_values)
+        values = fill_values(request.params.thinking, given, self.template.text)
         text = self.template.render(
             beginning.messages,
             tools=() if request.tool_choice.use is ToolUse.NONE else request.tools,
@@ -329,6 +333,20 @@ class InputProcessor:
         tokens = self._find_marker_tokens(split)
         marks = tuple((token, name) for name, token in tokens.items() if not self.vocabulary.piece(token))
         return dataclasses.replace(split, control_tokens=marks)
+
+    def _make_reasoning_limit(self, request: ChatRequest, split: Split, num_prompt: int) -> ReasoningLimit | None:
+        room = self._n_ctx - num_prompt
+        room = min(room, room if request.params.max_tokens is None else request.params.max_tokens)
+        budget = choose_budget(request.params.thinking, self.template.text, room)
+        if budget is None or split.in_text:
+            return None
+        message = request.params.thinking.message if budget else ""
+        closings = self.template.family.list_closings(message, may_call=bool(split.tools))
+        tokens = [
+            (*self._tokenize_plain(words), *self.vocabulary.tokenize(end, add_special=False, parse_special=True))
+            for words, end in closings
+        ]
+        return ReasoningLimit(budget, tuple(tokens)) if tokens else None
 
     def _find_marker_tokens(self, split: Split) -> dict[str, int]:
         """Return the tokens of those markers that are a single token."""

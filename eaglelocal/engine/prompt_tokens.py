@@ -230,7 +230,7 @@ def make_prompt_key(request: ChatRequest) -> tuple[object, ...]:
     begins_anew = request.constraint is not None or request.tool_choice.use is ToolUse.REQUIRED
     content = (request.messages, request.text, request.tokens, request.mixed, request.infill, request.suffix)
     how = (request.tools, request.tool_choice, request.template_values, request.resumes, request.asks, begins_anew)
-    return (request.owner, *content, *how, request.tells_prompt, request.is_counted)
+    return (request.owner, *content, *how, request.params.thinking, request.tells_prompt, request.is_counted)
 
 
 class PromptCache:

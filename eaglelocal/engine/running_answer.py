@@ -17,6 +17,7 @@ from eaglelocal.engine.prompt_tokens import PromptTokens
 from eaglelocal.engine.step_times import Clock
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.text.answer_text import AnswerPiece, AnswerText
+from eaglelocal.text.loop_guard import LoopGuard
 from eaglelocal.text.reasoning.split_answer import SplitAnswerText
 
 
@@ -40,6 +41,7 @@ class RunningAnswer:
     num_tokens: int = 0  # tokens of the text; the sequence may have more, sampled after the stop string
     num_calls: int = 0
     stop: str = ""  # the stop string that ended it
+    guard: LoopGuard | None = None
     _rest: AnswerPiece | None = None  # text that was held back, once the answer has ended
 
     @property
@@ -87,6 +89,8 @@ class RunningAnswer:
             pieces.append(TextPiece(sampled.token, piece.text, is_drafted, logprobs, piece.reasoning, piece.calls))
             if piece.stopped:
                 self.stop = piece.stop or ""
+                return "stop"
+            if self.guard is not None and self.guard.push(piece.reasoning + piece.text):
                 return "stop"
             if "\n" in piece.text and self._is_late():
                 return "length"

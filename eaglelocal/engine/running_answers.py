@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import KeysView, Mapping
 from collections.abc import Sequence as Several
+from dataclasses import replace
 
 from eaglelocal.core.draft import SWITCHED_OFF, Draft, Verdict
 from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
@@ -16,9 +17,10 @@ from eaglelocal.core.sequence import Sequence
 from eaglelocal.drafters.drafter import PRIVATE, Drafter
 from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.running_answer import RunningAnswer
-from eaglelocal.engine.step_learning import NO_DRAFT
+from eaglelocal.engine.step_learning import NO_DRAFT, Drafted
 from eaglelocal.engine.step_times import Clock, StepTimes
 from eaglelocal.engine.step_timing import StepTiming
+from eaglelocal.engine.thinking_limit import ThinkingLimit
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
 from eaglelocal.speculation.policy.controller import Controller
@@ -26,7 +28,8 @@ from eaglelocal.speculation.policy.slot_policy import GateState
 from eaglelocal.speculation.policy.step_report import Change
 from eaglelocal.speculation.verify import verify
 from eaglelocal.text.answer_text import Pieces
-from eaglelocal.text.reasoning.split_answer import make_answer_text
+from eaglelocal.text.loop_guard import LoopGuard
+from eaglelocal.text.reasoning.split_answer import make_answer_text, make_split_text
 
 SHOWN_FIRST = ("on", "asleep", "off")
 
@@ -89,7 +92,12 @@ class RunningAnswers:
         count = request.params.repeat_last_n
         tokens = [token for token in sequence.tokens if token >= 0] if request.images else sequence.tokens
         sampler.accept(tokens[-count:] if count else [])
-        self._by_slot[slot] = RunningAnswer(sequence, sampler, make_answer_text(self._pieces, request), clock)
+        if request.reasoning_limit is not None and request.split is not None:
+            reader = make_split_text(self._pieces, (), request.split)
+            sampler = ThinkingLimit(sampler, reader, request.reasoning_limit)
+        guard = LoopGuard() if request.params.stop_loops else None
+        text = make_answer_text(self._pieces, request)
+        self._by_slot[slot] = RunningAnswer(sequence, sampler, text, clock, guard=guard)
         self._controller.begin(
             slot,
             request.spec,
@@ -130,6 +138,12 @@ class RunningAnswers:
         ]
 
     # ---- steps
+    @property
+    def forced(self) -> dict[int, tuple[int, ...]]:
+        """The tokens that must come next, by slot, of answers for which that is known."""
+        samplers = ((slot, answer.sampler) for slot, answer in self._by_slot.items())
+        return {slot: s.forced for slot, s in samplers if isinstance(s, ThinkingLimit) and s.forced}
+
     def verify(self, plan: StepPlan, drafts: Mapping[int, Draft], decoded: Decoded) -> dict[int, Verdict]:
         """Return verdicts by slot, for every draft and for every prompt whose last row was decoded.
 
@@ -164,19 +178,20 @@ class RunningAnswers:
         ends = [self._by_slot[slot].extend(verdict, self._vocabulary) for slot, verdict in verdicts.items()]
         return any(ends)
 
-    def emit(
-        self, verdicts: Mapping[int, Verdict], drafts: Mapping[int, Draft], times: StepTimes
-    ) -> list[RequestEvent]:
+    def emit(self, verdicts: Mapping[int, Verdict], drafted: Drafted, times: StepTimes) -> list[RequestEvent]:
         """Add the texts of the verdicts' tokens to their answers; return the events, and finish answers that end."""
         events: list[RequestEvent] = []
         for slot, verdict in verdicts.items():
             answer = self._by_slot[slot]
             pieces, reason, error = answer.append(verdict, self._vocabulary)
+            own = times
+            if slot in drafted.forced:  # without drafts, these tokens come in one step too
+                own = replace(times, plain_s=times.plain_s / max(len(pieces), 1))
             self._timing.charge(
                 answer,
-                times,
+                own,
                 num_tokens=len(pieces),
-                num_drafted=len(drafts.get(slot, NO_DRAFT)),
+                num_drafted=len(drafted.drafts.get(slot, NO_DRAFT)),
                 num_accepted=min(verdict.num_accepted, len(pieces)),
             )
             if pieces:
@@ -212,6 +227,7 @@ class RunningAnswers:
             text=rest.text,
             reasoning=rest.reasoning,
             stop=answer.stop,
+            is_loop=answer.guard is not None and answer.guard.is_looping,
             tokens=tuple(tokens),
             unread_calls=rest.unread,
             prompt_tokens=sequence.num_prompt_rows,

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from collections.abc import Sequence as Several
+from dataclasses import replace
 
 from eaglelocal.core.draft import ROOT, Draft, Verdict
 from eaglelocal.core.ports import Context
@@ -18,6 +19,7 @@ from eaglelocal.drafters.drafter import Drafter, Lookup, Node
 from eaglelocal.engine.runner import Decoded
 from eaglelocal.engine.step_times import StepTimes
 from eaglelocal.engine.step_timing import StepMarks
+from eaglelocal.engine.thinking_limit import make_forced_draft
 from eaglelocal.scheduler.prefill import PrefillPace
 from eaglelocal.scheduler.scheduler import Chunk, Scheduler, StepPlan
 from eaglelocal.speculation.costs.step_costs import StepCosts
@@ -75,14 +77,14 @@ class StepLearning:
         """Estimates from which the scheduler decides how many prompt rows run beside answers."""
         return self._estimate.pace
 
-    def begin(self, plan: StepPlan) -> PlannedStep:
-        """Return the step with the policy for its drafts."""
+    def begin(self, plan: StepPlan, forced: Container[int] = ()) -> PlannedStep:
+        """Return the step with the policy for its drafts; slots whose next tokens are `forced` need none."""
         num_cells = self._num_cells(plan)
         may_look = self._controller.may_look([s.slot for s in plan.decode], num_cells, self._num_reading(plan))
         if may_look is False or (may_look and not self._controller.may_pay(self._look(plan.decode))):
             return PlannedStep(plan, num_cells, None)
         policy = self._controller.begin_step(
-            [DecodeSlot(s.slot, min(s.draft_room, plan.max_draft)) for s in plan.decode],
+            [DecodeSlot(s.slot, 0 if s.slot in forced else min(s.draft_room, plan.max_draft)) for s in plan.decode],
             num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
             num_cells=num_cells,
         )
@@ -197,10 +199,14 @@ NO_DRAFT = Draft()
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The result of the draft loop: the draft of each slot, and the cost of each call of a drafter."""
+    """The result of the draft loop: the draft of each slot, and the cost of each call of a drafter.
+
+    forced  slots whose draft is not a guess: the tokens that must come next
+    """
 
     drafts: Mapping[int, Draft]
     calls: Several[DraftCall]
+    forced: frozenset[int] = frozenset()
 
 
 def grow(
@@ -242,6 +248,22 @@ def grow(
                 if ends or not tokens or is_block:
                     policy.drafts.end(slot, name, node.chain)
     return Drafted(policy.select_drafts(), calls)
+
+
+def force_drafts(drafted: Drafted, plan: StepPlan, forced: Mapping[int, tuple[int, ...]]) -> Drafted:
+    """Put in the tokens that must come next, as many as the step has rows for."""
+    slots = {s.slot: min(s.draft_room, plan.max_draft) for s in plan.decode if s.slot in forced}
+    drafts = {slot: make_forced_draft(forced[slot][:most]) for slot, most in slots.items()}
+    return replace(drafted, drafts={**drafted.drafts, **drafts}, forced=frozenset(slots)) if slots else drafted
+
+
+def count_forced_as_plain(drafted: Drafted, verdicts: Mapping[int, Verdict]) -> tuple[Drafted, Mapping[int, Verdict]]:
+    """Return a committed step without its forced drafts: they are no drafter's success, and cost nothing extra."""
+    if not drafted.forced:
+        return drafted, verdicts
+    drafts = {**drafted.drafts, **dict.fromkeys(drafted.forced, NO_DRAFT)}
+    plain = {slot: Verdict((), verdicts[slot].samples) for slot in drafted.forced}
+    return replace(drafted, drafts=drafts), {**verdicts, **plain}
 
 
 def catch_up(drafter: Drafter, nodes: Several[Node]) -> list[DraftCall]:

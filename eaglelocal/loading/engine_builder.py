@@ -50,6 +50,7 @@ from eaglelocal.scheduler.slot import Checkpoints
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
+from eaglelocal.text.reasoning.efforts import describe_efforts
 from eaglelocal.text.templates.chat_template import ChatTemplate, chat_template, make_render_process
 
 MAX_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # limit, and divisor of the free memory
@@ -99,7 +100,8 @@ def build(plan: Plan, report: Report) -> Engine:
         scheduler = make_scheduler(loader, machine, target, drafters, files)
         description = describe_engine(loader, target, draft)
         input_processor = make_input_processor(description, target, context, image_reader, template)
-        lacks = (template_check.note(), no_images, *share_prefixes(input_processor, plan.owners))
+        efforts = describe_efforts(template.text)
+        lacks = (template_check.note(), efforts, no_images, *share_prefixes(input_processor, plan.owners))
         notes = tuple(list_notes(parts, info, library, lacks, description.max_draft))
         warmup = make_warmup(plan, context, drafters, constraints.wait)
         idle_work = calibrate(loader, machine, warmup, controller)

@@ -128,6 +128,8 @@ class ActiveCall:
             choice.apply(event, arrived_at)
             if isinstance(event, Started) and event.unbound:
                 current_record().warn(f"not enforced in the schema: {', '.join(event.unbound)}")
+            if isinstance(event, Finished) and event.is_loop:
+                current_record().warn("the answer repeated itself and was stopped (--stop-loops)")
             changed[choice.index] = choice
         for choice in changed.values():
             if choice.error is not None:

@@ -16,6 +16,7 @@ from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, Message, parse_spec
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.thinking import Thinking
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.server.access_log import current_record
 from eaglelocal.server.answer_encoder import INPUT
@@ -213,8 +214,21 @@ def read_params(body: AnswerFields, defaults: SamplingParams) -> SamplingParams:
     limits = (body.max_completion_tokens, body.max_tokens, body.n_predict)
     if (limit := next((one for one in limits if one is not None), None)) is not None:
         given["max_tokens"] = None if limit < 0 else limit  # None: until the context is full
+    given["thinking"] = read_thinking(body, defaults.thinking)
     left_open = defaults.left_open.difference(given)
     return dataclasses.replace(defaults, ignore_eos=bool(body.ignore_eos), left_open=left_open, **given)
+
+
+def read_thinking(body: AnswerFields, usual: Thinking) -> Thinking:
+    """Return the limit of thinking; an effort leaves the server's budget as it is."""
+    budgets = (body.thinking_budget, body.thinking_token_budget, body.thinking_budget_tokens, body.reasoning_budget)
+    budget = next((one for one in budgets if one is not None), None)
+    effort = body.reasoning_effort if isinstance(body, ChatBody) else None
+    return Thinking(
+        usual.effort if effort is None or effort in NO_EFFORT else effort,
+        usual.budget if budget is None else None if budget < 0 else budget,
+        usual.message if body.reasoning_budget_message is None else body.reasoning_budget_message,
+    )
 
 
 def read_stops(given: str | list[str]) -> tuple[str, ...]:
@@ -294,11 +308,7 @@ def image_url(part: ContentPart) -> str:
 
 
 def template_values(body: ChatBody) -> tuple[tuple[str, str], ...]:
-    values = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort not in NO_EFFORT:
-        values.setdefault("reasoning_effort", body.reasoning_effort)
-        if body.reasoning_effort == "none":
-            values.setdefault("enable_thinking", False)
+    values = body.chat_template_kwargs or {}
     return tuple((name, to_json(value, f"chat_template_kwargs.{name}")) for name, value in values.items())
 
 

@@ -87,23 +87,23 @@ class Detokenizer:
     At the end of an answer nothing is flushed, because its last character is incomplete.
     """
 
-    __slots__ = ("_decoder", "_holds", "_pieces")
+    __slots__ = ("_decoder", "_pieces", "holds")
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._holds = False  # the decoder has bytes of an unfinished character
+        self.holds = False  # the decoder has bytes of an unfinished character
 
     def push(self, token: int) -> str:
         piece = self._pieces[token]
-        if not self._holds and isinstance(piece, str):
+        if not self.holds and isinstance(piece, str):
             return piece
         text = self._decoder.decode(piece.encode() if isinstance(piece, str) else piece)
-        self._holds = bool(self._decoder.getstate()[0])
+        self.holds = bool(self._decoder.getstate()[0])
         return text
 
     def flush(self) -> str:
-        self._holds = False
+        self.holds = False
         text = self._decoder.decode(b"", final=True)
         self._decoder.reset()
         return text

@@ -170,6 +170,15 @@ class ScriptedSampler:
         self.seen.append(token)
         return Sampled(token)
 
+    def force(self, row: int, token: int) -> Sampled | None:
+        if self._sets is not None:
+            letters = self._sets[self._num_drawn] if self._num_drawn < len(self._sets) else ""
+            if token not in [1 + ord(letter) - ord("a") for letter in letters]:
+                return None
+            self._num_drawn += 1
+        self.seen.append(token)
+        return Sampled(token)
+
     def _fitting(self, logits: Floats, sets: list[str]) -> Floats:
         """Among the letters of this position; behind the last the answer ends."""
         at = self._num_drawn

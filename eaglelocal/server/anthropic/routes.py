@@ -25,6 +25,7 @@ from eaglelocal.server.schema import (
     MAX_TRANSLATED_TOOLS,
     STRICT,
     Body,
+    Budget,
     CallId,
     Count,
     ErrorReply,
@@ -127,6 +128,7 @@ class AnthropicToolChoice(Body):
 class Thinking(Body):
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     display: Literal["summarized", "omitted"] | None = None
+    budget_tokens: Budget | None = None
 
 
 class OutputFormat(Body):
@@ -216,7 +218,7 @@ async def count_tokens(body: CountBody, server: ServerState, owner: str) -> Resp
 def read_body(body: CountBody, sampled: dict[str, Any], server: ServerState, owner: str) -> EngineCall:
     body.refuse_unsupported()
     messages = translate_messages(body)
-    return read_translated_chat(translate_body(body) | sampled, messages, FIELDS, server.defaults, owner)
+    return read_translated_chat(sampled | translate_body(body), messages, FIELDS, server.defaults, owner)
 
 
 def is_thinking_on(body: CountBody) -> bool:
@@ -230,6 +232,10 @@ def translate_body(body: CountBody) -> dict[str, Any]:
         chat["tools"] = [translate_tool(tool, i) for i, tool in enumerate(body.tools)]
     config = body.output_config or OutputConfig()
     chat["reasoning_effort"] = config.effort
+    if body.thinking is not None and body.thinking.type == "disabled":
+        chat["thinking_budget"] = 0
+    elif body.thinking is not None and body.thinking.budget_tokens is not None:
+        chat["thinking_budget"] = body.thinking.budget_tokens
     refuse_misplaced_format(config, "output_config")
     if format := config.format or body.output_format:
         chat["response_format"] = {"type": "json_schema", "json_schema": {"schema": format.schema_}}

@@ -335,8 +335,9 @@ def translate_format(given: str | Values | None) -> Values | None:
 def translate_thinking(given: bool | str | None) -> Values:
     if given is None:
         return {}
-    effort = {"reasoning_effort": given} if isinstance(given, str) else {}
-    return {**effort, "chat_template_kwargs": {"enable_thinking": bool(given)}}
+    if isinstance(given, str):
+        return {"reasoning_effort": given}
+    return {"chat_template_kwargs": {"enable_thinking": True}} if given else {"thinking_budget": 0}
 
 
 def refuse_unsupported(body: GenerateBody, *, is_continuation: bool) -> None:

@@ -50,6 +50,10 @@ class HarmonyParser:
         self._json: JsonCalls | None = None  # the arguments, once they have begun
         self._has_markers = False
 
+    @property
+    def in_reasoning(self) -> bool:
+        return self._kind is HarmonyKind.REASONING
+
     def push(self, item: Item) -> None:
         if isinstance(item, Marker):
             self._push_marker(item.name)

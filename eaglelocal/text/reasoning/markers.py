@@ -64,6 +64,11 @@ class MarkerReader:
         self._beginnings = Beginnings(markers if as_text else ())
         self._pending = ""
 
+    @property
+    def holds(self) -> bool:
+        """True while the end of the text may be the beginning of a marker."""
+        return bool(self._pending)
+
     def push(self, text: str) -> list[Item]:
         text = self._pending + text
         num_pending = self._beginnings.count_at_end(text)

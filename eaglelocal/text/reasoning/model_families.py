@@ -111,6 +111,17 @@ class Family:
             text_markers=self.reasoning.text,
         )
 
+    def list_closings(self, message: str, *, may_call: bool) -> tuple[tuple[str, str], ...]:
+        """Return words and markers that end reasoning: the first time, and if it begins again.
+
+        may_call  the answer may go on with a call: where answers are several messages, the model begins the next one
+        """
+        headers = self.form.headers
+        if headers is None:
+            return ((message, self.reasoning.end),) if self.reasoning else ()
+        to_text = headers.next_header + headers.text
+        return (message, headers.next_header if may_call else to_text), ("", to_text)
+
     def ends_in_reasoning(self, rendered: str) -> bool:
         """Return whether the prompt ends inside reasoning."""
         if self.reasoning is None:

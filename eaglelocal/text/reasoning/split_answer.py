@@ -33,6 +33,15 @@ class SplitText:
         # harmony's markers are always control tokens
         self._reader = MarkerReader([*list_markers(split), *openings], as_text=not is_harmony(split))
 
+    @property
+    def in_reasoning(self) -> bool:
+        parser = self._parser
+        return isinstance(parser, HarmonyParser | MessageParser | ReasoningParser) and parser.in_reasoning
+
+    @property
+    def holds(self) -> bool:
+        return self._reader.holds
+
     def push(self, text: str) -> AnswerPiece:
         for item in self._reader.push(text):
             self._parser.push(item)
@@ -64,6 +73,16 @@ class SplitAnswerText:
         self._split = SplitText(split, new_id)
         self._has_stopped = False
 
+    @property
+    def in_reasoning(self) -> bool:
+        """True after a token within the reasoning."""
+        return self._split.in_reasoning
+
+    @property
+    def is_at_rest(self) -> bool:
+        """True unless the last token may have begun a character or a marker that the next one completes."""
+        return not self._detokenizer.holds and not self._split.holds
+
     def push(self, token: int) -> AnswerPiece:
         if self._has_stopped:
             return AnswerPiece("")
@@ -93,8 +112,10 @@ class SplitAnswerText:
 
 def make_answer_text(pieces: Pieces, request: Request) -> AnswerText | SplitAnswerText:
     split, stops = request.split, request.params.stop
-    if split is None:
-        return AnswerText(pieces, stops)
+    return AnswerText(pieces, stops) if split is None else make_split_text(pieces, stops, split)
+
+
+def make_split_text(pieces: Pieces, stops: Sequence[str], split: Split) -> SplitAnswerText:
     is_short = split.form is not None and split.form.has_short_ids
     return SplitAnswerText(pieces, stops, split, new_id=make_short_id if is_short else make_hex_id)
 
@@ -152,6 +173,10 @@ class MessageParser:
         self._has_markers = split.in_reasoning or split.in_text
         # markers are control tokens, so one written as text is text
         self._has_tokens = any(name in self._markers for _, name in split.control_tokens)
+
+    @property
+    def in_reasoning(self) -> bool:
+        return self._state is MessageState.REASONING
 
     def push(self, item: Item) -> None:
         if isinstance(item, Marker) and item.name in self._markers and not (item.text and self._has_tokens):
@@ -273,6 +298,10 @@ class ReasoningParser:
         self._label_text = ""  # text that may be the label
         self._is_framed = split.in_text or not self._text_begin  # the text has a closing marker
         self._space = ""
+
+    @property
+    def in_reasoning(self) -> bool:
+        return self._state is ReasoningState.REASONING
 
     def push(self, item: Item) -> None:
         match self._state:

@@ -84,6 +84,8 @@ class ChatController:
             is_answering=self._answer.is_running,
             is_stopping=self._answer.is_stopping,
             image_reading_s=self._answer.image_reading_s,
+            is_looping=self._answer.is_looping,
+            thinking=self._answer.thinking,
             is_busy=self.is_busy,
             waiting=self.waiting,
         )

@@ -93,7 +93,7 @@ class ChatTasks:
         session = self._require_session()
         pictures = session.take_attached()
         self._emit_attachments(session)
-        self._answer.begin(question, pictures)
+        self._answer.begin(question, pictures, session.thinking_budget)
         result = ask(session, question, self._answer.follow, pictures)
         self._save(session)
         self._emit(AnswerEnded(result, session.model.info.n_ctx, session.conversation.name))

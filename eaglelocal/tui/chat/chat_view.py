@@ -207,9 +207,15 @@ def format_activity(state: str, activity: Activity, stop_key: str) -> Line:
         return make_line((STATE_TEXTS[state], "warn"))
     if activity.is_answering:
         seconds = activity.image_reading_s
-        text = "answering" if seconds is None else f"reading images, {seconds:.0f} s"
+        working = f"thinking, {activity.thinking}" if activity.thinking else "answering"
+        text = working if seconds is None else f"reading images, {seconds:.0f} s"
         hint = f", {stop_key} stops" if stop_key else ""
-        return make_line((text, "accent"), (", stopping" if activity.is_stopping else hint, "quiet"))
+        if activity.is_looping:
+            text = "repeating itself"
+        return make_line(
+            (text, "warn" if activity.is_looping else "accent"),
+            (", stopping" if activity.is_stopping else hint, "quiet"),
+        )
     return make_line(("busy" if activity.is_busy else "ready", "quiet"))
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
 from eaglelocal.conversation.ask import follow_answer
 from eaglelocal.conversation.pictures import Pictures, describe_question
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.events import Finished, RequestEvent, TextPiece, Tokens
+from eaglelocal.text.loop_guard import LoopGuard
 from eaglelocal.tui.chat.chat_events import Emit, FirstTokensReceived, QuestionSent
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.transcript.entries import LiveAnswer
@@ -24,11 +27,15 @@ class CurrentAnswer:
         self._is_closed = False
         self.is_stopping = False  # cancelled; the engine still reads images to their end
         self._images_sent_at: float | None = None  # None: the question has no images
+        self._guard = LoopGuard()
+        self._num_thinking = 0
+        self._budget: int | None = None
         self._has_ended = threading.Event()  # until `wait_for_end` reports it
 
-    def begin(self, question: str, pictures: Pictures) -> None:
-        """Announce the question whose answer is followed next."""
-        self._live = LiveAnswer()
+    def begin(self, question: str, pictures: Pictures, budget: int | None = None) -> None:
+        """Announce the question whose answer is followed next. `budget`: tokens of thinking; None: any number."""
+        self._live, self._guard = LiveAnswer(), LoopGuard()
+        self._num_thinking, self._budget = 0, budget
         self._images_sent_at = time.monotonic() if pictures else None
         self._emit(QuestionSent(describe_question(question, pictures), self._live))
 
@@ -51,8 +58,33 @@ class CurrentAnswer:
                 self._live.push(pieces)
                 if is_first:
                     self._emit(FirstTokensReceived())
+                self._watch(pieces)
             case Finished(text=text, reasoning=reasoning):
                 self._live.push((TextPiece(-1, text, False, reasoning=reasoning),))
+
+    def _watch(self, pieces: Sequence[TextPiece]) -> None:
+        """Count the tokens of thinking, and notice an answer that repeats itself."""
+        if any(piece.text for piece in pieces):
+            self._num_thinking, self._budget = 0, None
+        else:
+            self._num_thinking += sum(bool(piece.reasoning) for piece in pieces)
+        for piece in pieces:
+            self._guard.push(piece.reasoning + piece.text)
+
+    @property
+    def is_looping(self) -> bool:
+        return self._guard.is_looping
+
+    @property
+    def thinking(self) -> str:
+        """How far the answer has been thought about: `312 of 512 tokens`; "" if it is not being thought about."""
+        if not self._num_thinking:
+            return ""
+        return (
+            count_noun(self._num_thinking, "token")
+            if self._budget is None
+            else (f"{self._num_thinking} of {count_noun(self._budget, 'token')}")
+        )
 
     @property
     def is_running(self) -> bool:

@@ -133,7 +133,9 @@ def test_what_is_asked_reaches_the_engine(actor: Server) -> None:
 @pytest.mark.parametrize("thinking", [None, {"type": "disabled"}])
 def test_thoughts_that_were_not_asked_for_are_neither_wanted_nor_reported(actor: Server, thinking: Any) -> None:
     asked: dict[str, Any] = {"thinking": thinking} if thinking else {}
-    assert dict(seen(actor, **asked)["template_values"]) == {"enable_thinking": "false"}
+    request = seen(actor, **asked)
+    assert dict(request["template_values"]) == {"enable_thinking": "false"}
+    assert request["params"]["thinking"]["budget"] == (0 if thinking else None)
     asked |= {"model": "", "max_tokens": 50, "messages": run_script("think It is far.\nsay Yes.")}
     whole = actor.anthropic().messages.create(**asked)
     with actor.anthropic().messages.stream(**asked) as stream:
@@ -146,7 +148,9 @@ def test_thoughts_that_were_not_asked_for_are_neither_wanted_nor_reported(actor:
 @pytest.mark.parametrize("kind", ["enabled", "adaptive", "between_tools"])
 def test_thoughts_that_are_asked_for_are_wanted(actor: Server, kind: str) -> None:
     given: Any = {"type": kind, "budget_tokens": 1024}
-    assert dict(seen(actor, thinking=given)["template_values"]) == {"enable_thinking": "true"}
+    request = seen(actor, thinking=given, extra_body={"thinking_budget": 7})
+    assert dict(request["template_values"]) == {"enable_thinking": "true"}
+    assert request["params"]["thinking"]["budget"] == 1024
 
 
 def test_thoughts_may_be_thought_and_not_reported(actor: Server) -> None:
@@ -169,7 +173,7 @@ def test_an_output_format_binds_the_answer(actor: Server) -> None:
     request = seen(actor, output_config=config)
     assert request["constraint"]["syntax"] == "json_schema"
     assert json.loads(request["constraint"]["source"]) == schema
-    assert dict(request["template_values"])["reasoning_effort"] == '"max"'
+    assert request["params"]["thinking"]["effort"] == "max"
     older: Any = {"output_format": config["format"]}
     assert seen(actor, extra_body=older)["constraint"] == request["constraint"]
     answer = actor.anthropic().messages.parse(

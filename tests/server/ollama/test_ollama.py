@@ -172,17 +172,21 @@ def test_options_mean_what_they_mean_there(actor: Server, options: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("think", "values"),
+    ("think", "values", "effort", "budget"),
     [
-        (None, {}),
-        (True, {"enable_thinking": "true"}),
-        (False, {"enable_thinking": "false"}),
-        ("high", {"enable_thinking": "true", "reasoning_effort": '"high"'}),
+        (None, {}, "", None),
+        (True, {"enable_thinking": "true"}, "", None),
+        (False, {}, "", 0),
+        ("high", {}, "high", None),
     ],
 )
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
-def test_thinking_is_wanted_or_not(actor: Server, path: str, think: object, values: dict[str, str]) -> None:
-    assert dict(seen(actor, path, think=think)["template_values"]) == values
+def test_thinking_is_wanted_or_not(
+    actor: Server, path: str, think: object, values: dict[str, str], effort: str, budget: int | None
+) -> None:
+    request = seen(actor, path, think=think)
+    thinking = request["params"]["thinking"]
+    assert (dict(request["template_values"]), thinking["effort"], thinking["budget"]) == (values, effort, budget)
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -370,7 +370,6 @@ def test_spec_reaches_the_engine(actor: Server, spec: object, drafting: str, len
 def test_template_values_reach_the_engine_as_json(actor: Server) -> None:
     request = seen(actor, extra_body={"chat_template_kwargs": {"enable_thinking": False, "deep": {"a": [1, "ü"]}}})
     assert dict(request["template_values"]) == {"enable_thinking": "false", "deep": '{"a": [1, "ü"]}'}
-    assert dict(seen(actor, reasoning_effort="low")["template_values"]) == {"reasoning_effort": '"low"'}
 
 
 @pytest.mark.parametrize(
@@ -424,15 +423,32 @@ def test_strict_tools_reach_the_engine(actor: Server) -> None:
 
 
 @pytest.mark.parametrize("effort", get_args(get_args(ReasoningEffort)[0]))
-def test_every_effort_that_the_client_knows_reaches_the_template(actor: Server, effort: Any) -> None:
-    values = dict(seen(actor, reasoning_effort=effort)["template_values"])
-    assert values.pop("reasoning_effort") == json.dumps(effort)
-    assert values == ({"enable_thinking": "false"} if effort == "none" else {})
+def test_every_effort_that_the_client_knows_reaches_the_engine(actor: Server, effort: Any) -> None:
+    request = seen(actor, reasoning_effort=effort)
+    assert (request["params"]["thinking"]["effort"], request["template_values"]) == (effort, [])
+
+
+@pytest.mark.parametrize(
+    "name", ["thinking_budget", "thinking_token_budget", "thinking_budget_tokens", "reasoning_budget"]
+)
+@pytest.mark.parametrize(("given", "budget"), [(512, 512), (0, 0), (-1, None), (None, None)])
+def test_a_budget_has_the_names_of_other_servers(
+    actor: Server, name: str, given: int | None, budget: int | None
+) -> None:
+    body = {name: given, "reasoning_budget_message": "Enough."}
+    thinking = seen(actor, extra_body=body)["params"]["thinking"]
+    assert thinking == {"effort": "", "budget": budget, "message": "Enough."}
+
+
+@pytest.mark.parametrize("given", [-2, "much", 1.5, 10**12])
+def test_other_budgets_are_refused(actor: Server, given: object) -> None:
+    with pytest.raises(openai.BadRequestError, match="thinking_budget"):
+        seen(actor, extra_body={"thinking_budget": given})
 
 
 @pytest.mark.parametrize("effort", ["default", "auto", "", None])
 def test_the_default_reasoning_effort_has_several_names(actor: Server, effort: object) -> None:
-    assert seen(actor, extra_body={"reasoning_effort": effort})["template_values"] == []
+    assert seen(actor, extra_body={"reasoning_effort": effort})["params"]["thinking"]["effort"] == ""
 
 
 @pytest.mark.parametrize("choice", ["none", "auto", None])

@@ -145,7 +145,8 @@ def test_formats_and_effort_reach_the_engine(actor: Server) -> None:
     assert seen(actor, text={"format": {"type": "json_object"}})["constraint"]["syntax"] == "json_object"
     for strict in (True, False, None):
         assert seen(actor, text={"format": schema | {"strict": strict}})["constraint"]["is_strict"] is bool(strict)
-    assert seen(actor, reasoning={"effort": "high"})["template_values"] == [["reasoning_effort", '"high"']]
+    assert seen(actor, reasoning={"effort": "high"})["params"]["thinking"]["effort"] == "high"
+    assert seen(actor, extra_body={"thinking_budget": 9})["params"]["thinking"]["budget"] == 9
     assert seen(actor, tools=TOOLS, tool_choice="required")["tool_choice"]["use"] == "required"
     named: Any = {"type": "function", "name": "weather"}
     assert seen(actor, tools=TOOLS, tool_choice=named)["tool_choice"]["name"] == "weather"

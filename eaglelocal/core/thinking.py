@@ -1,0 +1,61 @@
+"""How long a model may think before it answers: an effort in words, or a budget in tokens."""
+
+from __future__ import annotations
+
+from eaglelocal.core.records import dataclass
+from eaglelocal.errors import UsageError
+
+MAX_BUDGET = 10_000_000  # tokens: more than any context holds
+OFF_EFFORT = "none"
+EFFORTS = (OFF_EFFORT, "minimal", "low", "medium", "high", "xhigh", "max")  # from least to most
+USUAL_EFFORT = "medium"  # where a template has efforts: its own default may be its highest
+# tokens, for a model without efforts; above `high` it thinks as long as it likes
+EFFORT_BUDGETS = {"minimal": 256, "low": 1024, "medium": 4096, "high": 16384}
+# Qwen3's models were trained to answer after these words; others read them as any sentence
+CLOSING_WORDS = (
+    "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
+)
+HINT = "a number of tokens, off, low, medium or high"
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """A limit of thinking.
+
+    effort   one of EFFORTS; "": the usual one
+    budget   tokens of reasoning; 0: none; None: as the effort says
+    message  the words that end reasoning which has used up its budget
+    """
+
+    effort: str = ""
+    budget: int | None = None
+    message: str = CLOSING_WORDS
+
+    @property
+    def is_off(self) -> bool:
+        return self.budget == 0 or self.effort == OFF_EFFORT
+
+    def __str__(self) -> str:
+        if self.is_off:
+            return "off"
+        return self.effort if self.budget is None else str(self.budget)
+
+
+USUAL = Thinking()
+
+
+def parse_thinking(text: str | int, *, name: str = "--thinking-budget") -> Thinking:
+    """Parse `512`, `off`, an effort, or `auto`, which is the usual effort. Raises UsageError for any other text."""
+    if text == "auto":
+        return USUAL
+    if text == "off":
+        return Thinking(budget=0)
+    if text in EFFORTS:
+        return Thinking(effort=str(text))
+    try:
+        budget = int(text)
+    except ValueError:
+        budget = -1
+    if not 0 <= budget <= MAX_BUDGET:
+        raise UsageError(f"{name} must be {HINT}, not {text!r}", hint=f"{name} medium")
+    return Thinking(budget=budget)
