@@ -18,6 +18,7 @@ from eaglelocal.core.run_options import LOOKUPS, NGRAM
 from eaglelocal.core.sampling import Sampled
 
 ROOT = -1
+FORCED = "forced"  # in place of a drafter, for tokens that must come next: only the last one's logits are read
 
 
 @dataclass(frozen=True, slots=True)

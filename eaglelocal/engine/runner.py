@@ -10,7 +10,7 @@ from collections.abc import Sequence as Several
 from operator import attrgetter
 
 from eaglelocal.core.batch import Batch, Features, Outputs
-from eaglelocal.core.draft import Draft
+from eaglelocal.core.draft import FORCED, Draft
 from eaglelocal.core.ports import Context
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.sequence import Sequence
@@ -82,7 +82,7 @@ class Runner:
         """Add the rows of the root and of every node, positioned by depth; return their indices."""
         first, position, slot = len(batch.tokens), len(sequence.tokens) - 1, sequence.slot
         rows = add_rows(batch, slot, position, [sequence.tokens[-1], *draft.tokens])
-        batch.outputs[first:] = [True] * (1 + len(draft))
+        batch.outputs[first:] = [draft.drafter != FORCED] * len(draft) + [True]
         if not draft.is_chain:
             batch.positions[first + 1 :] = [position + depth for depth in draft.depths]
             batch.sequences[first:] = self._sequence_ids.grow(slot, draft, position)

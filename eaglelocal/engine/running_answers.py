@@ -20,7 +20,7 @@ from eaglelocal.engine.running_answer import RunningAnswer
 from eaglelocal.engine.step_learning import NO_DRAFT, Drafted
 from eaglelocal.engine.step_times import Clock, StepTimes
 from eaglelocal.engine.step_timing import StepTiming
-from eaglelocal.engine.thinking_limit import ThinkingLimit
+from eaglelocal.engine.thinking_limit import ThinkingLimit, reads_logits
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.scheduler.scheduler import Scheduler, StepPlan
 from eaglelocal.speculation.policy.controller import Controller
@@ -140,9 +140,17 @@ class RunningAnswers:
     # ---- steps
     @property
     def forced(self) -> dict[int, tuple[int, ...]]:
-        """The tokens that must come next, by slot, of answers for which that is known."""
-        samplers = ((slot, answer.sampler) for slot, answer in self._by_slot.items())
-        return {slot: s.forced for slot, s in samplers if isinstance(s, ThinkingLimit) and s.forced}
+        """The tokens that must come next, by slot, of answers for which that is known.
+
+        Where their logits are read too, only as many as can be drafted: more rows than that have none.
+        """
+        known: dict[int, tuple[int, ...]] = {}
+        for slot, answer in self._by_slot.items():
+            if isinstance(answer.sampler, ThinkingLimit) and (tokens := answer.sampler.forced):
+                is_read = reads_logits(answer.sequence.request)
+                most = self._controller.max_draft(slot) if self._drafters else 0
+                known[slot] = tokens[:most] if is_read else tokens
+        return known
 
     def verify(self, plan: StepPlan, drafts: Mapping[int, Draft], decoded: Decoded) -> dict[int, Verdict]:
         """Return verdicts by slot, for every draft and for every prompt whose last row was decoded.

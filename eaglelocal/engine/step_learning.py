@@ -252,9 +252,10 @@ def grow(
 
 def force_drafts(drafted: Drafted, plan: StepPlan, forced: Mapping[int, tuple[int, ...]]) -> Drafted:
     """Put in the tokens that must come next, as many as the step has rows for."""
-    slots = {s.slot: min(s.draft_room, plan.max_draft) for s in plan.decode if s.slot in forced}
-    drafts = {slot: make_forced_draft(forced[slot][:most]) for slot, most in slots.items()}
-    return replace(drafted, drafts={**drafted.drafts, **drafts}, forced=frozenset(slots)) if slots else drafted
+    known = [s for s in plan.decode if s.slot in forced]
+    lengths = [min(s.draft_room, plan.max_draft) for s in known]
+    drafts = {s.slot: make_forced_draft(forced[s.slot][:n], s.request) for s, n in zip(known, lengths, strict=True)}
+    return replace(drafted, drafts={**drafted.drafts, **drafts}, forced=frozenset(drafts)) if drafts else drafted
 
 
 def count_forced_as_plain(drafted: Drafted, verdicts: Mapping[int, Verdict]) -> tuple[Drafted, Mapping[int, Verdict]]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from eaglelocal.core.draft import Draft
+from eaglelocal.core.draft import FORCED, Draft
 from eaglelocal.core.ports import Sampler
-from eaglelocal.core.request import ReasoningLimit
+from eaglelocal.core.request import ReasoningLimit, Request
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.text.reasoning.split_answer import SplitAnswerText
@@ -66,6 +66,12 @@ class ThinkingLimit:
             self._forced.extend(next(self._closings, self._limit.closings[-1]))
 
 
-def make_forced_draft(tokens: Sequence[int]) -> Draft:
+def make_forced_draft(tokens: Sequence[int], request: Request) -> Draft:
     """Return the tokens that must come next as a draft."""
-    return Draft(tuple(tokens), tuple(range(-1, len(tokens) - 1)), (1.0,) * len(tokens))
+    drafter = "" if reads_logits(request) else FORCED
+    return Draft(tuple(tokens), tuple(range(-1, len(tokens) - 1)), (1.0,) * len(tokens), drafter)
+
+
+def reads_logits(request: Request) -> bool:
+    """Return whether the logits before a token are read even if the token is known."""
+    return request.constraint is not None or request.params.logprobs is not None

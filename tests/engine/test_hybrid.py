@@ -20,6 +20,7 @@ from doubles.hybrid_model import write_hybrid
 from doubles.mixed_traffic import MixedTraffic
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 from doubles.real_engine import ask, real_engine
+from doubles.rendered_here import RenderedHere
 from doubles.runnable_models import N_VOCAB, write_runnable
 from doubles.tiers import some_of
 
@@ -28,14 +29,17 @@ from eaglelocal.backend.context_params import ContextParams
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
 from eaglelocal.core.batch import NO_EXTRA_LEVELS, Batch, ExtraLevels
-from eaglelocal.core.request import AUTO_SPEC, ChatRequest, Spec, fixed_spec
+from eaglelocal.core.request import AUTO_SPEC, ChatRequest, Message, Spec, fixed_spec
 from eaglelocal.core.run_options import LOOKUPS
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.thinking import Thinking
 from eaglelocal.drafters.drafter import Continuation, Node
 from eaglelocal.engine.engine import Engine
 from eaglelocal.errors import IncompatibleError
 from eaglelocal.loading.engine_builder import count_checkpoints
 from eaglelocal.probe.probe import probe
 from eaglelocal.scheduler.slot import BEFORE_END
+from eaglelocal.text.templates.chat_template import ChatTemplate
 
 pytestmark = pytest.mark.full
 
@@ -110,6 +114,23 @@ def test_an_idle_slot_between_two_that_answer_gets_no_rows(target: Path) -> None
         name: (None, count) for name, count in LENGTHS.items()
     }
     engine.close()
+
+
+@pytest.mark.parametrize("kind", ["none", "ngram"])
+def test_words_that_end_the_thinking_are_read_like_any_others(target: Path, kind: str) -> None:
+    """They come in one step, as a draft that needs no saved state."""
+    engine = real_engine(target, kind, n_ctx=512)
+    engine.input_processor.template = ChatTemplate("{{ messages[0].content }}<think>", process=RenderedHere())
+    params = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True, thinking=Thinking(budget=9))
+    request = ChatRequest(id="a", messages=(Message("user", "Why?"),), is_split=True, params=params)
+    prompt, limit = engine.input_processor.make_prompt(request).tokens, engine.input_processor.read(request)
+    said = drive(engine, [request])["a"].tokens
+    engine.close()
+    assert limit.reasoning_limit is not None
+    closing = list(limit.reasoning_limit.closings[0])
+    end = next(n for n in range(9 + len(closing), 200) if said[n - len(closing) : n] == closing)
+    after = ask("after", (*prompt, *said[:end]), max_tokens=200 - end)
+    assert said[end:] == fresh_text(target, after, n_ctx=512)
 
 
 # ---- drafts
