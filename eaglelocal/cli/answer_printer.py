@@ -96,7 +96,8 @@ class Asker:
             if outcome.is_loop:
                 self.output.note("the answer repeated itself over and over, so it was ended")
             elif outcome.reasoning and not outcome.text:
-                self.output.note("the answer ended while the model was still thinking")
+                is_over = outcome.finished.reason == "stop"
+                self.output.note(f"the answer ended {'after' if is_over else 'within'} the model's thoughts")
             elif not outcome.text.strip() and outcome.finished.reason == "stop":
                 self.output.note(f"the answer is empty{'' if outcome.text else ': the model ended it at once'}")
         elif outcome.text:
