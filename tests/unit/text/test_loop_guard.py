@@ -16,10 +16,6 @@ def noticed_at(pieces: Iterable[str]) -> int | None:
     return next((n for n, piece in enumerate(pieces, start=1) if guard.push(piece)), None)
 
 
-)
-def test_a_loop_is_noticed(passage: list[str]) -> None:
-
-
 PASSAGES = [["🙂"], ["", "", "🙂"], [" ha"], ["0", ", "], ["I", " am", ".\n"], list("abcdefgh" * 8)]
 
 
