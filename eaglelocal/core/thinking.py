@@ -1,4 +1,4 @@
-"""How long a model may think before it answers: an effort in words, or a budget in tokens."""
+"""The limit of a model's thinking: an effort in words, or a budget in tokens."""
 
 from __future__ import annotations
 

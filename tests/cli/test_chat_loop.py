@@ -134,7 +134,7 @@ def test_thoughts_are_neither_shown_in_a_pipe_nor_sent_again(talk: Start) -> Non
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        (Script(thought="hm"), "still thinking"),
+        (Script(thought="hm"), "after the model's thoughts"),
         (Script(("",)), "the answer is empty"),
         (Script(("\n",)), "the answer is empty"),
     ],
@@ -144,6 +144,31 @@ def test_an_answer_without_text_is_explained(talk: Start, script: Script, said: 
     chat.run()
     assert chat.stdout.getvalue().strip() == ""
     assert said in chat.stderr.getvalue()
+
+
+def test_an_answer_that_repeats_itself_is_ended_with_a_note(talk: Start) -> None:
+    """Without that it would hang: nobody cancels it."""
+    chat = talk("one", "two", scripts=(Script((" tea",) * 700, hangs=True), Script(("yes",))))
+    assert chat.run() == 0
+    assert "repeated itself over and over" in chat.stderr.getvalue()
+    assert chat.turns[0].stopped and chat.turns[1].answer == "yes"
+
+
+@pytest.mark.parametrize(
+    ("line", "effort", "budget"),
+    [("512", "medium", 512), ("off", "", 0), ("high", "high", None), ("auto", "", None)],
+)
+def test_think_limits_the_next_answers(talk: Start, line: str, effort: str, budget: int | None) -> None:
+    chat = talk(f"/think {line}", "one", scripts=(says("yes"),))
+    chat.run()
+    thinking = chat.client.requests[-1].params.thinking
+    assert (thinking.effort, thinking.budget) == (effort, budget)
+
+
+def test_think_with_rubbish_is_an_error(talk: Start) -> None:
+    chat = talk("/think lots")
+    chat.run()
+    assert "a number of tokens, off, low, medium or high" in chat.stderr.getvalue()
 
 
 def test_empty_lines_ask_nothing(talk: Start) -> None:

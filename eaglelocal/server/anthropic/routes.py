@@ -125,7 +125,7 @@ class AnthropicToolChoice(Body):
     disable_parallel_tool_use: bool | None = None
 
 
-class Thinking(Body):
+class AnthropicThinking(Body):
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     display: Literal["summarized", "omitted"] | None = None
     budget_tokens: Budget | None = None
@@ -150,7 +150,7 @@ class CountBody(Body):
     system: Text | Annotated[list[AnthropicBlock], Field(max_length=MAX_PARTS)] | None = None
     tools: Annotated[list[AnthropicTool], Field(max_length=MAX_TRANSLATED_TOOLS)] | None = None
     tool_choice: AnthropicToolChoice | None = None
-    thinking: Annotated[Thinking | None, Field(description="without it the model does not think")] = None
+    thinking: Annotated[AnthropicThinking | None, Field(description="without it the model does not think")] = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None  # older clients put it here
 

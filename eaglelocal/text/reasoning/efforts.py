@@ -1,4 +1,4 @@
-"""How a chat template is told how long to think: the values of its variables, and what is left to a budget.
+"""Limits of thinking as values of a chat template's variables, and as budgets where it has none.
 
 Templates differ in the words that they know, and some raise on any other; so the nearest word of theirs is used.
 """
@@ -16,7 +16,8 @@ OFF_WORDS = ("none", "no_think")
 SWITCHES = ("enable_thinking", "thinking")  # of the families that have one
 BUDGET = "thinking_budget"  # Seed-OSS tells its model
 USUAL_WORDS = ("low", "medium", "high")  # of a template that compares with none
-_COMPARED = re.compile(VARIABLE + r"\s*(?:==|!=|(?:not )?in)\s*([\[(][^\])]*[\])]|'[^']*'|\"[^\"]*\")")
+_VALUES = r"([\[(][^\])]{0,200}[\])]|'\w{0,20}'|\"\w{0,20}\")"  # bounded: the template is anybody's
+_COMPARED = re.compile(rf"{VARIABLE}\s{{0,8}}(?:==|!=|(?:not )?in)\s{{0,8}}{_VALUES}")
 _WORD = re.compile(r"['\"](\w+)['\"]")
 
 
@@ -31,17 +32,18 @@ def list_efforts(template: str) -> tuple[str, ...]:
 
 
 def usual_effort(template: str) -> str:
-    """Return the effort of a model that is told none; "": as its template has it, which may be none at all."""
+    """Return the effort of a request that sets none; "": as the template has it, which may be not to think."""
     is_known = VARIABLE in template and USUAL_EFFORT in _WORD.findall(template)
     return USUAL_EFFORT if is_known else ""
 
 
 def describe_efforts(template: str) -> str:
-    """Return the note that says how a model thinks unless it is told otherwise; "" if it knows no usual effort."""
+    """Return the note about the usual effort of a model; "" if its template has none."""
     words = [word for word in list_efforts(template) if word not in OFF_WORDS]
     if not usual_effort(template):
         return ""
-    return f"it thinks with {USUAL_EFFORT} effort; /think or --thinking-budget: {', '.join(words)}, a number, off"
+    known = ", ".join([*words, "a number of tokens"])
+    return f"it thinks with {USUAL_EFFORT} effort unless set, by /think or --thinking-budget: {known} or off"
 
 
 def nearest_effort(effort: str, words: tuple[str, ...]) -> str:

@@ -24,7 +24,7 @@ class Activity:
     is_stopping: bool = False
     image_reading_s: float | None = None  # since images were sent, until the first token; None: none are being read
     is_looping: bool = False  # the answer repeats one short passage
-    thinking: str = ""  # how far the answer has been thought about
+    thinking: str = ""  # the tokens of thinking so far
     is_busy: bool = False
     waiting: tuple[str, ...] = ()  # the questions and commands that have not started
 

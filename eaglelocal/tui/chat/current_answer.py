@@ -77,7 +77,7 @@ class CurrentAnswer:
 
     @property
     def thinking(self) -> str:
-        """How far the answer has been thought about: `312 of 512 tokens`; "" if it is not being thought about."""
+        """The tokens of thinking so far, such as `312 of 512 tokens`; "" before them, and once the text has begun."""
         if not self._num_thinking:
             return ""
         return (

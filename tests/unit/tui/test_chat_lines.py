@@ -84,6 +84,8 @@ def test_the_title_names_the_adapters(width: int, shown: str) -> None:
     [
         (ANSWERING, "answering, esc stops"),
         (replace(ANSWERING, is_stopping=True), "answering, stopping"),
+        (replace(ANSWERING, thinking="312 of 512 tokens"), "thinking, 312 of 512 tokens, esc stops"),
+        (replace(ANSWERING, is_looping=True), "repeating itself, esc stops"),
         (replace(ANSWERING, image_reading_s=12.7), "reading images, 13 s, esc stops"),
         (replace(ANSWERING, image_reading_s=3.2, is_stopping=True), "reading images, 3 s, stopping"),
         (replace(ANSWERING, is_answering=False, image_reading_s=3.2), "busy"),
