@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).parents[2] / "measures" / "public_speeds.py"
 HEADER = "machine id,model,quant,engine,ctx,draft,length,plain_tok_s,spec_tok_s"
 # lines as they were published: a card, a Mac, AMD, main memory shared with the GPU
 GOOD = [
-    "rtx-4090,llama-3.1-8b,Q4_K_M,llama.cpp,4096,none,,127.74,",
+    "rtx-4090,qwen3.6-27b,Q4_K_M,llama.cpp,4096,none,,46.6,",
     "rtx-5070,qwen3-4b,Q4_K_M,llama.cpp (llmfit),4096,none,,156.0,",
     "m4-pro-24gb,llama-3.1-8b,Q4_K_M,llama.cpp (llmfit),4096,none,,47.25,",
     "rx-7900-xt,phi-4,Q4_K_M,llama.cpp (llmfit),4096,none,,66.04,",
