@@ -46,7 +46,7 @@ KERNELS: Mapping[str, Kernels] = MappingProxyType(
     {
         CUDA: Kernels(35e-6, 0.15, recurrent=0.0),
         OLDER_CUDA: Kernels(56e-6, 0.2, recurrent=0.0),
-        VULKAN: Kernels(56e-6, 0.25),
+        VULKAN: Kernels(51e-6, 0.25, recurrent=2.0),
         METAL: Kernels(100e-6, 0.12),
         CPU: Kernels(110e-6, 0.2, recurrent=6.0),
     }
@@ -107,10 +107,16 @@ class SpeedModel:
 
 
 class Certainty(NamedTuple):
-    """The error that 8 of 10 predictions do not exceed. `is_seen`: speeds of such devices were published."""
+    """How sure a prediction is.
+
+    within   error that 8 of 10 predictions do not exceed
+    is_seen  whether speeds of such devices were published
+    device   what the prediction is for: card, machine, processor, or split (between several devices)
+    """
 
     within: float
     is_seen: bool
+    device: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,10 +250,14 @@ def name_kernels(device: DeviceSpec) -> str:
 
 
 def rate_certainty(devices: Sequence[DeviceSpec]) -> Certainty:
-    """Return how sure a prediction for these devices is: speeds were published of equal ones that take turns."""
-    kinds = {name_kernels(device) for device in devices}
-    is_seen = len(kinds) == 1 and all(each.is_published and not each.link and each.num_cards == 1 for each in devices)
-    return Certainty(KERNELS[kinds.pop()].within, True) if is_seen else Certainty(UNSEEN_WITHIN, False)
+    """Return how sure a prediction for these devices is; each holds a part of the model."""
+    first, kinds = devices[0], {name_kernels(device) for device in devices}
+    if len(kinds) > 1 or any(device.num_cards > 1 or device.link for device in devices):
+        return Certainty(UNSEEN_WITHIN, False, "split")
+    device = "machine" if first.shares_ram else "processor" if first.kind == CPU else "card"
+    if not all(each.is_published for each in devices):
+        return Certainty(UNSEEN_WITHIN, False, device)
+    return Certainty(KERNELS[name_kernels(first)].within, True, device)
 
 
 def distinct_experts(shape: ModelShape, num_rows: int) -> float:
