@@ -46,7 +46,7 @@ KERNELS: Mapping[str, Kernels] = MappingProxyType(
     {
         CUDA: Kernels(35e-6, 0.15, recurrent=0.0),
         OLDER_CUDA: Kernels(56e-6, 0.2, recurrent=0.0),
-        VULKAN: Kernels(51e-6, 0.25, recurrent=2.0),
+        VULKAN: Kernels(54e-6, 0.27, recurrent=1.5),
         METAL: Kernels(100e-6, 0.12),
         CPU: Kernels(110e-6, 0.2, recurrent=6.0),
     }
@@ -107,7 +107,7 @@ class SpeedModel:
 
 
 class Certainty(NamedTuple):
-    """How sure a prediction is.
+    """The error to expect of a prediction.
 
     within   error that 8 of 10 predictions do not exceed
     is_seen  whether speeds of such devices were published
@@ -212,7 +212,7 @@ class Curve:
         if device.kind == CPU:
             crossing = reading.num_crossings * CROSSING_S
             return starting + crossing + self._cpu_s(reading, reading.shared_bytes + experts / CPU_EXPERTS, num_rows)
-        reading_s = (reading.shared_bytes + experts) / (device.bytes_s * EFFICIENCY)
+        reading_s = (reading.shared_bytes + experts) / read_bytes_s(device)
         divided_s = (reading_s + (num_rows - 1) * self._row_s(reading)) / device.num_cards
         return divided_s + starting + (2 * reading.num_layers * REDUCTION_S if device.num_cards > 1 else 0.0)
 
@@ -220,7 +220,7 @@ class Curve:
         """Return the compute time of one more row on a GPU, without memory traffic."""
         device = reading.device
         if device.kind == METAL:
-            one_s = (reading.shared_bytes + reading.expert_bytes) / (device.bytes_s * EFFICIENCY)
+            one_s = (reading.shared_bytes + reading.expert_bytes) / read_bytes_s(device)
             return one_s * (METAL_ROW if self.arithmetic != HALVES else HALVES.row)
         return 2.0 * reading.parameters / (device.flops * ROW_SHARE)
 
@@ -236,6 +236,11 @@ class Curve:
 
 def find_kernels(device: DeviceSpec) -> Kernels:
     return KERNELS[name_kernels(device)]
+
+
+def read_bytes_s(device: DeviceSpec) -> float:
+    """Return the bytes a second at which a device reads weights; the bandwidth of a CPU's memory is measured so."""
+    return device.bytes_s if device.kind == CPU else device.bytes_s * EFFICIENCY
 
 
 def name_kernels(device: DeviceSpec) -> str:
@@ -326,8 +331,8 @@ def cache_bytes(shape: ModelShape, layer: int, kv_type: str, num_cells: int) -> 
 
 def draft_step_s(draft: ModelShape, device: DeviceSpec) -> float:
     """Return the seconds of a draft step of one slot: one token, or all tokens of a block head."""
-    bytes_s = device.bytes_s * (1.0 if device.kind == CPU else EFFICIENCY)
-    return draft.active_bytes / bytes_s + (draft.n_layer + 1) * find_kernels(device).layer_s + DRAFT_HOST_S
+    launching_s = (draft.n_layer + 1) * find_kernels(device).layer_s
+    return draft.active_bytes / read_bytes_s(device) + launching_s + DRAFT_HOST_S
 
 
 def make_curve(
