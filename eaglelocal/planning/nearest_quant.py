@@ -1,8 +1,8 @@
 """Answer for a quantization that an entry of the catalog does not list: the nearest listed one, or a refusal. Pure.
 
-    UD-Q4_K_XL, Q5_K_XL   a publisher's prefix, a larger mixture: Q4_K_XL, Q5_K_M
-    Q2_K, AD-IQ3_S        missing, or a publisher's own recipe: the one with the nearest bits per weight
-    MLX-4bit, NVFP4       formats of other engines, which llama.cpp does not load: refused, with the nearest to take
+UD-Q4_K_XL, Q5_K_XL   a publisher's prefix, a larger mixture: Q4_K_XL, Q5_K_M
+Q2_K, AD-IQ3_S        missing, or a publisher's own recipe: the one with the nearest bits per weight
+MLX-4bit, NVFP4       formats of other engines, which llama.cpp does not load: refused, with the nearest to take
 """
 
 from __future__ import annotations

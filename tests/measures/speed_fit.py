@@ -1,4 +1,4 @@
-"""Fits the constants of the planner's speeds to published ones, for public_speeds.py, and checks them on other cards."""
+"""Fits the constants of the planner's speeds to published ones, for public_speeds.py; checks them on other cards."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def leave_cards_out(cases: Sequence[Case]) -> list[Errors]:
     """Return the errors of each card, with the constants fitted to all others of some kind like it."""
     found: list[Errors] = []
     for card in sorted({case.row.card for case in cases}):
-        found += predict_others(cases, lambda case, card=card: case.row.card != card)  # type: ignore[misc]
+        found += predict_others(cases, {each.row.card for each in cases} - {card})
     return found
 
 
@@ -133,8 +133,8 @@ def swap_halves(cases: Sequence[Case]) -> list[Errors]:
     """Return the errors of each half of the cards, with the constants fitted to the other half."""
     half = choose_half(cases)
     return [
-        *predict_others(cases, lambda case: case.row.card in half),
-        *predict_others(cases, lambda case: case.row.card not in half),
+        *predict_others(cases, half),
+        *predict_others(cases, {case.row.card for case in cases} - half),
     ]
 
 
@@ -147,11 +147,11 @@ def choose_half(cases: Sequence[Case]) -> set[str]:
     return half
 
 
-def predict_others(cases: Sequence[Case], is_fitted: Callable[[Case], bool]) -> list[Errors]:
-    """Return the errors of the cases that are not fitted, if others of the same kind are."""
-    fitted = [case for case in cases if is_fitted(case)]
+def predict_others(cases: Sequence[Case], cards: set[str]) -> list[Errors]:
+    """Return the errors of all other cards, with the constants fitted to these, where those have the same kernels."""
+    fitted = [case for case in cases if case.row.card in cards]
     kinds = {case.kernels for case in fitted}
-    others = [case for case in cases if not is_fitted(case) and case.kernels in kinds]
+    others = [case for case in cases if case.row.card not in cards and case.kernels in kinds]
     return list_errors(others, fit(fitted)) if others else []
 
 
