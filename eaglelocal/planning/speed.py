@@ -4,7 +4,7 @@
                                                         + launching the kernels of its layers
                                                         + (n - 1) x arithmetic of a row
 
-The constants are fitted to published speeds of llama.cpp; docs/planning.md says how far off they are. Kernel launches
+The constants are fitted to published speeds of llama.cpp; docs/measured.md says how far off they are. Kernel launches
 limit small models, bandwidth large ones. If a curve for the model was measured on this machine, that is used instead.
 """
 
@@ -51,7 +51,7 @@ KERNELS: Mapping[str, Kernels] = MappingProxyType(
         CPU: Kernels(110e-6, 0.2, recurrent=6.0),
     }
 )
-UNSEEN_WITHIN = 0.3  # error that is assumed where no such device was published. Assumed
+UNSEEN_WITHIN = 0.3  # the same where no such device was published. Assumed
 EFFICIENCY = 0.86  # share of a GPU's peak bandwidth at which weights are read
 ROW_SHARE = 0.18  # share of its flops reached with few rows
 METAL_ROW = 0.79  # of a decode: each further row of a quantized model there; measured on an M3 Ultra
@@ -63,7 +63,8 @@ ENCODE_STEPS = 0.5  # encoding the target's features, in draft steps
 STATE_BYTES = 4  # of a value of a hidden state, between devices
 REDUCTION_S = 15e-6  # adding up what several cards computed, twice a layer; of two published pairs
 TYPICAL_CELLS = 1024  # in the cache while an answer is written, on average, if no context is asked for
-FILLED_SHARE, MOST_CELLS = 0.25, 4096  # of a context that is asked for, the same; speeds are published at no more
+# the same of a context that is asked for; published speeds of long contexts are measured with few tokens in them
+FILLED_SHARE, MOST_CELLS = 0.25, 4096
 MAX_DRAFT = 7  # the depth that heads are trained for; acceptance beyond it is unknown
 MOST_WASTE = 2.0  # cost limit of a wholly rejected draft, in plain decodes, if its acceptance is unknown
 
