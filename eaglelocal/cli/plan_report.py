@@ -19,6 +19,7 @@ from eaglelocal.planning.machine_spec import name_places
 from eaglelocal.planning.no_fit_hints import explain_choice
 from eaglelocal.planning.options import list_lookup_options
 from eaglelocal.planning.plan_search import SearchOutcome
+from eaglelocal.planning.speed import Certainty
 
 BAR_CELLS = 30
 SHOWN, SHOWN_REASONS = 2, 3  # rejected candidates and reasons shown without --all
@@ -82,12 +83,21 @@ def speed_text(candidate: Candidate, num_slots: int) -> str:
         source += " for an answer alone"
     if prediction.together_tok_s is not None:
         source += f"; {num_slots} at once {prediction.together_tok_s:.0f} in all, without drafts"
+    if prediction.certainty is not None:
+        source += f"; {certainty_text(prediction.certainty)}"
     if candidate.draft.acceptance is None or candidate.drafts_nothing:
         return f"{prediction.plain_tok_s:.1f} tokens/s, {source}"
     return (
         f"{prediction.spec_tok_s:.1f} tokens/s with the draft, {prediction.plain_tok_s:.1f} without "
         f"({prediction.gain:.2f}x), {source}"
     )
+
+
+def certainty_text(certainty: Certainty) -> str:
+    within = f"within {certainty.within:.0%}"
+    if certainty.is_seen:
+        return f"measured on such {certainty.device}s {within}"
+    return f"no {certainty.device} of this kind was seen: {within}"
 
 
 def adapter_bytes(candidate: Candidate) -> int:
@@ -292,6 +302,7 @@ def chosen_object(outcome: SearchOutcome, chosen: Candidate) -> dict[str, object
             "together_tok_s": chosen.prediction.together_tok_s,
             "spec_tok_s": chosen.prediction.spec_tok_s,
             "is_measured": chosen.prediction.is_measured,
+            "certainty": chosen.prediction.certainty._asdict() if chosen.prediction.certainty else None,
         },
         "released": chosen.option.age.released or None,
         "score": chosen.score,

@@ -32,6 +32,7 @@ KNOWN_CORES = 8  # of a catalog machine
 THREAD_BYTES_S, DDR4_BYTES_S = 8.0 * GIGA, 38.0 * GIGA  # of unmeasured RAM: per thread, and at most
 MAKERS = frozenset({"nvidia", "geforce", "apple", "amd", "radeon", "intel"})
 NO_MODEL = MAKERS | {"graphics", "generation", "workstation", "edition", "r", "tm"}  # not of a model
+UNPUBLISHED = frozenset({"intel", "arc", "laptop", "mobile"})
 ASSUMED = "assumed"  # `field_confidence` of catalog entries whose RAM was assumed
 MOST_LENT = 0.75  # share of RAM that a system can lend its integrated GPU
 SUSTAINED_SHARE = 0.69  # of the nominal bandwidth of memory
@@ -52,6 +53,8 @@ class DeviceSpec:
     shares_ram: bool = False
     num_cards: int = 1  # equal ones that divide each layer and compute at once
     link: RpcServer | None = None  # the rpc-server that it belongs to
+    capability: float | None = None  # NVIDIA's compute capability; None: unknown, or another maker
+    is_published: bool = True  # speeds of such devices were published, to which predictions are fitted
     has_layouts: bool = True  # quantized weights are repacked, and their rows cheap, on this CPU (known of AVX2)
 
     @property
@@ -133,7 +136,18 @@ def _known_gpus(machine: KnownMachine) -> Iterable[DeviceSpec]:
             bytes_s=bytes_s,
             flops=flops,
             shares_ram=shares,
+            capability=read_capability(machine.capability),
+            is_published=is_published(machine.name),
         )
+
+
+def is_published(name: str) -> bool:
+    """Return whether speeds of such devices were published: not of Intel's, nor of the slower cards of laptops."""
+    return not UNPUBLISHED & set(re.findall(r"[a-z]+", name.lower()))
+
+
+def read_capability(text: str | None) -> float | None:
+    return float(text) if text and re.fullmatch(r"\d+\.\d+", text) else None
 
 
 def system_bytes(total: int) -> int:
@@ -250,6 +264,8 @@ def _gpu(
         bytes_s=float(bytes_s),
         flops=tflops * TERA if tflops else float(bytes_s) * FLOPS_PER_BYTE[CUDA],
         shares_ram=gpu.shares_memory,
+        capability=read_capability(gpu.capability),
+        is_published=entry is not None and is_published(name),
     ), notes
 
 

@@ -140,6 +140,7 @@ SLOW = 1.5  # times the predicted time of a decode: one published speed in ten i
 def explain_choice(outcome: SearchOutcome, chosen: Candidate) -> tuple[str, ...]:
     """Return the reasons for the chosen plan, the most important first."""
     return (
+        *_about_quant(chosen.option),
         *_about_goal(outcome, chosen),
         *_about_layers(outcome, chosen),
         *_about_measurement(outcome, chosen),
@@ -149,6 +150,11 @@ def explain_choice(outcome: SearchOutcome, chosen: Candidate) -> tuple[str, ...]
         *chosen.option.notes,
         *outcome.machine.notes,
     )
+
+
+def _about_quant(option: ModelOption) -> Iterator[str]:
+    if option.stands_for:
+        yield f"{option.stands_for} is not in the catalog by that name: planned as {option.quant}, the nearest"
 
 
 def _about_goal(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:

@@ -110,6 +110,7 @@ class ModelOption:
     max_context: int = 0  # tokens it was trained for; 0: unknown
     is_here: bool = False  # on this disk
     is_unseen: bool = False  # the file's size was computed, not seen
+    stands_for: str = ""  # the quantization that was asked for, if the catalog does not list it
     by_name: str = ""  # why the catalog offers it by name only; empty: it does not
     notes: tuple[str, ...] = ()
     header: Header | None = field(default=None, compare=False, repr=False)  # of its file, if that is on disk

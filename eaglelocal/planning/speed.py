@@ -4,7 +4,7 @@
                                                         + launching the kernels of its layers
                                                         + (n - 1) x arithmetic of a row
 
-The constants are fitted to published speeds of llama.cpp; docs/planning.md says how far off they are. Kernel launches
+The constants are fitted to published speeds of llama.cpp; docs/measured.md says how far off they are. Kernel launches
 limit small models, bandwidth large ones. If a curve for the model was measured on this machine, that is used instead.
 """
 
@@ -27,43 +27,44 @@ from eaglelocal.speculation.costs.cost_curve import interpolate_costs
 
 
 class Kernels(NamedTuple):
-    """The costs of the kernels of a backend.
+    """The costs of launching the kernels of a kind of device.
 
-    efficiency   share of the memory's peak bandwidth at which weights are read
-    layer_s      launching the kernels of a layer, in seconds
-    experts_s    the same for the routing of a layer with experts, beside that
-    recurrent_s  the same for the state of a recurrent layer, beside that
-    row_share    share of the flops reached with few rows; 0: computed otherwise
+    layer_s    a layer, in seconds; experts of a layer, which are routed, cost as much again
+    within     error that 8 of 10 published speeds do not exceed, if their card was not fitted to
+    recurrent  the state of a recurrent layer, in multiples of a layer
     """
 
-    efficiency: float
     layer_s: float
-    experts_s: float
-    recurrent_s: float
-    row_share: float = 0.0
+    within: float
+    recurrent: float = 1.0
 
 
-INTEGRATED = "integrated"  # an integrated GPU that works in main memory, except Apple's
-# Fitted to published speeds by tests/measures/public_speeds.py; `row_share` to the gains of MTP layers.
+OLDER_CUDA = "older cuda"  # an NVIDIA card before RECENT_CUDA
+RECENT_CUDA = 8.9  # compute capability of Ada
+# Fitted to published speeds by `tests/measures/public_speeds.py --fit`. CPU: by hand, one such machine was published.
 KERNELS: Mapping[str, Kernels] = MappingProxyType(
     {
-        CUDA: Kernels(0.84, 45e-6, 40e-6, 0.0, 0.17),
-        VULKAN: Kernels(0.95, 90e-6, 30e-6, 110e-6, 0.13),
-        METAL: Kernels(0.86, 80e-6, 135e-6, 105e-6),
-        INTEGRATED: Kernels(0.82, 20e-6, 50e-6, 110e-6, 0.3),
-        CPU: Kernels(1.0, 120e-6, 100e-6, 700e-6),
+        CUDA: Kernels(35e-6, 0.15, recurrent=0.0),
+        OLDER_CUDA: Kernels(56e-6, 0.2, recurrent=0.0),
+        VULKAN: Kernels(54e-6, 0.27, recurrent=1.5),
+        METAL: Kernels(100e-6, 0.12),
+        CPU: Kernels(110e-6, 0.2, recurrent=6.0),
     }
 )
-METAL_ROW = 0.79  # of a decode: each further row of a quantized model; measured on an M3 Ultra
+UNSEEN_WITHIN = 0.3  # the same where no such device was published. Assumed
+EFFICIENCY = 0.86  # share of a GPU's peak bandwidth at which weights are read
+ROW_SHARE = 0.18  # share of its flops reached with few rows
+METAL_ROW = 0.79  # of a decode: each further row of a quantized model there; measured on an M3 Ultra
 SHARED_EXPERTS = 0.8  # a further token needs this share of the experts that a randomly routed token would need
 CPU_EXPERTS = 0.6  # of the bandwidth, when a CPU reads scattered experts
 CROSSING_S = 60e-6  # of a layer with its experts on another device: rows go there and back, each waited for. Assumed
 HOST_S, DRAFTED_HOST_S, DRAFT_HOST_S = 0.2e-3, 0.6e-3, 0.2e-3  # host time: plain step, step with a draft, draft step
 ENCODE_STEPS = 0.5  # encoding the target's features, in draft steps
 STATE_BYTES = 4  # of a value of a hidden state, between devices
-REDUCTION_S = 25e-6  # adding up what several cards computed, twice a layer. Assumed: not measured on cards
+REDUCTION_S = 15e-6  # adding up what several cards computed, twice a layer; of two published pairs
 TYPICAL_CELLS = 1024  # in the cache while an answer is written, on average, if no context is asked for
-FILLED_SHARE = 0.25  # of a context that is asked for, the same
+# the same of a context that is asked for; published speeds of long contexts are measured with few tokens in them
+FILLED_SHARE, MOST_CELLS = 0.25, 4096
 MAX_DRAFT = 7  # the depth that heads are trained for; acceptance beyond it is unknown
 MOST_WASTE = 2.0  # cost limit of a wholly rejected draft, in plain decodes, if its acceptance is unknown
 
@@ -106,6 +107,19 @@ class SpeedModel:
     arithmetic: Arithmetic  # of its weights on a CPU
 
 
+class Certainty(NamedTuple):
+    """The error to expect of a prediction.
+
+    within   error that 8 of 10 predictions do not exceed
+    is_seen  whether speeds of such devices were published
+    device   what the prediction is for: card, machine, processor, or split (between several devices)
+    """
+
+    within: float
+    is_seen: bool
+    device: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """Predicted speeds. `num_draft_tokens`: the best draft length (of a lookup: a safe one); 0: none pays."""
@@ -117,6 +131,7 @@ class Prediction:
     together_tok_s: float | None = None  # of all slots at once, without drafts; None: one slot, or not known
     noise: float = 0.0  # of measured decodes, see MeasuredCosts
     slowdown: float = 1.0  # measured seconds of a plain decode / computed ones; 1.0 where nothing was measured
+    certainty: Certainty | None = None  # of computed speeds; None: measured
 
     @property
     def gain(self) -> float:
@@ -193,25 +208,22 @@ class Curve:
     def _device_s(self, reading: DeviceWork, num_rows: int) -> float:
         device, kernels = reading.device, find_kernels(reading.device)
         experts = reading.expert_bytes * distinct_experts(self.shape, num_rows)
-        starting = (
-            reading.num_layers * kernels.layer_s
-            + reading.num_recurrent * kernels.recurrent_s
-            + reading.num_routed * kernels.experts_s
-        )
+        launches = reading.num_layers + reading.num_recurrent * kernels.recurrent + reading.num_routed
+        starting = launches * kernels.layer_s
         if device.kind == CPU:
             crossing = reading.num_crossings * CROSSING_S
             return starting + crossing + self._cpu_s(reading, reading.shared_bytes + experts / CPU_EXPERTS, num_rows)
-        reading_s = (reading.shared_bytes + experts) / (device.bytes_s * kernels.efficiency)
-        divided_s = (reading_s + (num_rows - 1) * self._row_s(reading, kernels)) / device.num_cards
+        reading_s = (reading.shared_bytes + experts) / read_bytes_s(device)
+        divided_s = (reading_s + (num_rows - 1) * self._row_s(reading)) / device.num_cards
         return divided_s + starting + (2 * reading.num_layers * REDUCTION_S if device.num_cards > 1 else 0.0)
 
-    def _row_s(self, reading: DeviceWork, kernels: Kernels) -> float:
+    def _row_s(self, reading: DeviceWork) -> float:
         """Return the compute time of one more row on a GPU, without memory traffic."""
         device = reading.device
-        if not kernels.row_share:
-            one_s = (reading.shared_bytes + reading.expert_bytes) / (device.bytes_s * kernels.efficiency)
+        if device.kind == METAL:
+            one_s = (reading.shared_bytes + reading.expert_bytes) / read_bytes_s(device)
             return one_s * (METAL_ROW if self.arithmetic != HALVES else HALVES.row)
-        return 2.0 * reading.parameters / (device.flops * kernels.row_share)
+        return 2.0 * reading.parameters / (device.flops * ROW_SHARE)
 
     def _cpu_s(self, reading: DeviceWork, num_bytes: float, num_rows: int) -> float:
         """Return the seconds by bandwidth or arithmetic, whichever is slower; with few cores, arithmetic."""
@@ -219,14 +231,39 @@ class Curve:
         share, row = self.arithmetic
         if not device.has_layouts and self.arithmetic != HALVES:
             share, row = min(share, QUANTIZED.share), max(row, QUANTIZED.row)
-        bytes_s = device.bytes_s * KERNELS[CPU].efficiency
-        one_s = max(num_bytes / bytes_s, 2.0 * reading.parameters / (device.flops * share))
+        one_s = max(num_bytes / device.bytes_s, 2.0 * reading.parameters / (device.flops * share))
         return one_s * (1.0 + (num_rows - 1) * row)
 
 
 def find_kernels(device: DeviceSpec) -> Kernels:
-    is_integrated = device.shares_ram and device.kind in (CUDA, VULKAN)
-    return KERNELS[INTEGRATED if is_integrated else device.kind]
+    return KERNELS[name_kernels(device)]
+
+
+def read_bytes_s(device: DeviceSpec) -> float:
+    """Return the bytes a second at which a device reads weights; the bandwidth of a CPU's memory is measured so."""
+    return device.bytes_s if device.kind == CPU else device.bytes_s * EFFICIENCY
+
+
+def name_kernels(device: DeviceSpec) -> str:
+    """Return the key of KERNELS for a device. An NVIDIA card of unknown capability counts as recent.
+
+    A GPU in main memory, NVIDIA's too, was as slow to launch as cards of other makers.
+    """
+    if device.kind == CUDA and device.shares_ram:
+        return VULKAN
+    is_older = device.kind == CUDA and device.capability is not None and device.capability < RECENT_CUDA
+    return OLDER_CUDA if is_older else device.kind
+
+
+def rate_certainty(devices: Sequence[DeviceSpec]) -> Certainty:
+    """Return how sure a prediction for these devices is; each holds a part of the model."""
+    first, kinds = devices[0], {name_kernels(device) for device in devices}
+    if len(kinds) > 1 or any(device.num_cards > 1 or device.link for device in devices):
+        return Certainty(UNSEEN_WITHIN, False, "split")
+    device = "machine" if first.shares_ram else "processor" if first.kind == CPU else "card"
+    if not all(each.is_published for each in devices):
+        return Certainty(UNSEEN_WITHIN, False, device)
+    return Certainty(KERNELS[name_kernels(first)].within, True, device)
 
 
 def distinct_experts(shape: ModelShape, num_rows: int) -> float:
@@ -245,7 +282,7 @@ def expect_cells(asked_ctx: int | None) -> int:
 
     asked_ctx  the context that the user asked for, if any
     """
-    return TYPICAL_CELLS if asked_ctx is None else max(int(asked_ctx * FILLED_SHARE), 1)
+    return TYPICAL_CELLS if asked_ctx is None else min(max(int(asked_ctx * FILLED_SHARE), 1), MOST_CELLS)
 
 
 def list_readings(
@@ -295,9 +332,8 @@ def cache_bytes(shape: ModelShape, layer: int, kv_type: str, num_cells: int) -> 
 
 def draft_step_s(draft: ModelShape, device: DeviceSpec) -> float:
     """Return the seconds of a draft step of one slot: one token, or all tokens of a block head."""
-    kernels = find_kernels(device)
-    bytes_s = device.bytes_s * kernels.efficiency
-    return draft.active_bytes / bytes_s + (draft.n_layer + 1) * kernels.layer_s + DRAFT_HOST_S
+    launching_s = (draft.n_layer + 1) * find_kernels(device).layer_s
+    return draft.active_bytes / read_bytes_s(device) + launching_s + DRAFT_HOST_S
 
 
 def make_curve(
@@ -347,4 +383,5 @@ def predict(
         is_measured=curve.measured is not None,
         noise=curve.measured.noise if curve.measured else 0.0,
         slowdown=curve.decode_s(1) / curve.compute_s(1) if curve.measured else 1.0,
+        certainty=None if curve.measured else rate_certainty([reading.device for reading in curve.readings]),
     )

@@ -44,6 +44,7 @@ from eaglelocal.hub.projector_resolver import read_projector_file
 from eaglelocal.hub.target_resolver import NATIVE, demo_sources, find_demo
 from eaglelocal.loading.calibration_store import find_newest_costs
 from eaglelocal.planning.machine_spec import MachineSpec
+from eaglelocal.planning.nearest_quant import find_nearest_quant
 from eaglelocal.planning.options import (
     NO_DRAFT_OPTION,
     DraftOption,
@@ -82,9 +83,10 @@ def find_models(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...
     if entry is None or isinstance(parsed, File | DerivedModel):
         return (make_local_option(find_files(parsed, options), options.target, options, catalog),)
     found = list(list_entry_options(entry, catalog, quant=parsed.quant))
-    if not found:
-        known = ", ".join(entry.quantizations)
-        raise UsageError(f"the catalog has no {entry.id} in {parsed.quant}", hint=f"it has {known}")
+    if not found and parsed.quant is not None:
+        nearest = find_nearest_quant(entry, parsed.quant, catalog.quants)
+        listed = list_entry_options(entry, catalog, quant=nearest)
+        found = [replace(option, stands_for=parsed.quant) for option in listed]
     return restrict_entries(found, options)
 
 

@@ -57,6 +57,7 @@ def test_the_object_of_the_interface(capsys: pytest.CaptureFixture[str], machine
     assert memory["total_bytes"] <= memory["budget_bytes"]
     assert all(device["used_bytes"] <= device["budget_bytes"] for device in memory["devices"])
     assert chosen["predicted"]["spec_tok_s"] >= chosen["predicted"]["plain_tok_s"] > 0
+    assert chosen["predicted"]["certainty"].keys() == {"within", "is_seen", "device"}
     assert (chosen["num_draft_tokens"] == 0) == (chosen["draft"] == "none")
     assert chosen["reasons"] and len(content["rejected"]) > 100
     assert all(each["target"] and each["quant"] and each["reason"] for each in content["rejected"])

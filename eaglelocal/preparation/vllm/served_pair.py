@@ -30,12 +30,14 @@ from eaglelocal.planning.speed import (
     HALVES,
     HOST_S,
     MOST_WASTE,
+    ROW_SHARE,
     TYPICAL_CELLS,
     Curve,
     SpeedModel,
     cache_bytes,
     find_kernels,
     make_curve,
+    read_bytes_s,
 )
 
 KV_TYPE = "f16"  # as many bytes as vLLM's bfloat16
@@ -201,12 +203,11 @@ class BatchCosts:
 
     def _pass_s(self, num_rows: int) -> float:
         """Return the seconds of a pass of the draft."""
-        kernels = find_kernels(self.device)
-        read_s = self.draft.num_bytes / (self.device.bytes_s * kernels.efficiency)
-        starting = (self.draft.num_layers + 1) * kernels.layer_s + DRAFT_HOST_S
+        read_s = self.draft.num_bytes / read_bytes_s(self.device)
+        starting = (self.draft.num_layers + 1) * find_kernels(self.device).layer_s + DRAFT_HOST_S
         if self.device.kind == CPU:
             return starting + read_s * (1.0 + (num_rows - 1) * HALVES.row)
-        row_s = 2.0 * self.draft.num_bytes / BYTES_PER_WEIGHT / (self.device.flops * kernels.row_share)
+        row_s = 2.0 * self.draft.num_bytes / BYTES_PER_WEIGHT / (self.device.flops * ROW_SHARE)
         return starting + read_s + (num_rows - 1) * row_s
 
     def goodput(self, num_sequences: int, num_drafted: int) -> float:
@@ -233,7 +234,7 @@ def make_batch_costs(target: VllmTarget, draft: VllmDraft, device: DeviceSpec) -
     where = [device.name] * (target.shape.n_layer + 1)
     alone = MachineSpec(name=device.label, host=device)
     curve = make_curve(target.model, where, alone, None, kv_type=KV_TYPE, num_cells=TYPICAL_CELLS, measured=None)
-    bytes_s = device.bytes_s * find_kernels(device).efficiency
+    bytes_s = read_bytes_s(device)
     return BatchCosts(curve, device, target.cache_bytes(TYPICAL_CELLS) / bytes_s, draft)
 
 

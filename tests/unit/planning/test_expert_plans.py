@@ -34,7 +34,7 @@ a6000 | qwen2.5-72b | qwen2.5-72b:Q4_K_M 8192 q8_0 | a cache of four bits harms 
 2x-rtx-3090 | llama-3.3-70b | llama-3.3-70b:Q4_K_M 16384 q8_0 | as on the A6000, half the context, as both keep buffers
 m3-ultra-96gb | llama-3.3-70b | llama-3.3-70b:Q4_K_M 65536 f16 | four bits fit, and three would gain 3 tok/s only
 m3-ultra-96gb |  | qwen3.5-122b-a10b:IQ4_XS 131072 f16 | a mixture is what this much slow memory is for
-m3-ultra-96gb | gpt-oss-120b | gpt-oss-120b:MXFP4 65536 f16 | it comes in four bits only
+m3-ultra-96gb | gpt-oss-120b | gpt-oss-120b:MXFP4 131072 f16 | it comes in four bits only; a head would gain nothing
 m2-16gb |  | gemma-4-e4b:IQ4_XS 65536 f16 | a third of 16 GB is the system's: a small model at 25 tok/s
 m2-max-32gb |  | qwen3.8-27b:Q4_K_S 65536 f16 | 27 B at 20 tok/s; smaller ones are faster but much weaker
 m2-max-64gb |  | qwen3.5-122b-a10b:IQ3_S 32768 q8_0 | 122 B in three bits, at 49 tok/s, as few are active
@@ -49,7 +49,7 @@ rtx-3090 | qwen3.6-27b --ctx 65536 | qwen3.6-27b:Q5_K_M 65536 q8_0 | the context
 rtx-4090 | --goal speed | qwen3.8-27b:Q5_K_M 32768 f16 | the largest that writes 80 tok/s
 rtx-4090 | --goal quality | qwen3.8-27b:Q6_K 32768 q8_0 | six bits, and the cache pays for them
 rtx-3060 | --goal quality | qwen3.8-27b:Q5_K_M 8192 f16 | half of the layers in RAM: good answers at reading speed
-rx-7900-xtx |  | qwen3.8-27b:Q6_K 32768 q8_0 | as on the 3090; a slower card gains less from five bits
+rx-7900-xtx |  | qwen3.8-27b:Q5_K_M 32768 f16 | as on the 3090, which has as much memory and is as fast
 cuda-8gb | llama-3.1-8b | llama-3.1-8b:Q4_K_M 16384 q8_0 | four bits and 16k in eight
 cuda-8gb | qwen3-8b | qwen3-8b:Q4_K_M 16384 q8_0 | four bits and 16k in eight
 dgx-spark |  | qwen3.5-122b-a10b:Q4_K_XL 131072 f16 | 122 B in four bits with all the context
