@@ -21,7 +21,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import MODES, PLANNED_KV_TYPES, list_draft_words, parse_rpc_hosts, parse_split
 from eaglelocal.core.sampling import RANGES
 from eaglelocal.core.terminal_text import decode_text, join_surrogates
-from eaglelocal.core.thinking import CLOSING_WORDS, parse_thinking
+from eaglelocal.core.thinking import CLOSING_WORDS, MAX_MESSAGE_CHARS, parse_thinking
 from eaglelocal.core.thinking import HINT as THINKING_HINT
 from eaglelocal.core.toml_text import read_toml_file, set_text_key
 from eaglelocal.core.user_paths import quote_path
@@ -105,10 +105,16 @@ def _choice(*names: str) -> Reader:
 
 def _thinking(value: object) -> str:
     try:
-        parse_thinking(value if isinstance(value, int) else _text(value))
+        parse_thinking(str(value) if _as_int(value) is not None else _text(value))
     except UsageError:
         raise ValueError(THINKING_HINT) from None
     return str(value)
+
+
+def _message(value: object) -> str:
+    if len(text := _prose(value)) > MAX_MESSAGE_CHARS:
+        raise ValueError(f"a text of at most {MAX_MESSAGE_CHARS} characters")
+    return text
 
 
 def _split(value: object) -> str:
@@ -306,8 +312,10 @@ class Settings:
         "Most tokens of thinking, or off, low, medium, high; unset: medium where the model has efforts.",
         ("off", "low", "medium", "high"),
     )
-    thinking_message: str = setting(CLOSING_WORDS, _prose)  # ends the thinking that has used up its budget
-    stop_loops: bool = setting(False, _boolean, help="End an answer that repeats one short passage without end.")
+    thinking_message: str = setting(CLOSING_WORDS, _message)  # ends the thinking that has used up its budget
+    stop_loops: bool | None = setting(
+        None, _boolean, help="End answers that repeat one passage without end; unset: in line mode of `chat`."
+    )
     seed: int | None = setting(None, _whole(0, 2**32 - 1), "N", "The same seed gives the same answer.")
     system: str | None = setting(None, _prose, "TEXT", "The system message.")
 

@@ -51,6 +51,7 @@ class Asker:
     output: Output
     tint: bool = True
     has_figures: bool = True  # below each answer
+    ends_loops: bool = True  # end an answer that repeats itself
     quiet: bool = False  # no answer on stdout, no statistics: the caller prints a JSON object
 
     def ask(self, question: str) -> RequestOutcome:
@@ -71,12 +72,12 @@ class Asker:
             pieces = _text_pieces(event)
             if stream is not None:
                 stream.show(pieces)
-            if any([guard.push(piece.reasoning + piece.text) for piece in pieces]):
+            if self.ends_loops and any([guard.push(piece.reasoning + piece.text) for piece in pieces]):
                 answer.cancel()
 
         with cancel_on_interrupt(answer.cancel):
             outcome = follow_answer(answer, receive)
-        return replace(outcome, is_loop=guard.is_looping)
+        return replace(outcome, is_loop=guard.is_looping and outcome.stopped)
 
     def _show_footer(self, result: AskResult) -> None:
         """Show the lines below an answer: that turns were left out, that it was cut off, its statistics."""
@@ -94,7 +95,7 @@ class Asker:
             if line := statistics_line(outcome.finished, n_ctx) if self.has_figures else endings:
                 self.output.note(line)
             if outcome.is_loop:
-                self.output.note("the answer repeated itself over and over, so it was ended")
+                self.output.note("the answer repeated itself over and over, so it was ended (--no-stop-loops)")
             elif outcome.reasoning and not outcome.text:
                 is_over = outcome.finished.reason == "stop"
                 self.output.note(f"the answer ended {'after' if is_over else 'within'} the model's thoughts")

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     *flags.MACHINE,
     *flags.SAMPLING,
     *flags.KEEPING,
+    "stop_loops",
     before="plain",
 )
 def chat(  # many parameters: typer reads the flags from the signature
@@ -103,7 +104,14 @@ def chat(  # many parameters: typer reads the flags from the signature
         if question is None and not plain and output.can_show_screen:
             raise typer.Exit(show_screen(settings, start, keeps=save, tint=bool(tint)))
         session = open_session(settings, output, ModelChoice(), start=start, early=context.obj)
-        asker = Asker(session, output, tint=tint is not False, quiet=as_json, has_figures=settings.figures)
+        asker = Asker(
+            session,
+            output,
+            tint=tint is not False,
+            has_figures=settings.figures,
+            ends_loops=settings.stop_loops is not False,
+            quiet=as_json,
+        )
         with ending_session(session, output, saves=resumes and save):
             raise typer.Exit(answer_or_converse(asker, question, list_models=partial(list_model_names, settings)))
 
@@ -356,8 +364,9 @@ def answer_once(asker: Asker, question: str) -> None:
     if outcome.finished is None:
         raise EngineError("the answer ended without a result")
     if asker.quiet:
+        info = asker.session.model.info
         asker.output.object(
-            answer_object(outcome.text, outcome.finished, asker.session.model.info, reasoning=outcome.reasoning)
+            answer_object(outcome.text, outcome.finished, info, reasoning=outcome.reasoning, is_loop=outcome.is_loop)
         )
     if outcome.stopped and not outcome.is_loop:
         raise Cancelled("stopped")

@@ -38,6 +38,7 @@ KEEPING = (  # what is kept of answers
 )
 PAGE = ("web_port", "host", "api_key_file", "allowed_hosts")  # of the monitor in a browser
 MODEL = ("target", "mmproj", "draft", "draft_type")
+UNDONE = frozenset({"stop_loops"})  # switches that are on somewhere unless they are switched off
 COMPLETIONS = {"target": complete_target, "draft": complete_draft}
 
 # a head that import and train write
@@ -149,8 +150,12 @@ def make_parameter(name: str) -> inspect.Parameter:
     """Return the parameter of a command that takes this setting as a flag."""
     flag = SETTINGS[name]
     complete = COMPLETIONS.get(name) or (complete_words(*flag.words) if flag.words else None)
+    typed = name.replace("_", "-")
     option = typer.Option(
-        f"--{name.replace('_', '-')}", metavar=flag.metavar or None, help=flag.help, autocompletion=complete
+        f"--{typed}/--no-{typed}" if name in UNDONE else f"--{typed}",
+        metavar=flag.metavar or None,
+        help=flag.help,
+        autocompletion=complete,
     )
     kind = Annotated[flag.kind, option]  # type: ignore[name-defined]
     return inspect.Parameter(name, KEYWORD, default=None, annotation=kind)

@@ -63,7 +63,7 @@ def default_sampling(settings: Settings) -> SamplingParams:
         min_p=settings.min_p,
         max_tokens=settings.max_tokens,
         seed=settings.seed,
-        stop_loops=settings.stop_loops,
+        stop_loops=bool(settings.stop_loops),
         thinking=replace(parse_thinking(settings.thinking_budget), message=settings.thinking_message),
         left_open=frozenset(name for name in RECOMMENDED if not settings.is_set(name)),
     )

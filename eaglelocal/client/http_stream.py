@@ -19,6 +19,7 @@ from eaglelocal.core.request import ChatRequest, DraftPolicy, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.terminal_text import SurrogateJoiner, join_surrogates
+from eaglelocal.core.thinking import CLOSING_WORDS, OFF_EFFORT, Thinking
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 
 NO_ID = -1  # the token of a piece whose id the server does not send
@@ -49,10 +50,7 @@ def build_request(request: ChatRequest, model: str, dialect: Dialect) -> tuple[s
     body |= _changed_params(params, "max_tokens", "seed", "stop", "frequency_penalty", "presence_penalty")
     if params.logit_bias:
         body["logit_bias"] = {str(token): bias for token, bias in params.logit_bias}
-    if params.thinking.effort:
-        body["reasoning_effort"] = params.thinking.effort
-    if dialect.extensions and params.thinking.budget is not None:
-        body["thinking_budget_tokens"] = params.thinking.budget
+    body |= _limit_thinking(params.thinking, dialect)
     if dialect.extensions:
         body |= _chosen_params(params, "top_k", "min_p", "repeat_penalty", "repeat_last_n")
         body |= _changed_params(params, "typical_p", "ignore_eos")
@@ -70,6 +68,15 @@ def build_request(request: ChatRequest, model: str, dialect: Dialect) -> tuple[s
             "messages": [{"role": message.role, "content": build_content(message)} for message in request.messages],
         }
     return "/completions", {**body, "prompt": list(request.tokens) if request.text is None else request.text}
+
+
+def _limit_thinking(thinking: Thinking, dialect: Dialect) -> dict[str, object]:
+    effort = OFF_EFFORT if thinking.is_off else thinking.effort
+    body: dict[str, object] = {"reasoning_effort": effort} if effort else {}
+    if dialect.extensions and thinking.budget is not None:
+        body["thinking_budget_tokens"] = thinking.budget
+        body |= {} if thinking.message == CLOSING_WORDS else {"reasoning_budget_message": thinking.message}
+    return body
 
 
 def build_content(message: Message) -> str | list[dict[str, object]]:

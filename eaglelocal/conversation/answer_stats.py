@@ -115,13 +115,16 @@ def format_ending(finished: Finished, n_ctx: int = 0) -> list[str]:
             return [reason]
 
 
-def answer_object(text: str, finished: Finished, info: EngineInfo, *, reasoning: str = "") -> dict[str, object]:
-    """Return the JSON object that `chat --json` prints last; it has `reasoning` only if the model produced any."""
+def answer_object(
+    text: str, finished: Finished, info: EngineInfo, *, reasoning: str = "", is_loop: bool = False
+) -> dict[str, object]:
+    """Return the JSON object that `chat --json` prints last; `reasoning` and `is_loop` only where there is any."""
     timings = finished.timings
     return {
         "text": text,
         **({"reasoning": reasoning} if reasoning else {}),
-        "finish_reason": finished.reason,
+        "finish_reason": "stop" if is_loop else finished.reason,
+        **({"is_loop": True} if is_loop else {}),
         "target": info.target,
         "draft": info.draft,
         "usage": {"prompt_tokens": finished.prompt_tokens, "completion_tokens": finished.completion_tokens},

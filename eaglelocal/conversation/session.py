@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -158,14 +158,14 @@ class Session:
     def open_conversation(self, conversation: Conversation) -> None:
         """Go on with another conversation, and with what was set in it."""
         self.conversation = conversation
-        self.params = apply_changes(self._base_params, conversation.sampling)
+        self.params = apply_changes(replace(self._base_params, thinking=self.params.thinking), conversation.sampling)
         self.adapters = None
 
     @property
     def thinking_budget(self) -> int | None:
         """The tokens that the next answer may be thought about, as far as is known here."""
         room = min(self.params.max_tokens or MAX_BUDGET, self.model.info.n_ctx or MAX_BUDGET)
-        return choose_budget(self.params.thinking, self.model.info.template, room)
+        return choose_budget(self.params.thinking, self.model.info.efforts, room)
 
     @property
     def shown_adapters(self) -> tuple[AdapterFile, ...]:

@@ -28,6 +28,7 @@ from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.core.thinking import USUAL_EFFORT, parse_thinking
 from eaglelocal.errors import UsageError
 from eaglelocal.text.reasoning.efforts import describe_thinking
+from eaglelocal.text.reasoning.model_families import detect_family
 
 # ---- model commands: the slash commands on the model of a chat: /model, /draft, /spec and /lora
 LORA_HINT = "/lora 0 0.5; /lora 0 0 switches adapter 0 off"
@@ -189,7 +190,11 @@ def _think(context: ActionContext, argument: str) -> None:
             thinking = replace(thinking, effort=USUAL_EFFORT)
         message = session.params.thinking.message
         session.set_params(replace(session.params, thinking=replace(thinking, message=message)))
-    context.say(f"thinking: {describe_thinking(session.params.thinking, session.model.info.template)}")
+    info = session.model.info
+    if info.template and not detect_family(info.template).thinks:
+        context.say("thinking: this model does not think")
+    else:
+        context.say(f"thinking: {describe_thinking(session.params.thinking, info.efforts)}")
 
 
 def _system(context: ActionContext, argument: str) -> None:

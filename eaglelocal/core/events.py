@@ -16,6 +16,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AnyRequest, Spec
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.core.stats import MeasuredCosts, SpeculationStats, Timings
+from eaglelocal.core.thinking import Efforts
 from eaglelocal.core.tools import CallPart
 from eaglelocal.errors import EagleLocalError
 
@@ -52,6 +53,7 @@ class EngineInfo:
     flash_attn: str = ""  # on, off or auto, as the target runs; "" if a server does not report it
     sees_images: bool = False  # messages may contain images
     adapters: tuple[AdapterFile, ...] = ()  # LoRA adapters, by id, with the scales of requests that set none
+    efforts: Efforts = Efforts()  # of thinking
 
     @property
     def total_bytes(self) -> int:

@@ -233,7 +233,7 @@ class ReasoningLimit:
     """The limit of an answer's reasoning.
 
     budget    tokens of reasoning
-    closings  tokens that end it: the first time, and whenever it begins again
+    closings  tokens that end it: the first time, and whenever it begins again or they do not fit
     """
 
     budget: int

@@ -6,6 +6,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 
 MAX_BUDGET = 10_000_000  # tokens: more than any context holds
+MAX_MESSAGE_CHARS = 4096
 OFF_EFFORT = "none"
 EFFORTS = (OFF_EFFORT, "minimal", "low", "medium", "high", "xhigh", "max")  # from least to most
 USUAL_EFFORT = "medium"  # where a template has efforts: its own default may be its highest
@@ -44,11 +45,29 @@ class Thinking:
 USUAL = Thinking()
 
 
+@dataclass(frozen=True, slots=True)
+class Efforts:
+    """The efforts that a chat template knows.
+
+    variable   of the template; "": it has none
+    words      of EFFORTS, least first
+    off        its word for not thinking; "": it has none
+    is_closed  it refuses all other words
+    thinks     it thinks if no word is given
+    """
+
+    variable: str = ""
+    words: tuple[str, ...] = ()
+    off: str = ""
+    is_closed: bool = False
+    thinks: bool = True
+
+
 def parse_thinking(text: str | int, *, name: str = "--thinking-budget") -> Thinking:
     """Parse `512`, `off`, an effort, or `auto`, which is the usual effort. Raises UsageError for any other text."""
     if text == "auto":
         return USUAL
-    if text == "off":
+    if text in ("off", OFF_EFFORT):
         return Thinking(budget=0)
     if text in EFFORTS:
         return Thinking(effort=str(text))

@@ -223,7 +223,7 @@ class InputProcessor:
         """
         literals, beginning = HiddenSpellings(self._spellings), self._find_beginning(request)
         family, given = self.template.family, read_values(request.template_values)
-        values = fill_values(request.params.thinking, given, self.template.text)
+        values = fill_values(request.params.thinking, given, self.template.text, self.template.efforts)
         text = self.template.render(
             beginning.messages,
             tools=() if request.tool_choice.use is ToolUse.NONE else request.tools,
@@ -337,7 +337,7 @@ class InputProcessor:
     def _make_reasoning_limit(self, request: ChatRequest, split: Split, num_prompt: int) -> ReasoningLimit | None:
         room = self._n_ctx - num_prompt
         room = min(room, room if request.params.max_tokens is None else request.params.max_tokens)
-        budget = choose_budget(request.params.thinking, self.template.text, room)
+        budget = choose_budget(request.params.thinking, self.template.efforts, room)
         if budget is None or split.in_text:
             return None
         message = request.params.thinking.message if budget else ""

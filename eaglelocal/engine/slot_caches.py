@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from eaglelocal.core.batch import Bytes
-from eaglelocal.core.draft import Draft, Verdict
+from eaglelocal.core.draft import FORCED, Draft, Verdict
 from eaglelocal.core.image import PlacedImage
 from eaglelocal.core.ports import Context
 from eaglelocal.core.records import dataclass
@@ -250,7 +250,8 @@ class SlotCaches:
         rows = [decoded.rows[slot][node + 1] for node in (-1, *verdict.path)]
         self.sequence_ids.keep(slot, draft, verdict.path, first)
         self._scheduler.commit(sequence, tokens)
-        refused = self._read_refused(draft, verdict, decoded.rows[slot]) if self._reads_refused else ()
+        reads = self._reads_refused and draft.drafter != FORCED
+        refused = self._read_refused(draft, verdict, decoded.rows[slot]) if reads else ()
         return Committed(slot, first, tokens, decoded.features(rows), refused)
 
     def _read_refused(self, draft: Draft, verdict: Verdict, rows: Several[int]) -> Several[tuple[int, int]]:

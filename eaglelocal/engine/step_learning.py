@@ -111,9 +111,12 @@ class StepLearning:
 
     def learn(self, step: FinishedStep, times: StepTimes) -> list[Change]:
         """Learn from a step and its durations. Return the slots whose drafting fell asleep or woke."""
-        plan, decoded, drafts = step.planned.plan, step.decoded, step.drafted.drafts
-        self._estimate.learn(drafts, plan.prefill, times.decode_s)
-        slots = [s.slot for s in plan.decode]
+        plan, decoded, drafts, forced = step.planned.plan, step.decoded, step.drafted.drafts, step.drafted.forced
+        if not forced:
+            self._estimate.learn(drafts, plan.prefill, times.decode_s)
+        for slot in forced.intersection(step.verdicts):
+            self._controller.skip_tokens(slot, len(step.verdicts[slot].samples))
+        slots = [s.slot for s in plan.decode if s.slot not in forced]
         judged = {slot: (drafts[slot], step.verdicts[slot]) for slot in slots if slot in step.verdicts}
         if not judged:
             return []
@@ -125,7 +128,7 @@ class StepLearning:
                 num_rows=decoded.num_rows,
                 num_padding_rows=decoded.num_padding_rows + num_unused_rows,
                 num_passes=decoded.num_passes,
-                num_prefill_rows=sum(chunk.count for chunk in plan.prefill),
+                num_prefill_rows=sum(chunk.count for chunk in plan.prefill) + sum(len(decoded.rows[s]) for s in forced),
                 num_cells=step.planned.num_cells,
                 decode_s=times.decode_s,
                 draft_calls=step.drafted.calls,

@@ -6,7 +6,6 @@ the engine decodes all of them in one step, as a draft that is accepted for cert
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from eaglelocal.core.draft import FORCED, Draft
@@ -25,45 +24,44 @@ class ThinkingLimit:
 
     def __init__(self, sampler: Sampler, text: SplitAnswerText, limit: ReasoningLimit) -> None:
         self._sampler, self._text, self._limit = sampler, text, limit
-        self._num_tokens = 0  # of reasoning
-        self._closings = iter(limit.closings)
-        self._forced: deque[int] = deque()
-        self._is_over = False  # it can force no more
-        self.accept, self.close = sampler.accept, sampler.close
+        self._num_tokens = self._num_closed = 0  # tokens of reasoning; how often it was closed
+        self.forced: tuple[int, ...] = ()  # the tokens that must come next
+        self._is_over = False  # no more reasoning can be closed
+        self.accept, self.close, self.force = sampler.accept, sampler.close, sampler.force
         self._check()
 
     @property
     def problem(self) -> EagleLocalError | None:
         return self._sampler.problem
 
-    @property
-    def forced(self) -> tuple[int, ...]:
-        """The tokens that must come next."""
-        return tuple(self._forced)
-
     def sample(self, row: int) -> Sampled:
-        if self._forced:
-            drawn = self._sampler.force(row, self._forced[0])
-            if drawn is not None:
-                self._text.push(self._forced.popleft())
+        while self.forced:
+            token = self.forced[0]
+            if drawn := self._sampler.force(row, token):
+                self.forced = self.forced[1:]
+                self._text.push(token)
                 return drawn
-            self._forced.clear()  # a constraint wants something else
-            self._is_over = True
+            self._is_over = self._num_closed > 1  # a constraint wants something else, after the bare marker too
+            self.forced = () if self._is_over else self._next_closing()
         drawn = self._sampler.sample(row)
-        self._text.push(drawn.token)
-        self._check()
+        if not self._is_over:
+            self._text.push(drawn.token)
+            self._check()
         return drawn
 
-    def force(self, row: int, token: int) -> Sampled | None:
-        return self._sampler.force(row, token)
+    def _next_closing(self) -> tuple[int, ...]:
+        closings = self._limit.closings
+        self._num_closed += 1
+        return closings[min(self._num_closed, len(closings)) - 1]
 
     def _check(self) -> None:
         """Count a token of reasoning, and close it where it is long enough and no character is cut."""
-        if self._is_over or not self._text.in_reasoning:
+        self._is_over = self._text.is_past_reasoning
+        if not self._text.in_reasoning:
             return
         self._num_tokens += 1
         if self._num_tokens > self._limit.budget and self._text.is_at_rest:
-            self._forced.extend(next(self._closings, self._limit.closings[-1]))
+            self.forced = self._next_closing()
 
 
 def make_forced_draft(tokens: Sequence[int], request: Request) -> Draft:

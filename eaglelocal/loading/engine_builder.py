@@ -100,14 +100,19 @@ def build(plan: Plan, report: Report) -> Engine:
         scheduler = make_scheduler(loader, machine, target, drafters, files)
         description = describe_engine(loader, target, draft)
         input_processor = make_input_processor(description, target, context, image_reader, template)
-        efforts = describe_efforts(template.text)
-        lacks = (template_check.note(), efforts, no_images, *share_prefixes(input_processor, plan.owners))
+        unusable = template_check.note()  # asks the template for its efforts, too
+        efforts = describe_efforts(template.efforts)
+        lacks = (unusable, efforts, no_images, *share_prefixes(input_processor, plan.owners))
         notes = tuple(list_notes(parts, info, library, lacks, description.max_draft))
         warmup = make_warmup(plan, context, drafters, constraints.wait)
         idle_work = calibrate(loader, machine, warmup, controller)
         restore_acceptance(loader, controller, drafters)
         description = dataclasses.replace(
-            description, notes=notes, architecture=info.architecture, sees_images=image_reader is not None
+            description,
+            notes=notes,
+            architecture=info.architecture,
+            sees_images=image_reader is not None,
+            efforts=template.efforts,
         )
         load_s = time.perf_counter() - started_at  # mostly calibration
         loader.prepare_constraints(target, constraints)

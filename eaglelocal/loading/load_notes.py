@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from eaglelocal import locations
 from eaglelocal.backend.cpu_repack import AMX
@@ -12,6 +13,7 @@ from eaglelocal.backend.weight_loading import REPACKED_TYPES
 from eaglelocal.core.draft import describe_cut_length
 from eaglelocal.core.own_files import fingerprint
 from eaglelocal.core.run_options import NGRAM, WARNING
+from eaglelocal.core.thinking import Efforts
 from eaglelocal.engine.conversation_files import ConversationFiles
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.gguf.draft_pairing import branch_problem, draft_warnings
@@ -77,7 +79,10 @@ class TemplateCheck:
     def __init__(self, template: ChatTemplate, *, is_urgent: bool) -> None:
         self._template = template
         self._key = make_template_key(template.text)
-        self._is_known = load(self._key) is not None
+        known = read_efforts(load(self._key))
+        self._is_known = known is not None
+        if known is not None:
+            template.efforts = known
         template.start(after_s=0.0 if is_urgent or not self._is_known else LATER_S)
 
     def note(self) -> str:
@@ -87,8 +92,18 @@ class TemplateCheck:
                 self._template.check()
             except EagleLocalError as error:
                 return error.message
-            save(self._key, True)
+            save(self._key, asdict(self._template.efforts))
         return self._template.note
+
+
+def read_efforts(stored: object) -> Efforts | None:
+    """Return the efforts as they were saved; None if there is nothing to read."""
+    if not isinstance(stored, dict):
+        return None
+    try:
+        return Efforts(**{**stored, "words": tuple(stored["words"])})
+    except (TypeError, KeyError):
+        return None
 
 
 # ---- conversation folder: opens the conversations on disk (`--cache-disk`) that a plan can continue

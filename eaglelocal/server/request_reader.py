@@ -16,7 +16,7 @@ from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, Message, parse_spec
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.core.thinking import Thinking
+from eaglelocal.core.thinking import OFF_EFFORT, Thinking
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.server.access_log import current_record
 from eaglelocal.server.answer_encoder import INPUT
@@ -220,12 +220,18 @@ def read_params(body: AnswerFields, defaults: SamplingParams) -> SamplingParams:
 
 
 def read_thinking(body: AnswerFields, usual: Thinking) -> Thinking:
-    """Return the limit of thinking; an effort leaves the server's budget as it is."""
+    """Return the limit of thinking; an effort leaves the server's budget as it is, unless that is 0."""
     budgets = (body.thinking_budget, body.thinking_token_budget, body.thinking_budget_tokens, body.reasoning_budget)
     budget = next((one for one in budgets if one is not None), None)
-    effort = body.reasoning_effort if isinstance(body, ChatBody) else None
+    effort, switch = "", None
+    if isinstance(body, ChatBody):
+        effort = "" if body.reasoning_effort in NO_EFFORT else body.reasoning_effort or ""
+        switch = (body.chat_template_kwargs or {}).get("enable_thinking")
+    wants_it = effort not in ("", OFF_EFFORT) or bool(budget) or switch is True
+    if (usual.is_off and wants_it) or (budget is not None and budget < 0):
+        usual = Thinking(message=usual.message)
     return Thinking(
-        usual.effort if effort is None or effort in NO_EFFORT else effort,
+        effort or usual.effort,
         usual.budget if budget is None else None if budget < 0 else budget,
         usual.message if body.reasoning_budget_message is None else body.reasoning_budget_message,
     )

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import SkipJsonSchema
 
 from eaglelocal.core.adapters import MAX_ADAPTERS
-from eaglelocal.core.thinking import MAX_BUDGET
+from eaglelocal.core.thinking import MAX_BUDGET, MAX_MESSAGE_CHARS
 from eaglelocal.server.access_log import current_record
 from eaglelocal.server.content import Content
 from eaglelocal.server.http_errors import Problem, unsupported
@@ -345,6 +345,7 @@ class AdapterScale(Body):
 
 LORA = "LoRA adapters of this answer; those that it does not name are off. See GET /lora-adapters."
 THINKING = "Most tokens of reasoning; 0: none, -1: as many as the model likes."
+ThinkingMessage = Annotated[str, Field(max_length=MAX_MESSAGE_CHARS)]
 Budget = Annotated[int, Field(ge=-1, le=MAX_BUDGET)]
 CACHE = "`false` computes the whole prompt, without the prompt cache."
 
@@ -373,7 +374,7 @@ class SamplingGiven(Body):
     thinking_token_budget: Budget | None = None  # vLLM's name for it
     thinking_budget_tokens: Budget | None = None  # llama-server's
     reasoning_budget: Budget | None = None  # that of its flag
-    reasoning_budget_message: Text | None = None  # llama-server's: ends the reasoning
+    reasoning_budget_message: ThinkingMessage | None = None  # llama-server's: ends the reasoning
     spec: Literal["auto", "off", "pid"] | Annotated[int, Field(ge=0, le=16)] | None = None  # ours, as --spec
     cache_prompt: Annotated[bool | None, Field(description=CACHE)] = None  # llama.cpp's
 

@@ -68,6 +68,7 @@ class _Scene:
     num_tokens: int = 0
     num_calls: int = 0
     reason: str = "stop"
+    is_loop: bool = False
 
     @property
     def id(self) -> str:
@@ -225,7 +226,9 @@ class DirectedEngine:
 
     def _finished(self, scene: _Scene) -> Finished:
         script = script_of(scene.request)
-        return Finished(scene.id, scene.reason, "", len(script), scene.num_tokens, TIMINGS, STATS)
+        return Finished(
+            scene.id, scene.reason, "", len(script), scene.num_tokens, TIMINGS, STATS, is_loop=scene.is_loop
+        )
 
 
 def script_of(request: ChatRequest) -> str:
@@ -306,6 +309,12 @@ def _length(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
     yield from ()
 
 
+def _loop(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    """An answer that repeats itself, and is ended for that."""
+    scene.is_loop = True
+    yield scene.tokens(rest)
+
+
 def _forever(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
     while True:
         time.sleep(PACE_S)
@@ -343,6 +352,7 @@ _DIRECTIONS: dict[str, Callable[[_Scene, str], Iterator[RequestEvent]]] = {
     "weigh": _weigh,
     "show": _show,
     "length": _length,
+    "loop": _loop,
     "forever": _forever,
     "sleep": _sleep,
     "hang": _hang,

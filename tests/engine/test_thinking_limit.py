@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from doubles.engine_harness import AnswerResult, EngineHarness, drive
@@ -18,6 +19,7 @@ from eaglelocal.core.thinking import Thinking
 from eaglelocal.core.tools import Tool, ToolChoice, ToolUse
 from eaglelocal.drafters.drafter import Drafter
 from eaglelocal.drafters.eagle3 import Eagle3
+from eaglelocal.speculation.policy.step_report import Change, StepReport
 
 OPEN, CLOSE, WORD, SPACE = 1, 2, 3, 4
 WORDS = ["", "<think>", "</think>", "well ", "\n", *"abcdefghijklmnop", "\xc3", "\xa9"]
@@ -146,6 +148,22 @@ def test_forced_tokens_are_nobodys_drafts() -> None:
     assert (result.finished.speculation.drafts, result.finished.speculation.draft_tokens) == (0, 0)
 
 
+def test_forced_steps_teach_the_policy_nothing() -> None:
+    """Rows without logits are cheap, and their tokens are no drafter's: both would mislead it."""
+    harness = make_harness(11, 3)
+    controller, learned = harness.engine.controller, list[int]()
+    learn = controller.learn
+
+    def note(report: StepReport) -> list[Change]:
+        learned.append(report.num_tokens)
+        return learn(report)
+
+    controller.learn = note  # type: ignore[method-assign]
+    result = harness.run([ask("a", 5)])["a"]
+    assert closes_at(result.tokens, 5)
+    assert sum(learned) <= len(result.tokens) - 4  # without the first token, and the words after the first forced one
+
+
 def test_a_constraint_that_does_not_admit_the_closing_words_wins() -> None:
     bound = Constraint(Syntax.REGEX, "[e][e][e][e]")  # letters are tokens
     result = answer(5, 0, 2, constraint=bound)
@@ -160,7 +178,19 @@ def test_with_tools_nothing_is_different() -> None:
     assert closes_at(with_tools.tokens, 4)
 
 
-def test_a_limit_does_not_stop_an_answer_that_does_not_think() -> None:
+@pytest.mark.parametrize(("stops", "reason"), [(True, "stop"), (False, "length")])
+def test_a_loop_is_ended_only_if_that_is_wanted(stops: bool, reason: str) -> None:
+    table = Table(len(WORDS), seed=1)
+    harness = EngineHarness(table, Eagle3(ScriptedHead(table, n_ctx=1024), (0,)), n_ctx=1024)
+    bound = Constraint(Syntax.REGEX, "[e]" * 900)
+    params = SamplingParams(temperature=0.0, max_tokens=700, stop_loops=stops)
+    finished = harness.run([ChatRequest(id="a", tokens=(5, 6), params=params, constraint=bound)])["a"].finished
+    assert finished is not None
+    assert (finished.reason, finished.is_loop, finished.completion_tokens < 600) == (reason, stops, stops)
+
+
+def test_a_limit_does_not_touch_an_answer_to_a_raw_prompt() -> None:
     raw = ChatRequest(id="a", tokens=(5, 6), params=SamplingParams(thinking=Thinking(budget=0), max_tokens=8, seed=1))
-    harness = make_harness(5, 2)
-    assert len(drive(harness.engine, [raw])["a"].tokens) > 0
+    free = replace(raw, params=replace(raw.params, thinking=Thinking()))
+    limited, unlimited = (drive(make_harness(5, 2).engine, [one])["a"].tokens for one in (raw, free))
+    assert limited == unlimited

@@ -62,6 +62,10 @@ def made_texts(rng: random.Random) -> Iterator[str]:
         yield json.dumps([dict(zip(names, row, strict=True)) for row in numbers], indent=2)
         yield "\n".join(" ".join("1" if i == j else "0" for j in range(12)) for i in range(12))
         yield "\n".join(f"{n} x {rows} = {n * rows}" for n in range(1, 80))
+        zeros = ", ".join(["0"] * columns * 5)
+        yield "```python\nzeros = [\n" + f"    [{zeros}],\n" * rows + "]\n```\n"
+        yield "```c\nstatic char data[] = {" + "0x00, " * rows * 4 + "};\n```\n"
+        yield "```json\n[\n" + "  null,\n" * rows * 8 + "]\n```\n" + "| 0 | 0 |\n" * rows
         yield "\n\n".join(
             f"{rng.choice(WORDS)} {rng.choice(WORDS)},\n" + "Row, row, row your boat,\n" * 2 for _ in range(40)
         )

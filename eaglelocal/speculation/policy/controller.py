@@ -254,6 +254,13 @@ class Controller:
         self._update_gates(report, 0.0)
         return self._list_changes(report.verdicts, were_awake)
 
+    def skip_tokens(self, slot: int, count: int) -> None:
+        """Pass tokens that were not drawn: drafts of others there say nothing about the drafter."""
+        self._is_reported = True
+        self._pending_drafts.forget(slot)
+        if self._policies[slot].gate is not None:
+            self.acceptance.advance(slot, count)
+
     def _find_awake(self, slots: Iterable[int]) -> set[int]:
         return {slot for slot in slots if self._policies[slot].state is GateState.AWAKE}
 

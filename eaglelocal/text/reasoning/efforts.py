@@ -1,80 +1,86 @@
 """Limits of thinking as values of a chat template's variables, and as budgets where it has none.
 
-Templates differ in the words that they know, and some raise on any other; so the nearest word of theirs is used.
+Templates differ in their words for an effort: some raise on any other, some ignore it, to some `low` means not to
+think. So a template is asked, once: what it renders with each word shows what the word means to it.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from eaglelocal.core.thinking import EFFORT_BUDGETS, EFFORTS, MAX_BUDGET, USUAL_EFFORT, Thinking
-from eaglelocal.text.reasoning.model_families import detect_family
+from eaglelocal.core.thinking import (
+    EFFORT_BUDGETS,
+    EFFORTS,
+    MAX_BUDGET,
+    OFF_EFFORT,
+    USUAL_EFFORT,
+    Efforts,
+    Thinking,
+)
 
-VARIABLE = "reasoning_effort"
-OFF_WORDS = ("none", "no_think")
+VARIABLES = ("reasoning_effort", "thinking_effort", "reasoning_strength")
 SWITCHES = ("enable_thinking", "thinking")  # of the families that have one
 BUDGET = "thinking_budget"  # Seed-OSS tells its model
-USUAL_WORDS = ("low", "medium", "high")  # of a template that compares with none
-_VALUES = r"([\[(][^\])]{0,200}[\])]|'\w{0,20}'|\"\w{0,20}\")"  # bounded: the template is anybody's
-_COMPARED = re.compile(rf"{VARIABLE}\s{{0,8}}(?:==|!=|(?:not )?in)\s{{0,8}}{_VALUES}")
-_WORD = re.compile(r"['\"](\w+)['\"]")
+OFF_WORDS = (OFF_EFFORT, "no_think")
+NO_WORD = "unheard-of"
+LEAST = ("minimal", "low")  # instead of a word for not thinking
+USUAL_WORDS = ("low", "medium", "high")  # of a template that writes any word into the prompt
+
+Render = Callable[[Mapping[str, object]], str | None]  # with these variables; None if the template raises
 
 
-def list_efforts(template: str) -> tuple[str, ...]:
-    """Return the efforts that a template knows, least first; none if it has no variable for them."""
-    if VARIABLE not in template:
-        return ()
-    compared = {word for found in _COMPARED.findall(template) for word in _WORD.findall(found)}
-    off = tuple(word for word in OFF_WORDS if word in compared)
-    words = tuple(word for word in EFFORTS if word in compared and word not in OFF_WORDS)
-    return off + (words if len(words) > 1 else USUAL_WORDS)
+def find_efforts(template: str, render: Render, ends_after_reasoning: Callable[[str], bool]) -> Efforts:
+    """Return the efforts that a template knows, as its prompts show them."""
+    variable = next((name for name in VARIABLES if name in template), "")
+    if not variable:
+        return Efforts()
+    switched_on = dict.fromkeys(SWITCHES, True)  # some templates look at efforts only then
+    usual, unheard = render({}), render({**switched_on, variable: NO_WORD})
+    prompts = {word: render({**switched_on, variable: word}) for word in (*OFF_WORDS, *EFFORTS[1:])}
+    off = [word for word, prompt in prompts.items() if prompt is not None and ends_after_reasoning(prompt)]
+    is_free = unheard is not None and NO_WORD in unheard
+    known = USUAL_WORDS if is_free else [w for w in EFFORTS[1:] if prompts[w] not in (None, unheard)]
+    words = tuple(word for word in known if word not in off)
+    thinks = usual is not None and not ends_after_reasoning(usual)
+    return Efforts(variable, words, next(iter(off), ""), unheard is None, thinks)
 
 
-def usual_effort(template: str) -> str:
-    """Return the effort of a request that sets none; "": as the template has it, which may be not to think."""
-    is_known = VARIABLE in template and USUAL_EFFORT in _WORD.findall(template)
-    return USUAL_EFFORT if is_known else ""
-
-
-def describe_efforts(template: str) -> str:
-    """Return the note about the usual effort of a model; "" if its template has none."""
-    words = [word for word in list_efforts(template) if word not in OFF_WORDS]
-    if not usual_effort(template):
-        return ""
-    known = ", ".join([*words, "a number of tokens"])
-    return f"it thinks with {USUAL_EFFORT} effort unless set, by /think or --thinking-budget: {known} or off"
-
-
-def nearest_effort(effort: str, words: tuple[str, ...]) -> str:
-    """Return the word of a template that is nearest to an effort; of two, the one that thinks more."""
-    known = [word for word in words if word in EFFORTS and word not in OFF_WORDS]
+def choose_word(effort: str, efforts: Efforts) -> str:
+    """Return the template's word for an effort: the nearest where it refuses all others, of two the one that thinks
+    more; "" if it has none.
+    """
+    if effort in efforts.words or not (effort and efforts.is_closed and efforts.words):
+        return effort if effort in efforts.words else ""
     wanted = EFFORTS.index(effort)
-    return min(known, key=lambda word: (abs(EFFORTS.index(word) - wanted), -EFFORTS.index(word)))
+    return min(efforts.words, key=lambda word: (abs(EFFORTS.index(word) - wanted), -EFFORTS.index(word)))
 
 
-def fill_values(thinking: Thinking, given: Mapping[str, object], template: str) -> dict[str, object]:
+def usual_effort(efforts: Efforts) -> str:
+    """Return the effort of a request that sets none; "": as the template has it, which may be not to think."""
+    return USUAL_EFFORT if USUAL_EFFORT in efforts.words and efforts.thinks else ""
+
+
+def fill_values(thinking: Thinking, given: Mapping[str, object], template: str, efforts: Efforts) -> dict[str, object]:
     """Return the template's variables: those that were given, and for the others what the limit of thinking says."""
-    words = list_efforts(template)
+    switch = given.get("enable_thinking")
     values: dict[str, object] = {}
-    if thinking.is_off:
-        values = dict.fromkeys(SWITCHES, False)
-        if words:
-            values[VARIABLE] = words[0]  # `none`, or the least there is
-    elif thinking.effort:
-        values = dict.fromkeys(SWITCHES, True)
-        if words:
-            values[VARIABLE] = nearest_effort(thinking.effort, words)
-    elif usual := usual_effort(template):
-        values[VARIABLE] = usual
+    word = choose_word(thinking.effort, efforts) if thinking.effort and not thinking.is_off else usual_effort(efforts)
+    if thinking.is_off or switch is False:
+        word = efforts.off or next((word for word in efforts.words if word in LEAST), "")
+    elif switch is True and not (word or efforts.thinks):
+        word = choose_word(USUAL_EFFORT, efforts)
+    if word:
+        values[efforts.variable] = word
+    if thinking.is_off or thinking.effort:
+        values |= dict.fromkeys(SWITCHES, not thinking.is_off)
+    if switch is not None:
+        values["thinking"] = switch  # the same switch in another family
     if thinking.budget is not None and BUDGET in template:
         values[BUDGET] = thinking.budget
-    if "enable_thinking" in given:
-        values["thinking"] = given["enable_thinking"]  # the same switch in another family
     return values | dict(given)
 
 
-def choose_budget(thinking: Thinking, template: str, room: int) -> int | None:
+def choose_budget(thinking: Thinking, efforts: Efforts, room: int) -> int | None:
     """Return how many tokens of reasoning an answer may have; None if only its own length limits it.
 
     room  tokens that the answer may have: an effort leaves half of them to the text after the reasoning
@@ -84,18 +90,23 @@ def choose_budget(thinking: Thinking, template: str, room: int) -> int | None:
     if thinking.budget is not None:
         return thinking.budget
     tokens = EFFORT_BUDGETS.get(thinking.effort)
-    return None if tokens is None or list_efforts(template) else min(tokens, room // 2)
+    return None if tokens is None or thinking.effort in efforts.words else min(tokens, room // 2)
 
 
-def describe_thinking(thinking: Thinking, template: str) -> str:
-    """Return a limit in words. `template`: of the model; "": not known."""
-    if template and not detect_family(template).thinks:
-        return "this model does not think"
+def describe_efforts(efforts: Efforts) -> str:
+    """Return the note about the usual effort of a model; "" if its template has none."""
+    if not usual_effort(efforts):
+        return ""
+    known = ", ".join([*efforts.words, "a number of tokens"])
+    return f"it thinks with {USUAL_EFFORT} effort unless set, by /think or --thinking-budget: {known} or off"
+
+
+def describe_thinking(thinking: Thinking, efforts: Efforts) -> str:
+    """Return a limit in words."""
     if thinking.is_off:
         return "off"
-    words, usual = list_efforts(template), usual_effort(template)
-    effort = thinking.effort if not words or not thinking.effort else nearest_effort(thinking.effort, words)
-    budget = choose_budget(thinking, template, MAX_BUDGET) if template else thinking.budget
-    parts = [f"{effort or usual} effort"] if effort or usual else []
+    effort = choose_word(thinking.effort, efforts) or thinking.effort or usual_effort(efforts)
+    budget = choose_budget(thinking, efforts, MAX_BUDGET)
+    parts = [f"{effort} effort"] if effort else []
     parts += [] if budget is None else [f"at most {budget} tokens"]
     return ", ".join(parts) or "as long as the model likes"

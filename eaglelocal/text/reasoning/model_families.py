@@ -112,13 +112,13 @@ class Family:
         )
 
     def list_closings(self, message: str, *, may_call: bool) -> tuple[tuple[str, str], ...]:
-        """Return words and markers that end reasoning: the first time, and if it begins again.
+        """Return words and markers that end reasoning: the first time, and if it begins again or they do not fit.
 
         may_call  the answer may go on with a call: where answers are several messages, the model begins the next one
         """
         headers = self.form.headers
         if headers is None:
-            return ((message, self.reasoning.end),) if self.reasoning else ()
+            return ((message, self.reasoning.end), ("", self.reasoning.end)) if self.reasoning else ()
         to_text = headers.next_header + headers.text
         return (message, headers.next_header if may_call else to_text), ("", to_text)
 

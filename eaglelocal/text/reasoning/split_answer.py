@@ -39,6 +39,10 @@ class SplitText:
         return isinstance(parser, HarmonyParser | MessageParser | ReasoningParser) and parser.in_reasoning
 
     @property
+    def is_past_reasoning(self) -> bool:
+        return isinstance(self._parser, ReasoningParser) and self._parser.is_past_reasoning
+
+    @property
     def holds(self) -> bool:
         return self._reader.holds
 
@@ -77,6 +81,11 @@ class SplitAnswerText:
     def in_reasoning(self) -> bool:
         """True after a token within the reasoning."""
         return self._split.in_reasoning
+
+    @property
+    def is_past_reasoning(self) -> bool:
+        """True if no reasoning can come any more."""
+        return self._split.is_past_reasoning
 
     @property
     def is_at_rest(self) -> bool:
@@ -302,6 +311,10 @@ class ReasoningParser:
     @property
     def in_reasoning(self) -> bool:
         return self._state is ReasoningState.REASONING
+
+    @property
+    def is_past_reasoning(self) -> bool:
+        return self._state is ReasoningState.AFTER
 
     def push(self, item: Item) -> None:
         match self._state:

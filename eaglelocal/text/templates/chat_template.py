@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 
 from eaglelocal.core.ports import Vocabulary
 from eaglelocal.core.request import Message
+from eaglelocal.core.thinking import Efforts
 from eaglelocal.core.tools import Tool
 from eaglelocal.errors import EagleLocalError, ModelFileError, RequestError, ResourceError
 from eaglelocal.processes import limited_process
 from eaglelocal.processes.limited_process import LimitedProcess, ProcessLimits
+from eaglelocal.text.reasoning.efforts import find_efforts
 from eaglelocal.text.reasoning.model_families import MAX_TEMPLATE_BYTES, detect_family
 from eaglelocal.text.templates.literal_text import HiddenSpellings, Spellings
 from eaglelocal.text.templates.template_messages import RenderInputs, TemplateSource, make_tool, make_turns
@@ -50,6 +52,7 @@ class ChatTemplate:
         self.tools_note = "" if self.family.takes_tools else NO_TOOLS_NOTE
         self._source = TemplateSource(template, bos_text, eos_text)
         self._process = make_render_process() if process is None else process
+        self._efforts: Efforts | None = None  # not known yet
 
     @property
     def pid(self) -> int | None:
@@ -60,6 +63,23 @@ class ChatTemplate:
     def text(self) -> str:
         """The template itself."""
         return self._source.template
+
+    @property
+    def efforts(self) -> Efforts:
+        """The efforts of thinking that it knows; the first call may render some prompts."""
+        if self._efforts is None:
+            self._efforts = find_efforts(self.text, self._try_values, self.family.ends_after_reasoning)
+        return self._efforts
+
+    @efforts.setter
+    def efforts(self, known: Efforts) -> None:
+        self._efforts = known
+
+    def _try_values(self, values: Mapping[str, object]) -> str | None:
+        try:
+            return self.render([Message("user", "?")], values=values)
+        except EagleLocalError:
+            return None
 
     def start(self, *, after_s: float = 0.0) -> None:
         """Start the process in `after_s` seconds, or when it is first needed."""

@@ -80,10 +80,10 @@ class CurrentAnswer:
         """The tokens of thinking so far, such as `312 of 512 tokens`; "" before them, and once the text has begun."""
         if not self._num_thinking:
             return ""
+        if self._budget is None:
+            return count_noun(self._num_thinking, "token")
         return (
-            count_noun(self._num_thinking, "token")
-            if self._budget is None
-            else (f"{self._num_thinking} of {count_noun(self._budget, 'token')}")
+            f"{min(self._num_thinking, self._budget)} of {count_noun(self._budget, 'token')}"  # without closing words
         )
 
     @property

@@ -13,6 +13,10 @@ from doubles.running_server import Server
 from doubles.server_engine import N_CTX
 from openai.types.shared.reasoning_effort import ReasoningEffort
 
+from eaglelocal.core.thinking import Thinking
+from eaglelocal.server.request_reader import read_thinking
+from eaglelocal.server.schema import ChatBody
+
 HELLO: list[Any] = [{"role": "user", "content": "Say hello."}]
 
 
@@ -438,6 +442,31 @@ def test_a_budget_has_the_names_of_other_servers(
     body = {name: given, "reasoning_budget_message": "Enough."}
     thinking = seen(actor, extra_body=body)["params"]["thinking"]
     assert thinking == {"effort": "", "budget": budget, "message": "Enough."}
+
+
+@pytest.mark.parametrize(
+    ("usual", "asked", "thinking"),
+    [
+        (Thinking(budget=0), {"reasoning_effort": "high"}, Thinking("high")),
+        (Thinking(budget=0), {"thinking_budget": 9}, Thinking(budget=9)),
+        (Thinking(budget=0), {"chat_template_kwargs": {"enable_thinking": True}}, Thinking()),
+        (Thinking(budget=0), {"temperature": 1}, Thinking(budget=0)),
+        (Thinking("none"), {"thinking_budget": -1}, Thinking()),
+        (Thinking("low"), {"thinking_budget": -1}, Thinking()),
+        (Thinking("low"), {"thinking_budget": 9}, Thinking("low", 9)),
+        (Thinking(budget=9), {"reasoning_effort": "high"}, Thinking("high", 9)),
+        (Thinking(budget=9), {"reasoning_effort": "none"}, Thinking("none", 9)),
+    ],
+)
+def test_a_request_overrides_what_the_server_has(usual: Thinking, asked: dict[str, Any], thinking: Thinking) -> None:
+    body = ChatBody.model_validate({"messages": HELLO, **asked})
+    assert read_thinking(body, usual) == thinking
+
+
+def test_an_answer_that_repeated_itself_has_a_warning_and_stops(actor: Server) -> None:
+    raw = actor.openai().chat.completions.with_raw_response.create(model="", messages=run_script("loop tea tea"))
+    assert raw.headers["x-eaglelocal-warning"] == "the answer repeated itself and was stopped (--stop-loops)"
+    assert raw.parse().choices[0].finish_reason == "stop"
 
 
 @pytest.mark.parametrize("given", [-2, "much", 1.5, 10**12])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.text.loop_guard import CHECKED_EVERY, NUM_TOKENS, LoopGuard, find_period
+from eaglelocal.text.loop_guard import CHECKED_EVERY, NUM_DATA_TOKENS, NUM_TOKENS, LoopGuard, find_period
 
 
 def noticed_at(pieces: Iterable[str]) -> int | None:
@@ -16,7 +16,7 @@ def noticed_at(pieces: Iterable[str]) -> int | None:
     return next((n for n, piece in enumerate(pieces, start=1) if guard.push(piece)), None)
 
 
-PASSAGES = [["🙂"], ["", "", "🙂"], [" ha"], ["0", ", "], ["I", " am", ".\n"], list("abcdefgh" * 8)]
+PASSAGES = [["🙂"], ["", "", "🙂"], [" ha"], ["\n"], ["I", " am", ".\n"], list("abcdefgh" * 8)]
 
 
 @pytest.mark.parametrize("passage", PASSAGES)
@@ -32,13 +32,26 @@ def test_a_loop_is_noticed(passage: list[str]) -> None:
         [f"{n}. item\n" for n in range(3000)],
         [piece for n in range(300) for piece in ("| ", str(n % 10), " | ", str(n * n % 7), " |\n")],
         [f"row {n}: " + "0 " * 20 for n in range(600)],
-        [" "] * 3000,  # white space shows nothing, and a limit of tokens ends it
+        ["0", ", "] * 1500,  # data need more
+        ["```", "\n", *["null", ",", "\n"] * 1000],  # and code
+        ["-", "-"] * 200 + [""] * 3000,  # tokens without text, as those of a call
         ["na "] * (NUM_TOKENS - 1),
         [letter for n in range(30) for letter in "x" * 99 + str(n)],
     ],
 )
 def test_honest_repetition_is_no_loop(pieces: list[str]) -> None:
     assert noticed_at(pieces) is None
+
+
+def test_data_without_end_are_a_loop_later() -> None:
+    found = noticed_at(["0", ", "] * 5000)
+    assert found is not None and NUM_DATA_TOKENS <= found <= NUM_DATA_TOKENS + 2 * CHECKED_EVERY
+
+
+def test_a_loop_after_code_is_noticed_as_usual() -> None:
+    code = ["``", "`", "\n", "x = 1", "\n", "`", "``", "\n"]
+    found = noticed_at([*code, *[" tea"] * 2000])
+    assert found is not None and found < 700
 
 
 def test_a_loop_is_noticed_once() -> None:
