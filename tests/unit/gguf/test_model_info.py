@@ -268,7 +268,6 @@ def test_lists_hang_together() -> None:
         ("hyv4", "a file whose architecture is hy_v4: "),
         ("Qwen4_Exp", "a file whose architecture is qwen4exp: "),
         ("deepseek41", "a release of eaglelocal with a llama.cpp that has it"),
-        ("", "a release of eaglelocal"),
     ],
 )
 def test_an_architecture_that_llama_cpp_lacks_is_refused_with_what_is_needed(
