@@ -113,8 +113,11 @@ SNAPSHOT_ARCHITECTURES = frozenset(
 # among those, architectures whose texts with drafts equal plain ones (tests/engine/test_hybrid.py), or that share a
 # graph with one
 ROLLBACK_ARCHITECTURES = frozenset(
-    {"bailingmoe3", "deepseek4", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"}
-)
+    {
+        "bailingmoe3", "deepseek4", "glm5-next", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35",
+        "qwen35moe", "qwen4exp",
+    }
+)  # fmt: skip
 
 # whose MTP layer was tested as a draft (tests/engine/test_mtp.py)
 MTP_ARCHITECTURES = frozenset(
