@@ -137,6 +137,8 @@ UNUSED_MTP: Mapping[str, str] = MappingProxyType(
             ("bailingmoe2", "dots3note", "exaone-moe", "exaone4", "glm4", "glm5-next"),
             "llama.cpp loads them but cannot run them",
         ),
+        "hy_v4": "llama.cpp has no graph of them, and conversion leaves them out",
+        "qwen4exp": "llama.cpp has no graph of them yet (its pull requests 27836 and 28097)",
         "qwen3next": "llama.cpp cannot undo rejected tokens in its recurrent state",
     }
 )

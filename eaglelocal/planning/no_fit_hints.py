@@ -144,10 +144,10 @@ def explain_choice(outcome: SearchOutcome, chosen: Candidate) -> tuple[str, ...]
     return (
         *_about_goal(outcome, chosen),
         *_about_layers(outcome, chosen),
+        *_about_table(chosen.option.shape, outcome.machine),
         *_about_measurement(outcome, chosen),
         *_about_draft(chosen, outcome.options),
         *_about_memory(chosen, outcome.options),
-        *_about_table(chosen.option.shape, outcome.machine),
         *(f"not {draft.id}: {draft.reason}" for draft in chosen.option.unusable if chosen.draft.shape is None),
         *chosen.option.notes,
         *outcome.machine.notes,
