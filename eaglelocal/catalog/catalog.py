@@ -20,8 +20,8 @@ from typing import TypeVar, cast
 from eaglelocal import locations
 from eaglelocal.catalog.draft_entries import EVERY_TARGET, DraftEntry, read_draft
 from eaglelocal.catalog.estimated_shapes import compute_draft_sizes
+from eaglelocal.catalog.near_names import count_left_out, split_count, squeeze
 from eaglelocal.catalog.reference import Profile, is_ollama_tag, parse_reference, split_entry
-from eaglelocal.catalog.spelling import count_left_out, split_count, squeeze
 from eaglelocal.catalog.target_entries import QuantLoss, TargetEntry, read_quant, read_target
 from eaglelocal.catalog.toml_table import TomlTable, Value, limits
 from eaglelocal.core.amounts import GIB, MIB

@@ -217,7 +217,7 @@ def find_table(header: Header) -> TensorInfo | None:
 
 
 def list_loaded_tensors(header: Header, *, n_layer: int) -> Iterator[TensorInfo]:
-    """Yield the tensors that llama.cpp loads: no table, and no block from `n_layer` on, as those predict ahead (MTP)."""
+    """Yield the tensors that llama.cpp loads: no table, and no block from `n_layer` on; those predict ahead."""
     table = find_table(header)
     for tensor in header.tensors.values():
         block = find_block(tensor.name)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from eaglelocal.catalog.catalog import CPU, CUDA, METAL, VULKAN, KnownMachine
-from eaglelocal.catalog.spelling import MAKERS
+from eaglelocal.catalog.near_names import MAKERS
 from eaglelocal.core.amounts import GIB
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RPC_DEVICE, TENSOR, RunOptions, suggest_split

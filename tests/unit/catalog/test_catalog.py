@@ -12,7 +12,7 @@ from eaglelocal import locations
 from eaglelocal.catalog.catalog import Catalog, load_catalog
 from eaglelocal.catalog.draft_entries import BLOCKS, EAGLE, find_unsupported_reason
 from eaglelocal.catalog.estimated_shapes import compute_draft_sizes
-from eaglelocal.catalog.spelling import squeeze
+from eaglelocal.catalog.near_names import squeeze
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.architectures import KNOWN_ARCHITECTURES
 

@@ -12,7 +12,7 @@ MAKERS = frozenset({"nvidia", "geforce", "amd", "radeon", "apple", "intel"})
 FAMILIES = frozenset({"rtx", "gtx", "rx", "arc", "tesla"})  # which people leave out: a number identifies the card
 _WORD = re.compile(r"[a-z]+|\d+")
 _SIZE_UNIT = re.compile(r"(?<=\d)\s*gi?b\b")
-_COUNT = re.compile(r"(?P<first>[1-9]\d?)\s*x[\s-]*(?P<name>.+)|(?P<named>.*[\d\s_-])x\s*(?P<last>[1-9]\d?)")
+_COUNT = re.compile(r"(?P<first>[1-9]\d?)\s*x(?P<name>.+)|(?P<named>.*[\d\s_-])x\s*(?P<last>[1-9]\d?)")
 
 
 def squeeze(name: str) -> str:
