@@ -10,7 +10,7 @@ import difflib
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import TypeVar, cast
 from eaglelocal import locations
 from eaglelocal.catalog.draft_entries import EVERY_TARGET, DraftEntry, read_draft
 from eaglelocal.catalog.estimated_shapes import compute_draft_sizes
+from eaglelocal.catalog.near_names import count_left_out, split_count, squeeze
 from eaglelocal.catalog.reference import Profile, is_ollama_tag, parse_reference, split_entry
 from eaglelocal.catalog.target_entries import QuantLoss, TargetEntry, read_quant, read_target
 from eaglelocal.catalog.toml_table import TomlTable, Value, limits
@@ -44,9 +45,14 @@ class Catalog:
     machines: Mapping[str, KnownMachine]
     quants: Mapping[str, QuantLoss]
 
+    def find_target(self, id: str) -> TargetEntry | None:
+        """Return the target of this id, however it is spelt; None if there is none, or several are spelt so."""
+        alike = [target for target in self.targets.values() if squeeze(target.id) == squeeze(id)]
+        return self.targets.get(id.lower()) or (alike[0] if len(alike) == 1 else None)
+
     def target(self, id: str, quant: str | None = None) -> TargetEntry:
-        """Return the target of this id, ignoring case. Raises UsageError with the nearest names, `quant` kept."""
-        found = self.targets.get(id.lower())
+        """Return the target of this id, however it is spelt. Raises UsageError with the nearest names, `quant` kept."""
+        found = self.find_target(id)
         if found is None:
             word, suffix = split_entry(id, quant)
             near = [self.name_with_type(name, suffix) for name in _find_near(word, self.targets)]
@@ -61,17 +67,22 @@ class Catalog:
         return id if lacks else f"{id}{suffix}"
 
     def machine(self, name: str) -> KnownMachine:
-        """Return the machine of this id or alias. Raises UsageError with the nearest name."""
-        wanted = _normalize(name)
-        names = {_normalize(name): one for one in self.machines.values() for name in (one.id, *one.aliases)}
-        found = names.get(wanted)
-        if found is None:
-            known = (
-                "known are rtx-3090, 2x-rtx-3090, rx-7900-xtx, strix-halo, cuda-12gb, m2-max-32gb, cpu-16gb and more"
-            )
-            own = f"describe your own in {locations.config_dir() / MACHINES}/*.toml"
-            raise UsageError(f"unknown machine {name!r}", hint=_suggest(wanted, names, otherwise=f"{known}; {own}"))
-        return found
+        """Return the machine that `name` means: an entry, several of its cards (`2x-rtx-3090`), or several joined by +.
+
+        Raises UsageError with the nearest names, or on joined machines that are not all graphics cards.
+        """
+        parts = [self._find_machine(part) for part in name.split("+")]
+        return parts[0] if len(parts) == 1 else join_machines(parts)
+
+    def _find_machine(self, written: str) -> KnownMachine:
+        for name, count in ((written, 1), split_count(written)):
+            if found := find_machine(name, self.machines.values()):
+                return multiply_cards(found, count)
+        near = [f"{count}x-{each}" if count > 1 else each for each in _find_near(_normalize(name), self.machines)]
+        known = f"known are {', '.join(EXAMPLE_MACHINES)} and more"
+        own = f"describe your own in {locations.config_dir() / MACHINES}/*.toml"
+        hint = f"did you mean {' or '.join(near)}?" if near else f"{known}; {own}"
+        raise UsageError(f"unknown machine {written!r}", hint=hint)
 
     def drafts_for(self, target: TargetEntry) -> tuple[DraftEntry, ...]:
         """Return the drafts that the target lists, in its order, then all others that serve it, heads with sizes."""
@@ -257,6 +268,11 @@ def _name_store(path: Path) -> str:
 CUDA, VULKAN, METAL, CPU = "cuda", "vulkan", "metal", "cpu"
 KINDS = (CUDA, VULKAN, METAL, CPU)
 MAX_MIB, MAX_GB_S, MAX_GPUS = 1 << 30, 1e6, 64
+SEVERAL_CARDS_RAM = 64 * GIB  # at least, assumed beside several cards
+EXAMPLE_MACHINES = (
+    *("rtx-3090", "2x-rtx-3090", "rtx-3090+rtx-3060", "rx-7900-xtx", "strix-halo", "cuda-12gb", "m2-max-32gb"),
+    "cpu-16gb",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +297,7 @@ class KnownMachine:
     source: str = ""
     confidence: str = ""
     field_confidence: Mapping[str, Value]
+    others: tuple[KnownMachine, ...] = ()  # whose cards are in it too
 
     @property
     def has_gpu(self) -> bool:
@@ -317,3 +334,57 @@ def read_machine(id: str, table: TomlTable) -> KnownMachine:
     if kind not in KINDS:
         raise table.error(f"{id}.kind must be one of {', '.join(KINDS)}, not {kind!r}")
     return machine if host_bandwidth else replace(machine, host_bandwidth_gb_s=machine.bandwidth_gb_s)
+
+
+# ---- machines by name: an entry however it is spelt, and machines of several cards, made of entries
+def find_machine(name: str, machines: Iterable[KnownMachine]) -> KnownMachine | None:
+    """Return the machine of this id, alias or name; None if there is none.
+
+    Of those that differ in what was left out, the smallest: what it runs, the others run too.
+    """
+    wanted = _normalize(name)
+    found: list[tuple[int, int, KnownMachine]] = []
+    for machine in machines:
+        if wanted in map(_normalize, (machine.id, *machine.aliases)):
+            return machine
+        size = round(machine.memory_bytes / GIB)
+        for each in (machine.id, *machine.aliases, machine.name):
+            if (left_out := count_left_out(name, each, size)) is not None:
+                found.append((left_out, machine.memory_bytes, machine))
+    return min(found, key=lambda each: each[:2])[-1] if found else None
+
+
+def multiply_cards(machine: KnownMachine, count: int) -> KnownMachine:
+    """Return a machine with `count` times the entry's cards. Raises UsageError if it has no cards, or too many."""
+    num_gpus = count * machine.num_gpus
+    if count == 1:
+        return machine
+    if not 0 < num_gpus <= MAX_GPUS:
+        problem = f"at most {MAX_GPUS} cards are planned for" if num_gpus else f"{machine.name} has no graphics card"
+        raise UsageError(f"--machine {count}x-{machine.id}: {problem}", hint="--machine 2x-rtx-3090")
+    return replace(
+        machine,
+        id=f"{count}x-{machine.id}",
+        name=f"{count}x {machine.name}",
+        aliases=(),
+        num_gpus=num_gpus,
+        ram_bytes=max(machine.ram_bytes, SEVERAL_CARDS_RAM),
+    )
+
+
+def join_machines(parts: Sequence[KnownMachine]) -> KnownMachine:
+    """Return a machine with the cards of all, and the most RAM of one. Raises UsageError if one has no cards."""
+    for part in parts:
+        if not part.num_gpus:
+            raise UsageError(
+                f"{part.name} has no graphics card that could be joined to others", hint="--machine rtx-3090+rtx-3060"
+            )
+    first, *others = parts
+    return replace(
+        first,
+        id="+".join(part.id for part in parts),
+        name=" + ".join(part.name for part in parts),
+        aliases=(),
+        ram_bytes=max(SEVERAL_CARDS_RAM, *(part.ram_bytes for part in parts)),
+        others=tuple(others),
+    )

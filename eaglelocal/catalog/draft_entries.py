@@ -15,16 +15,19 @@ from eaglelocal.catalog.toml_table import TomlTable, Value, limits
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.architectures import (
     HYBRID_ARCHITECTURES,
+    HYPER_CONNECTED_ARCHITECTURES,
     LAYER_INPUT_ARCHITECTURES,
     MTP_ARCHITECTURES,
     RECURRENT_ARCHITECTURES,
     ROLLBACK_ARCHITECTURES,
 )
+from eaglelocal.gguf.block_info import DEEPSEEK_SHAPE
 from eaglelocal.gguf.mtp import describe_unused
 from eaglelocal.gguf.tap_row import GRAPH_TAPS, MAX_TAPS
 
 EAGLE, MTP, DRAFT_MODEL, NGRAM = "eagle3", "mtp", "draft_model", "ngram"
-BLOCKS = ("dflash", "dspark")
+DSPARK = "dspark"
+BLOCKS = ("dflash", DSPARK)
 KINDS = (EAGLE, *BLOCKS, MTP, DRAFT_MODEL, NGRAM)
 EVERY_TARGET = "*"
 MAX_DRAFTED = 64  # upper limit on the tokens of a draft
@@ -137,6 +140,8 @@ def find_unsupported_reason(draft: DraftEntry, target: EntryShape) -> str:
         return "the draft has recurrent state, which cannot be rolled back"
     if draft.kind in BLOCKS and draft.gguf_repo is None:
         return "no GGUF of it is published, and heads that draft blocks are not imported"
+    if draft.kind == DSPARK and target.architecture in HYPER_CONNECTED_ARCHITECTURES:
+        return DEEPSEEK_SHAPE
     if draft.kind in (EAGLE, *BLOCKS) and target.architecture not in LAYER_INPUT_ARCHITECTURES:
         return f"llama.cpp does not give the layer inputs of {target.architecture}, which heads need"
     return ""

@@ -49,6 +49,7 @@ class _FileParts:
 
 def estimate_target_shape(outline: EntryShape, quant: str, num_bytes: int) -> ModelShape:
     """Estimate the shape of a target's file of `num_bytes` in this quantization."""
+    num_bytes -= outline.table_bytes
     split = _split_file(outline, quant, num_bytes)
     layers = _spread_layers(outline)
     states = _spread_states(outline, layers)
@@ -76,6 +77,8 @@ def estimate_target_shape(outline: EntryShape, quant: str, num_bytes: int) -> Mo
         tied_output_bytes=split.tied_output,
         expert_bytes=(layer_bytes,) * outline.n_layer if layer_bytes else (),  # as if all layers were alike
         n_layer_embd=_count_layer_embeddings(outline) // outline.n_vocab,
+        table_bytes=outline.table_bytes,
+        index_dim=outline.full.index_dim,
         n_expert=experts.count if experts else 0,
         n_expert_used=experts.used if experts else 0,
         window_key_dim=windowed.head_dim if windowed else None,

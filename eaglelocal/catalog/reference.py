@@ -109,7 +109,7 @@ def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists
     repo = _REPO.fullmatch(text)
     if repo is not None:
         return Repo(f"{repo['user']}/{repo['name']}", repo["quant"])
-    profile = _PROFILE.fullmatch(text)
+    profile = _PROFILE.fullmatch(re.sub(r"\s+", "-", text.strip()))  # people write `qwen3.8 27b`
     if profile is not None:
         return Profile(profile["id"], profile["quant"])
     raise UsageError(f"cannot read the reference {text!r}", hint=f"use {REFERENCE_FORMS}")

@@ -19,7 +19,7 @@ MAX_LAYERS, MAX_HEADS, MAX_EXPERTS = 1000, 4096, 4096
 MAX_WIDTH, MAX_VOCAB, MAX_CONTEXT = 1 << 20, 1 << 24, 1 << 30
 MIN_PARAMETERS_B, MAX_PARAMETERS_B = 0.001, 100_000.0  # parameters, in 10^9
 MIN_BITS, MAX_BITS = 0.5, 40.0  # per parameter, in any file
-MAX_STATE_BYTES = 1 << 36
+MAX_STATE_BYTES, MAX_TABLE_BYTES = 1 << 36, 1 << 42
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,7 @@ class Layers:
     head_dim: int = field(metadata=limits(1, MAX_WIDTH))
     value_dim: int  # 0: values are a part of the keys (MLA)
     window: int | None = None
+    index_dim: int = field(default=0, metadata=limits(maximum=MAX_WIDTH))  # of a token, by which an indexer chooses it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,8 @@ class EntryShape:
     windowed: Layers | None
     experts: Experts | None
     state_bytes: int  # of one slot's recurrent state; 0: none
+    # of a table of n-gram embeddings in each file, which is read by rows; it counts in no other figure of the shape
+    table_bytes: int = field(default=0, metadata=limits(maximum=MAX_TABLE_BYTES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +123,7 @@ def _check_sizes(target: TargetEntry, table: TomlTable) -> None:
     """Raise UsageError if the bits per parameter are implausible, or the embeddings exceed all parameters."""
     outline = target.outline
     for each in target.quantizations.values():
-        bits = 8.0 * each.num_bytes / (outline.parameters_b * 1e9)
+        bits = 8.0 * (each.num_bytes - outline.table_bytes) / (outline.parameters_b * 1e9)
         if not MIN_BITS <= bits <= MAX_BITS:
             raise table.error(
                 f"quants.{each.name}: {each.num_bytes} bytes for {outline.parameters_b:g} B parameters "

@@ -39,7 +39,7 @@ class PlanFlags:
     machine: list[str] | None = flag(
         None,
         "NAME,NAME|list",
-        "Plan for another machine: rtx-3090, m2-max-32gb, cpu-16gb; several give a table, list lists them.",
+        "Plan for another machine: rtx-3090, 2x-rtx-3090, cpu-16gb; several give a table, list lists them.",
         complete=complete_machine,
     )
     ram: float | None = flag(None, "GIB", "RAM of --machine, in GiB.", min=1, max=4096)

@@ -23,6 +23,7 @@ MACHINE_HEADINGS = ("--machine", "memory", "GB/s", "")
 RIGHT = frozenset({"GiB", "context", "tok/s", "quality", "memory", "GB/s"})  # columns of numbers
 NO_FIT, NOT_PLANNED = "no room", "error"
 MAX_MACHINE_CHARS = 22
+SEVERAL_CARDS_NOTE = "several cards: 2x-rtx-3090 is two of one kind, rtx-3090+rtx-3060 one of each"
 GIB_NOTE = "GiB: on the GPUs if there are any, else in main memory"
 IN_RAM, IN_RAM_NOTE = "*", "tok/s*: a part of the model stays in main memory, and prompts are read slowly"
 QUALITY_NOTE = "quality: billions of parameters, weighed by quantization and age; no benchmark"
@@ -101,7 +102,7 @@ def list_machines(output: Output, *, as_json: bool) -> None:
     for machine in machines:
         memory = f"{max(machine.num_gpus, 1) * machine.memory_bytes / GIB:.0f} GiB"
         rows.append((machine.id, memory, f"{machine.bandwidth_gb_s:.0f}", machine.name))
-    output.lines(format_columns(rows, right=RIGHT))
+    output.lines([*format_columns(rows, right=RIGHT), "", SEVERAL_CARDS_NOTE])
 
 
 def join_failures(failures: Sequence[PlanFailure]) -> EagleLocalError:

@@ -15,6 +15,7 @@ from eaglelocal.core.amounts import count_noun, format_disk, format_memory
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import LOOKUP, WARNING
 from eaglelocal.core.sampling import sampling_text
+from eaglelocal.errors import ModelFileError
 
 if TYPE_CHECKING:
     from eaglelocal.hub.model_details import KnownDraft, ModelDetails
@@ -65,6 +66,7 @@ def details_rows(details: ModelDetails) -> list[tuple[str, str]]:
         ("model", details.reference),
         ("name", about.name),
         ("kind", _kind(details)),
+        ("problem", _problem(details)),
         ("shape", _shape(details)),
         ("adapter", _adapter(details)),
         ("context", f"{about.context} tokens" if about.context else ""),
@@ -91,6 +93,18 @@ def _kind(details: ModelDetails) -> str:
     if details.about.kind == "head" and details.about.architecture not in HEAD_ARCHITECTURES:
         return f"MTP layer of a {details.about.architecture} model"
     return words.get(details.about.kind, details.about.kind)
+
+
+def _problem(details: ModelDetails) -> str:
+    """Return why llama.cpp cannot run the model, and what would be needed."""
+    from eaglelocal.gguf.architectures import check_known
+
+    try:
+        if details.about.kind == "model":
+            check_known(details.header.architecture, details.header.path.name)
+    except ModelFileError as error:
+        return f"{error.message}; {error.hint}"
+    return ""
 
 
 def _adapter(details: ModelDetails) -> str:
@@ -162,7 +176,7 @@ def template_text(template: str) -> str:
 
 
 def _drafts(details: ModelDetails) -> list[tuple[str, str]]:
-    if details.about.kind != "model":
+    if details.about.kind != "model" or _problem(details):
         return []
     texts = list(_draft_texts(details)) or [f"none known; {LOOKUP_HINT}"]
     return [("" if number else "drafts", text) for number, text in enumerate(texts)]

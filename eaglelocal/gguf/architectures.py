@@ -16,6 +16,29 @@ from eaglelocal.errors import ModelFileError
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.header import ArrayValue, Header
 
+# that llama.cpp has a name for (LLM_ARCH_NAMES); a file of any other is refused before it is loaded
+KNOWN_ARCHITECTURES = frozenset(
+    {
+        "afmoe", "apertus", "arcee", "arctic", "arwkv7", "baichuan", "bailingmoe", "bailingmoe2", "bailingmoe3", "bert",
+        "bitnet", "bloom", "chameleon", "chatglm", "codeshell", "cogvlm", "cohere2", "cohere2moe", "command-r", "dbrx",
+        "deci", "deepseek", "deepseek2", "deepseek2-ocr", "deepseek32", "deepseek4", "dflash", "dots1", "dots3note",
+        "dream", "eagle3", "ernie4_5", "ernie4_5-moe", "eurobert", "exaone", "exaone-moe", "exaone4", "falcon",
+        "falcon-h1", "gemma", "gemma-embedding", "gemma2", "gemma3", "gemma3n", "gemma4", "gemma4-assistant", "glm-dsa",
+        "glm4", "glm4moe", "glm5-next", "gpt-oss", "gpt2", "gptneox", "granite", "granite_swa", "granitehybrid",
+        "granitemoe", "graniteswitch", "grok", "grovemoe", "hrm_text", "hunyuan-dense", "hunyuan-moe", "hunyuan_vl",
+        "hy_v3", "hy_v4", "internlm2", "jais", "jais2", "jamba", "jina-bert-v2", "jina-bert-v3", "kimi-k3",
+        "kimi-linear", "laguna", "lfm2", "lfm2moe", "llada", "llada-moe", "llama", "llama-embed", "llama4", "maincoder",
+        "mamba", "mamba2", "maple", "mellum", "mimo2", "minicpm", "minicpm3", "minimax-01", "minimax-m2", "minimax-m3",
+        "mistral3", "mistral4", "modern-bert", "mpt", "muse-glimmer", "nanbeige", "nemotron", "nemotron_h",
+        "nemotron_h_moe", "neo-bert", "nomic-bert", "nomic-bert-moe", "olmo", "olmo2", "olmoe", "openelm", "orion",
+        "paddleocr", "pangu-embedded", "phi2", "phi3", "phimoe", "plamo", "plamo2", "plamo3", "plm", "pockettts",
+        "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen3tts",
+        "qwen3vl", "qwen3vlmoe", "qwen4exp", "refact", "rnd1", "rwkv6", "rwkv6qwen2", "rwkv7", "seed_oss",
+        "smallthinker", "smollm3", "spark2_5", "stablelm", "starcoder", "starcoder2", "step35", "t5", "t5encoder",
+        "talkie", "wavtokenizer-dec", "xverse",
+    }
+)  # fmt: skip
+
 EAGLE, BLOCK = "eagle3", "dflash"  # draft heads: of EAGLE's kind, and those that draft a block at a time
 HEAD_ARCHITECTURES = (EAGLE, BLOCK)
 
@@ -90,8 +113,11 @@ SNAPSHOT_ARCHITECTURES = frozenset(
 # among those, architectures whose texts with drafts equal plain ones (tests/engine/test_hybrid.py), or that share a
 # graph with one
 ROLLBACK_ARCHITECTURES = frozenset(
-    {"bailingmoe3", "deepseek4", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"}
-)
+    {
+        "bailingmoe3", "deepseek4", "glm5-next", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe", "qwen35",
+        "qwen35moe", "qwen4exp",
+    }
+)  # fmt: skip
 
 # whose MTP layer was tested as a draft (tests/engine/test_mtp.py)
 MTP_ARCHITECTURES = frozenset(
@@ -111,6 +137,8 @@ UNUSED_MTP: Mapping[str, str] = MappingProxyType(
             ("bailingmoe2", "dots3note", "exaone-moe", "exaone4", "glm4", "glm5-next"),
             "llama.cpp loads them but cannot run them",
         ),
+        "hy_v4": "llama.cpp has no graph of them, and conversion leaves them out",
+        "qwen4exp": "llama.cpp has no graph of them yet (its pull requests 27836 and 28097)",
         "qwen3next": "llama.cpp cannot undo rejected tokens in its recurrent state",
     }
 )
@@ -148,6 +176,24 @@ NO_ROPE_ARCHITECTURES = frozenset({"glm5-next"})
 
 # few tensors per layer: llama.cpp reserves eight graph nodes per tensor, and aborts if its graph needs more
 SMALL_GRAPH_ARCHITECTURES = frozenset({"phi3"})
+
+
+def check_known(architecture: str, file_name: str) -> None:
+    """Raise ModelFileError if llama.cpp has no graph for the architecture, with what would be needed.
+
+    Before llama.cpp merges a model, its files are made with other spellings of its name, and with other tensors.
+    """
+    if architecture in KNOWN_ARCHITECTURES:
+        return
+    alike = [known for known in sorted(KNOWN_ARCHITECTURES) if _squeeze(known) == _squeeze(architecture)]
+    hint = "a release of eaglelocal with a llama.cpp that has it; docs/new_model.md says what else"
+    if alike:
+        hint = f"a file whose architecture is {alike[0]}: the same model, made for a released llama.cpp"
+    raise ModelFileError(f"{file_name}: llama.cpp here has no graph for the architecture {architecture}", hint=hint)
+
+
+def _squeeze(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 # ---- arch keys: typed access to the keys of one architecture: `block_count` of a llama model is `llama.block_count`

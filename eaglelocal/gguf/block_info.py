@@ -21,7 +21,8 @@ ANCHOR_KEY = "dflash.sample_from_anchor"  # missing: true
 MASK_KEY = "tokenizer.ggml.mask_token_id"
 MARKOV = "markov_w1.weight"  # present in DSpark: each token also depends on the one before
 SELECTOR = "selector_hidden.weight"  # present in DFlash2: candidates are scored given those before them
-DEEPSEEK_KEY = "hyper_connection_count"
+DEEPSEEK_KEY = "hyper_connection.count"
+DEEPSEEK_SHAPE = "heads of DeepSeek's shape are not supported yet"
 DEFAULT_BLOCK_SIZE = 16  # llama.cpp's, for graphs that do not depend on it
 MAX_BLOCK_SIZE = 64
 
@@ -96,7 +97,7 @@ class BlockInfo(head_info.DraftHeadInfo):
 
     def find_problems(self, target: ModelInfo) -> Iterator[str]:
         if self.is_deepseek:
-            yield "heads of DeepSeek's shape are not supported yet"
+            yield DEEPSEEK_SHAPE
         yield from head_info.target_problems(self, target, hidden_size=self.width)
         if not self.target_layers:
             yield "it taps no layers"

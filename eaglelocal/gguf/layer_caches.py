@@ -234,6 +234,19 @@ def read_compressions(keys: ArchitectureKeys, *, n_layer: int, head_dim: int) ->
     )
 
 
+# which cache their indexer's keys, one head for each token
+INDEXED_ARCHITECTURES = frozenset({"deepseek32", "glm-dsa", "glm5-next", "hy_v4", "qwen4exp"})
+POOLED_INDEX_PARTS = 3  # of glm5-next: key, gate and pooled key
+
+
+def read_index_dim(keys: ArchitectureKeys) -> int:
+    """Return the values that an indexer caches of one token in each layer with attention; 0: there is none."""
+    if keys.prefix not in INDEXED_ARCHITECTURES:
+        return 0
+    parts = POOLED_INDEX_PARTS if keys.optional_count("attention.indexer.kpool") else 1
+    return parts * (keys.optional_count("attention.indexer.key_length") or 0)
+
+
 def compressor_bytes(ratio: int, width: int) -> int:
     """Return the bytes of one sequence's state in one layer: values and scores of the tokens that a row may still need.
 

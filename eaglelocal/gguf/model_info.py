@@ -70,8 +70,10 @@ class ModelInfo:
     def from_header(cls, header: Header) -> ModelInfo:
         """Read a model's header.
 
-        Raises ModelFileError on keys that are missing, make no sense, or would end llama.cpp's process.
+        Raises ModelFileError on keys that are missing, make no sense, or would end llama.cpp's process, or
+        on an architecture that llama.cpp does not know.
         """
+        architectures.check_known(header.architecture, header.path.name)
         keys = ArchitectureKeys(header, header.architecture)
         n_layer = _layers(keys)
         n_embd = keys.count("embedding_length")

@@ -19,10 +19,12 @@ from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo, num_mtp_layers
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.upper_layers import (
+    LAYER_EMBEDDING,
     TOKEN_EMBEDDING,
     UPPER,
     active_bytes,
     find_block,
+    find_table,
     find_upper_layers,
     is_expert,
     is_input,
@@ -33,7 +35,6 @@ from eaglelocal.gguf.upper_layers import (
 HeadInfo = EagleInfo | MedusaInfo | BlockInfo | MtpInfo  # drafts from the target's own states
 DraftInfo = HeadInfo | ModelInfo
 MTP = "mtp"  # not an architecture of llama.cpp, but a layer of one
-LAYER_EMBEDDING = "per_layer_token_embd.weight"
 # graphs that read a whole text at once and have no KV cache
 CACHELESS = frozenset(
     {
@@ -59,6 +60,8 @@ class ModelShape:
     tied_output_bytes  of the embeddings, those that are multiplied as the output too; 0 where the output is its own
     active_bytes       read for one token: of the experts the share that it uses, of the embeddings those of the output
     n_layer_embd       values that are looked up for a token for all layers together, besides its embedding
+    table_bytes        of those, in a table that stays in the file; not in the other bytes
+    index_dim          values by which an indexer chooses a cell, kept beside its keys
     """
 
     architecture: str
@@ -79,6 +82,8 @@ class ModelShape:
     max_context: int
     tied_output_bytes: int = 0
     n_layer_embd: int = 0
+    table_bytes: int = 0
+    index_dim: int = 0
     n_expert: int = 0
     n_expert_used: int = 0
     layer_bytes: tuple[int, ...] = ()
@@ -231,7 +236,7 @@ def _model_shape(info: ModelInfo) -> ModelShape:
     weights = sum_weights(header, n_layer=info.n_layer)
     n_expert = keys.optional_count("expert_count") or 0
     used = max(keys.counts("expert_used_count") or (0,))  # the most, where layers differ
-    layer_embedding = header.tensors.get(LAYER_EMBEDDING)
+    layer_embedding, table = header.tensors.get(LAYER_EMBEDDING), find_table(header)
     recurrent = layer_caches.recurrent_layers(keys, n_layer=info.n_layer, kv_heads=info.n_kv_head, n_ff=info.n_ff)
     compressions = layer_caches.read_compressions(keys, n_layer=info.n_layer, head_dim=info.head_dim)
     state = layer_caches.state_bytes_of_a_layer(
@@ -261,6 +266,8 @@ def _model_shape(info: ModelInfo) -> ModelShape:
         max_context=info.context_length,
         tied_output_bytes=weights.tied_output_bytes,
         n_layer_embd=layer_embedding.shape[0] if layer_embedding else 0,
+        table_bytes=table.nbytes if table else 0,
+        index_dim=layer_caches.read_index_dim(keys),
         n_expert=n_expert,
         n_expert_used=used,
         layer_bytes=weights.layer_bytes,

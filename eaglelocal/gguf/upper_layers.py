@@ -184,7 +184,9 @@ def _make_unread(width: int) -> Iterator[StreamedTensor]:
 # Decides by names and sizes, without the weights. memory/placement.py decides the device of each layer.
 BLOCK_TENSOR = re.compile(r"blk\.(\d{1,9})\.", re.ASCII)
 FIRST_BLOCK_TENSORS = ("per_layer_model_proj.", "per_layer_proj_norm.")  # llama.cpp places them with the first block
-TOKEN_EMBEDDING = "token_embd.weight"
+TOKEN_EMBEDDING, LAYER_EMBEDDING = "token_embd.weight", "per_layer_token_embd.weight"
+TABLE_ARCHITECTURES = frozenset({"gemma4", "qwen4exp"})  # whose LAYER_EMBEDDING is TENSOR_READ_LAZY
+MAX_LOADED_TABLE_BYTES = 4 << 30  # auto_min_size of llama-model-loader.cpp
 INPUT_TENSORS = ("token_embd.", "token_types.", "position_embd.", "per_layer_token_embd.")  # looked up, in RAM
 EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # of a block; the same pattern as llama.cpp's LLM_FFN_EXPS_REGEX
 EXPERT_TENSOR = re.compile(EXPERTS)
@@ -205,11 +207,21 @@ class Weights:
         return self.embedding_bytes + self.output_bytes + sum(self.layer_bytes)
 
 
+def find_table(header: Header) -> TensorInfo | None:
+    """Return a table of embeddings that stays in the file; None if there is none.
+
+    llama.cpp reads single rows of it (LLAMA_LAZY_MODE_AUTO), except beside a built-in GPU (memory/placement.py).
+    """
+    table = header.tensors.get(LAYER_EMBEDDING) if header.architecture in TABLE_ARCHITECTURES else None
+    return table if table is not None and table.nbytes > MAX_LOADED_TABLE_BYTES else None
+
+
 def list_loaded_tensors(header: Header, *, n_layer: int) -> Iterator[TensorInfo]:
-    """Yield the tensors that llama.cpp loads: all but the blocks from `n_layer` on, which only predict ahead (MTP)."""
+    """Yield the tensors that llama.cpp loads: no table, and no block from `n_layer` on; those predict ahead."""
+    table = find_table(header)
     for tensor in header.tensors.values():
         block = find_block(tensor.name)
-        if block is None or block < n_layer:
+        if tensor is not table and (block is None or block < n_layer):
             yield tensor
 
 

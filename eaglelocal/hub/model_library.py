@@ -119,7 +119,7 @@ def _is_known(parsed: Profile | Repo) -> bool:
     if isinstance(parsed, Repo):
         return repo_folder(locations.hub_cache_dir(), parsed.name).is_dir()
     catalog = load_catalog()
-    return parsed.id.lower() in catalog.targets or parsed.id.lower() in catalog.drafts
+    return catalog.find_target(parsed.id) is not None or parsed.id.lower() in catalog.drafts
 
 
 def _list_all(folders: Sequence[str]) -> Iterator[LibraryModel]:

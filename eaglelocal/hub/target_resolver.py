@@ -100,7 +100,7 @@ def find_target(reference: Reference, *, on_progress: Progress | None) -> FoundT
             return read_target(path, label=name)
         case Profile() | Repo():
             catalog = load_catalog()
-            if isinstance(reference, Profile) and reference.id.lower() not in catalog.targets:
+            if isinstance(reference, Profile) and catalog.find_target(reference.id) is None:
                 raise make_unknown_target_error(reference, catalog)
             model = find_cached(locations.hub_cache_dir(), make_hub_reference(reference, catalog))
             return replace(read_target(model.path), repo=model.repo)

@@ -53,6 +53,7 @@ from eaglelocal.memory.placement import (
     check_tensor_gpus,
     choose_gpus,
     explain_tensor_split,
+    table_buffers,
 )
 from eaglelocal.probe.machine import Machine
 
@@ -294,11 +295,12 @@ def check_memory(
 
 
 def list_side_buffers(plan: Plan, target: ModelHeader, free: Sequence[FreeMemory]) -> Iterator[Buffer]:
-    """Yield the memory for reading images and of LoRA adapters.
+    """Yield the memory for reading images, of LoRA adapters, and of a table that is loaded whole.
 
     Raises ModelFileError if a file cannot be read, or IncompatibleError for an unsuitable projector.
     """
     gpus = choose_gpus(free, device=plan.device, split=plan.split)
+    yield from table_buffers(target.shape, gpus)
     if plan.projector is not None:
         projector = Projector.from_header(read_header(plan.projector))
         check_projector(projector, target.header, name=plan.projector.name)

@@ -85,9 +85,8 @@ def kv_bytes_of_layer(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
         unused = shape.n_layer_ahead if layer == shape.n_layer - 1 else 0  # of MTP layers, allocated here too
         keys = row_bytes(sizes.kv_type, shape.key_width(layer)) * cells * (1 + unused)
         return (keys + compressed) * sizes.num_sequences
-    return (row_bytes(sizes.kv_type, shape.key_width(layer)) + row_bytes(sizes.kv_type, width)) * (
-        cells * sizes.num_streams
-    )
+    rows = (shape.key_width(layer), width, shape.index_dim)
+    return sum(row_bytes(sizes.kv_type, values) for values in rows) * cells * sizes.num_streams
 
 
 def compressed_cells(shape: ModelShape, layer: int, sizes: CacheParams) -> int:

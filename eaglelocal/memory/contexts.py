@@ -155,11 +155,13 @@ LIVE_QUERIES, LIVE_KEYS = 4, 3
 LIVE_HIDDEN = 3  # gate, up, and their product
 LIVE_EXPERT_OUTPUTS = 2  # for each used expert: its output, and the weighted output
 LIVE_INDEX_MASKS = 2  # for each compressed row: the mask of the best rows, and its sum with the attention mask
+LIVE_INDEX_SCORES = 2.25  # for each cell: its score, the score in order, and the mask of the best
 LIVE_ROUTES = 8  # for each expert: logits, weights, order, indices
 LIVE_INNER = 3  # for a recurrent layer: projected, convolved, and the output of the scan
 LIVE_STATES = 3  # the stored state, the state read for this batch, and the state to store
 LIVE_LAYER_INPUTS = 4  # of per-layer embeddings, besides themselves: projected, normed, added and permuted
-RESIDUAL_STREAMS = {"gemma3n": 4, "deepseek4": 3}  # parallel residual streams that are alive together, of several
+# parallel residual streams that are alive together, of several
+RESIDUAL_STREAMS = {"gemma3n": 4, **dict.fromkeys(("deepseek4", "glm5-next", "hy_v4", "qwen4exp"), 3)}
 PIPELINE_COPIES = 4  # copies of tensors sent between GPUs, for pipeline parallelism (GGML_SCHED_MAX_COPIES)
 
 
@@ -214,7 +216,10 @@ def add_slack(num_bytes: int) -> int:
 
 
 def mask_bytes(shape: ModelShape, sizes: CacheParams) -> int:
-    """Return the bytes of the attention masks, [rows, cells]; each size of sliding window has its own."""
+    """Return the bytes of the attention masks, [rows, cells], and of scores, as large, by which an indexer chooses.
+
+    Each size of sliding window has its own.
+    """
     if not any(shape.kv_heads):
         return 0
     windows = {window for window in shape.windows if window is not None}
@@ -223,7 +228,8 @@ def mask_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     if shape.compressions:  # one of single tokens, and one of each kind of compressed rows
         rows = {shape.compressions[layer]: compressed_cells(shape, layer, sizes) for layer in range(shape.n_layer)}
         cells = window_cells_of(shape, sizes) + sum(rows.values())
-    return sizes.n_batch * cells * (HALF_BYTES if sizes.flash_attn else FLOAT_BYTES)
+    scores = LIVE_INDEX_SCORES * FLOAT_BYTES if shape.index_dim else 0
+    return int(sizes.n_batch * cells * ((HALF_BYTES if sizes.flash_attn else FLOAT_BYTES) + scores))
 
 
 def window_cells_of(shape: ModelShape, sizes: CacheParams) -> int:

@@ -38,6 +38,7 @@ from eaglelocal.memory.placement import (
     place_experts,
     place_layers,
     single_device_shares,
+    table_buffers,
 )
 
 PROCESS_BYTES = int(0.25 * GIB)  # the engine's interpreter, llama.cpp's code, tokenizer and bookkeeping
@@ -82,7 +83,7 @@ def estimate(
     Raises UsageError on an unknown KV type.
     """
     gpus = choose_gpus(devices, device=plan.device, split=plan.split)
-    buffers = [*adapter_buffers(adapters, plan, target, gpus)]
+    buffers = [*adapter_buffers(adapters, plan, target, gpus), *table_buffers(target, gpus)]
     dividing = gpus if plan.split == TENSOR else ()
     gpus = gpus[:1] if dividing else gpus
     contexts = plan_contexts(plan, target, draft)

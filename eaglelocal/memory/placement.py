@@ -35,6 +35,7 @@ class Offload:
 
 
 WHOLE = Offload()
+MAPPING = "MTL"  # begins the names of built-in GPUs that use mapped files (caps.mmap_support of the backends)
 
 
 def place_blocks(
@@ -72,6 +73,12 @@ def place_layers(
 def place_experts(devices: Sequence[str], n_cpu_moe: int) -> tuple[str, ...]:
     """Return the device of each layer's experts. `devices`: the device of each layer."""
     return tuple(RAM if layer < n_cpu_moe else device for layer, device in enumerate(devices))
+
+
+def table_buffers(shape: ModelShape, gpus: Sequence[FreeMemory]) -> Iterator[Buffer]:
+    """Yield a table that llama.cpp loads whole: where a built-in GPU, other than Apple's, cannot use mapped files."""
+    if any(gpu.in_ram and not gpu.device.startswith(MAPPING) for gpu in gpus):
+        yield Buffer(RAM, MemoryKind.WEIGHTS, shape.table_bytes)
 
 
 def choose_gpus(devices: Sequence[FreeMemory], *, device: str | None, split: str) -> tuple[FreeMemory, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from eaglelocal.catalog.catalog import CPU, CUDA, METAL, VULKAN, KnownMachine
+from eaglelocal.catalog.near_names import MAKERS
 from eaglelocal.core.amounts import GIB
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RPC_DEVICE, TENSOR, RunOptions, suggest_split
@@ -30,7 +31,6 @@ CYCLE_FLOPS = 5.0  # per cycle of a core, on quantized weights that are not repa
 USUAL_CLOCK = 3.2 * GIGA  # cycles a second, if the processor does not report it
 KNOWN_CORES = 8  # of a catalog machine
 THREAD_BYTES_S, DDR4_BYTES_S = 8.0 * GIGA, 38.0 * GIGA  # of unmeasured RAM: per thread, and at most
-MAKERS = frozenset({"nvidia", "geforce", "apple", "amd", "radeon", "intel"})
 NO_MODEL = MAKERS | {"graphics", "generation", "workstation", "edition", "r", "tm"}  # not of a model
 UNPUBLISHED = frozenset({"intel", "arc", "laptop", "mobile"})
 ASSUMED = "assumed"  # `field_confidence` of catalog entries whose RAM was assumed
@@ -120,25 +120,25 @@ def replace_ram(machine: MachineSpec, num_bytes: int) -> MachineSpec:
 
 
 def _known_gpus(machine: KnownMachine) -> Iterable[DeviceSpec]:
-    if not machine.has_gpu:
-        return
-    kind = machine.kind
-    bytes_s = machine.bandwidth_gb_s * machine.reached_share * GIGA
-    flops = machine.fp16_tflops * TERA if machine.fp16_tflops else bytes_s * FLOPS_PER_BYTE[kind]
-    shares = machine.shares_memory
-    for index in range(1 if shares else machine.num_gpus):
+    """Yield the GPUs of the machine, then those of the others in it."""
+    numbers: Counter[str] = Counter()  # of devices that each backend has so far
+    cards = [each for each in (machine, *machine.others) if each.has_gpu for _ in range(max(each.num_gpus, 1))]
+    for index, card in enumerate(cards):
+        bytes_s = card.bandwidth_gb_s * card.reached_share * GIGA
+        shares = card.shares_memory
         yield DeviceSpec(
-            name=f"{NAMES[machine.kind]}{index}",
-            label="GPU" if machine.num_gpus < 2 else f"GPU {index}",
-            kind=kind,
-            total_bytes=machine.memory_bytes,
-            free_bytes=(machine.gpu_limit_bytes or machine.memory_bytes) if shares else machine.memory_bytes,
+            name=f"{NAMES[card.kind]}{numbers[card.kind]}",
+            label="GPU" if len(cards) < 2 else f"GPU {index}",
+            kind=card.kind,
+            total_bytes=card.memory_bytes,
+            free_bytes=(card.gpu_limit_bytes or card.memory_bytes) if shares else card.memory_bytes,
             bytes_s=bytes_s,
-            flops=flops,
+            flops=card.fp16_tflops * TERA if card.fp16_tflops else bytes_s * FLOPS_PER_BYTE[card.kind],
             shares_ram=shares,
             capability=read_capability(machine.capability),
             is_published=is_published(machine.name),
         )
+        numbers[card.kind] += 1
 
 
 def is_published(name: str) -> bool:

@@ -15,7 +15,9 @@ from eaglelocal.catalog.catalog import METAL
 from eaglelocal.core.amounts import GIB, format_memory
 from eaglelocal.core.run_options import CTX_STEP, PLANNED_KV_TYPES, RunOptions
 from eaglelocal.core.stats import NOISY
+from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.budget import RAM, DeviceLoad
+from eaglelocal.memory.placement import table_buffers
 from eaglelocal.planning.candidate import GOALS, Candidate, Rejected, lies_text
 from eaglelocal.planning.machine_spec import MachineSpec, name_places, replace_ram
 from eaglelocal.planning.options import ModelOption
@@ -143,6 +145,7 @@ def explain_choice(outcome: SearchOutcome, chosen: Candidate) -> tuple[str, ...]
         *_about_quant(chosen.option),
         *_about_goal(outcome, chosen),
         *_about_layers(outcome, chosen),
+        *_about_table(chosen.option.shape, outcome.machine),
         *_about_measurement(outcome, chosen),
         *_about_draft(chosen, outcome.options),
         *_about_memory(chosen, outcome.options),
@@ -221,6 +224,12 @@ def _about_draft(chosen: Candidate, options: RunOptions) -> Iterator[str]:
         tokens = f"up to {count} looked-up tokens are" if count > 1 else "1 looked-up token is"
         yield f"{tokens} safe: a step that rejects {'all of them' if count > 1 else 'it'} takes at most twice as long"
     yield from chosen.draft.notes
+
+
+def _about_table(shape: ModelShape, machine: MachineSpec) -> Iterator[str]:
+    """Yield where a table of embeddings lies that is not loaded."""
+    if shape.table_bytes and not list(table_buffers(shape, machine.free_memory)):
+        yield f"{format_memory(shape.table_bytes)} of n-gram embeddings stay in the file: keep it on an SSD"
 
 
 def _about_memory(chosen: Candidate, options: RunOptions) -> Iterator[str]:

@@ -155,8 +155,8 @@ def make_catalog_options(target: TargetEntry, catalog: Catalog, *, quant: str | 
 def _make_catalog_option(target: TargetEntry, quantization: Quantization, catalog: Catalog) -> ModelOption:
     outline, quant = target.outline, quantization.name
     parameters_b, active_b = outline.parameters_b, outline.active_parameters_b
-    bits = bits_per_weight(quantization.num_bytes, parameters_b * 1e9)
     shape = estimate_target_shape(outline, quant, quantization.num_bytes)
+    bits = bits_per_weight(shape.weights_bytes, parameters_b * 1e9)
     drafts, unusable = find_draft_options(target, shape, catalog)
     is_unseen = quantization.confidence != "page"
     return ModelOption(

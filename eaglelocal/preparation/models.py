@@ -105,9 +105,13 @@ def restrict_entries(models: Sequence[ModelOption], options: RunOptions) -> tupl
     if not found:
         known = dict.fromkeys(draft.id for model in adapted for draft in model.drafts if draft.shape)
         near = difflib.get_close_matches(name, [word for word in (*list_draft_words(), *known) if word != name], n=1)
+        why = next(
+            (f"{one.id}: {one.reason}" for model in adapted for one in model.unusable if one.id.startswith(name)), ""
+        )
+        others = f", or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}" if known else ""
         raise UsageError(
-            f"the catalog has no draft {name} that can be planned here",
-            hint=f"`--draft {near[0] if near else 'auto'}`, or one of: {', '.join(list(known)[:SHOWN_DRAFTS])}",
+            why or f"the catalog has no draft {name} that can be planned here",
+            hint=f"`--draft {near[0] if near else 'auto'}`{others}",
         )
     return tuple(found)
 

@@ -634,7 +634,7 @@ def test_a_model_whose_mtp_layers_lie_next_to_it(person: Person, tmp_path: Path)
         (("pull", f"{GUIDE}:BF16", "--quant", "Q8_0"), 2, "two quantizations"),
         (("pull", "./x.gguf"), 2, "path of a file"),
         (("pull", "a/b/c"), 2, "cannot read the reference"),
-        (("pull", GUIDE, "--draft", "some thing"), 2, "cannot read the reference"),
+        (("pull", GUIDE, "--draft", "some thing"), 2, "unknown target 'some-thing'"),
         (("pull", "demo"), 0, "nothing to download"),
         (("rm", "demo@native", "--yes"), 2, "is part of eaglelocal"),
         (("rm", "demo@7b", "--yes"), 1, "not on disk"),

@@ -184,7 +184,7 @@ def _attention_or_convolution(s: Sketch, layer: int) -> Iterator[Tensor]:
 def _attention(s: Sketch, layer: int) -> Iterator[Tensor]:
     dim = _head_dim(s, layer)
     queries, keys = s.n_head * dim, s.kv_heads_of(layer) * dim
-    gates = 2 if s.arch in ("qwen35", "qwen35moe", "qwen3next") else 1
+    gates = 2 if s.arch in ("qwen35", "qwen35moe", "qwen3next", "qwen4exp") else 1
     yield "attn_q.weight", (s.n_embd, queries * gates)
     yield "attn_k.weight", (s.n_embd, keys)
     yield "attn_v.weight", (s.n_embd, keys)
@@ -520,6 +520,7 @@ NORMED = {
         "qwen3moe",
         "qwen3next",
         "qwen3vl",
+        "qwen4exp",
         "step35",
     )
 }

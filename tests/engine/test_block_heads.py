@@ -26,6 +26,9 @@ from eaglelocal.core.batch import FeatureRows, Roots
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import fixed_spec
 from eaglelocal.errors import EngineError, IncompatibleError, ModelFileError
+from eaglelocal.gguf.block_info import BlockInfo
+from eaglelocal.gguf.head_info import check_head
+from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_indices
 from eaglelocal.loading.engine_builder import build
@@ -192,3 +195,13 @@ def test_muse_glimmer_says_what_it_says_without_a_head(tmp_path: Path, pattern: 
     assert {name: answer.tokens for name, answer in result.items()} == expected
     assert all(answer.finished and answer.finished.speculation.draft_tokens > 0 for answer in result.values())
     engine.close()
+
+
+def test_a_head_of_deepseeks_shape_is_refused(tmp_path: Path) -> None:
+    """Its blocks have parallel states and experts of their own."""
+    target = ModelInfo.from_header(read_header(write_target(tmp_path / "target.gguf", TINY)))
+    header = read_header(write_block_head(tmp_path / "head.gguf", BlockShape(markov_rank=16), TINY))
+    check_head(BlockInfo.from_header(header), target)
+    parallel = replace(header, metadata={**header.metadata, "dflash.hyper_connection.count": 4})
+    with pytest.raises(IncompatibleError, match="heads of DeepSeek's shape are not supported yet"):
+        check_head(BlockInfo.from_header(parallel), target)

@@ -20,6 +20,7 @@ from doubles.layered_heads import add_upper_layers
 from doubles.medusa_checkpoints import LENT, ONE, OWN, write_random_medusa
 from doubles.mtp_models import TRUNKS, add_mtp, write_assistant, write_gemma
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+from doubles.season_models import SEASON, write_season
 from doubles.tiers import some_of
 from doubles.weightless_models import REAL, SKETCHES, Sketch, write_sketch
 
@@ -144,13 +145,13 @@ def job_of(path: Path, case: Case) -> PlannedContext:
     return plan_contexts(case.plan, read_shape(read_header(path)))[0]
 
 
-def agrees(predicted: PlannedContext, result: AnswerResult) -> None:
+def agrees(predicted: PlannedContext, result: AnswerResult, *, max_ratio: float = MAX_RATIO) -> None:
     shape, sizes = predicted.shape, predicted.sizes
     assert shape.weights_bytes == pytest.approx(result.weights, rel=0.01, abs=LOG_STEP)
     assert cache_bytes(shape, sizes) == pytest.approx(result.cache, rel=0.01, abs=2 * LOG_STEP)
     bound = compute_bytes(shape, sizes, max_outputs=predicted.max_outputs)
     assert result.compute <= bound
-    assert bound < MAX_RATIO * result.compute or result.compute < NEGLIGIBLE
+    assert bound < max_ratio * result.compute or result.compute < NEGLIGIBLE
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -161,6 +162,19 @@ def test_as_llama_cpp_plans_it(sketches: Path, name: str, case: Case) -> None:
     if graph_problem(job.shape.architecture, kv_type=case.kv_type, num_caches=num_caches):
         pytest.skip("llama.cpp aborts on it, so it is neither planned nor loaded")
     agrees(job, planned(part_of(sketches / f"{name}.gguf", job, flash=case.flash)))
+
+
+@pytest.mark.parametrize("case", [Case(512), Case(4096), Case(32768)], ids=str)
+@pytest.mark.parametrize("name", SEASON)
+def test_what_chooses_its_cells_as_llama_cpp_plans_it(tmp_path: Path, name: str, case: Case) -> None:
+    """Its keys to choose by are cached, and scores are computed of all cells; glm5-next scores four at once.
+
+    The last rows of qwen4exp's n-grams, 36 KiB of a slot here, are not counted.
+    """
+    path = write_season(tmp_path / "m.gguf", name)
+    job = job_of(path, case)
+    assert job.shape.index_dim
+    agrees(job, planned(part_of(path, job, flash=case.flash)), max_ratio=2.0)
 
 
 @pytest.mark.parametrize("type_name", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4"])
@@ -292,16 +306,14 @@ def test_a_head_keeps_logits_of_fewer_rows_than_its_target(pair: tuple[Path, Pat
     assert plan_contexts(replace(plan, n_batch=64), target, head)[1].sizes.n_batch == 64
 
 
-# only llama.cpp's own plan, with which each load begins, has these: DSA keeps a second cache of keys to choose by, and
-# bailingmoe3's target has cells for its MTP layer too
-UNESTIMATED = ("bailingmoe3", "deepseek32", "glm-dsa")
+UNESTIMATED = "bailingmoe3"  # only llama.cpp's own plan, with which each load begins, has the cells for its MTP layer
 
 
 @pytest.mark.parametrize(
     ("name", "num_mtp"),
     [
         ("qwen3.6-27b", 1),
-        *((name, 1) for name in TRUNKS if name not in ("qwen3next", *UNESTIMATED)),
+        *((name, 1) for name in TRUNKS if name not in ("qwen3next", UNESTIMATED)),
         *(("mimo2", 3), ("step35", 3)),
     ],
 )

@@ -33,6 +33,8 @@ def absent(_: str) -> bool:
         ("demonstration", Profile("demonstration")),
         ("qwen3-8b", Profile("qwen3-8b")),
         ("qwen3.6-27b:Q4_K_M", Profile("qwen3.6-27b", "Q4_K_M")),
+        ("Qwen3.6 27B", Profile("Qwen3.6-27B")),
+        (" qwen3.6  27b:Q4_K_M", Profile("qwen3.6-27b", "Q4_K_M")),
         ("Qwen/Qwen3-8B-GGUF", Repo("Qwen/Qwen3-8B-GGUF")),
         ("user/repo:IQ4_XS", Repo("user/repo", "IQ4_XS")),
         ("hf.co/user/repo:Q4_K_M", Repo("user/repo", "Q4_K_M")),
@@ -75,7 +77,7 @@ def test_home_is_found() -> None:
     assert parse_reference("~/x.gguf", exists=absent) == File(Path.home() / "x.gguf")
 
 
-@pytest.mark.parametrize("text", ["", ":", "a:", ":Q4", "a/b/c", "a b", "user/", "a:b:c", "-x", "https://hub/x", "é"])
+@pytest.mark.parametrize("text", ["", ":", "a:", ":Q4", "a/b/c", "user/", "a:b:c", "-x", "https://hub/x", "é"])
 def test_what_is_none_of_these(text: str) -> None:
     with pytest.raises(UsageError) as wrong:
         parse_reference(text, exists=absent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,20 @@ from doubles.gguf_bytes import BOOL, F32, STRING, U32, GgufBytes
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
 
 from eaglelocal.errors import IncompatibleError, ModelFileError
-from eaglelocal.gguf.architectures import FINAL_STATE, LAYER_INPUT_ARCHITECTURES, FinalState
+from eaglelocal.gguf.architectures import (
+    EQUAL_WIDTH_ARCHITECTURES,
+    FINAL_STATE,
+    HYBRID_ARCHITECTURES,
+    KNOWN_ARCHITECTURES,
+    LAYER_INPUT_ARCHITECTURES,
+    MTP_ARCHITECTURES,
+    NO_TENSOR_SPLIT,
+    RECURRENT_ARCHITECTURES,
+    UNUSED_MTP,
+    WHOLE_ROPE_ARCHITECTURES,
+    FinalState,
+    check_known,
+)
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.header import TensorInfo
@@ -70,8 +84,9 @@ def test_values_per_layer_and_layers_that_predict_ahead(tmp_path: Path) -> None:
 
 def test_recurrent_models_are_recognized_by_name_and_by_key(tmp_path: Path) -> None:
     assert described(tmp_path, "mamba", lambda b: b.put("mamba.ssm.state_size", U32, 16)).is_recurrent
-    assert described(tmp_path, "brandnew", lambda b: b.put("brandnew.ssm.state_size", U32, 16)).is_hybrid
-    assert described(tmp_path, "brandnew", lambda b: b.put("brandnew.shortconv.l_cache", U32, 3)).is_hybrid
+    unlisted = "maple"
+    assert described(tmp_path, unlisted, lambda b: b.put("maple.ssm.state_size", U32, 16)).is_hybrid
+    assert described(tmp_path, unlisted, lambda b: b.put("maple.shortconv.l_cache", U32, 3)).is_hybrid
     assert not described(tmp_path, "qwen3").has_state
 
 
@@ -244,6 +259,45 @@ def test_lists_hang_together() -> None:
     assert set(FINAL_STATE) <= LAYER_INPUT_ARCHITECTURES
     assert FINAL_STATE["gpt-oss"] is FinalState.NEXTN
     assert not {"qwen2", "gemma3", "phi3", "mistral3", "qwen4exp"} & LAYER_INPUT_ARCHITECTURES
+
+
+@pytest.mark.parametrize(
+    ("architecture", "hint"),
+    [
+        ("glm5next", "a file whose architecture is glm5-next: the same model, made for a released llama.cpp"),
+        ("hyv4", "a file whose architecture is hy_v4: "),
+        ("Qwen4_Exp", "a file whose architecture is qwen4exp: "),
+        ("deepseek41", "a release of eaglelocal with a llama.cpp that has it"),
+    ],
+)
+def test_an_architecture_that_llama_cpp_lacks_is_refused_with_what_is_needed(
+    tmp_path: Path, architecture: str, hint: str
+) -> None:
+    with pytest.raises(ModelFileError) as refused:
+        described(tmp_path, architecture)
+    assert refused.value.message == f"some.gguf: llama.cpp here has no graph for the architecture {architecture}"
+    assert refused.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize("architecture", ["qwen4exp", "glm5-next", "hy_v4", "bailingmoe3", "deepseek4"])
+def test_architectures_of_this_season_are_known(architecture: str) -> None:
+    check_known(architecture, "some.gguf")
+
+
+def test_llama_cpp_has_every_architecture_that_is_listed_as_known() -> None:
+    """The linker may store a name as the end of a longer one, so only what follows a name is sure."""
+    package = Path(str(find_spec("llama_cpp").submodule_search_locations[0]))  # type: ignore[union-attr,index]
+    library = next((package / "lib").glob("libllama.*")).read_bytes()
+    assert [name for name in sorted(KNOWN_ARCHITECTURES) if f"{name}\0".encode() not in library] == []
+    assert b"glm5next\0" not in library
+
+
+def test_what_is_listed_elsewhere_is_known() -> None:
+    for listed in (
+        *(LAYER_INPUT_ARCHITECTURES, NO_TENSOR_SPLIT, HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES),
+        *(MTP_ARCHITECTURES, WHOLE_ROPE_ARCHITECTURES, EQUAL_WIDTH_ARCHITECTURES, frozenset(UNUSED_MTP)),
+    ):
+        assert listed <= KNOWN_ARCHITECTURES
 
 
 def test_flags_of_another_kind_are_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doubles.season_models import write_season
 from doubles.weightless_models import REAL, write_sketch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.gguf.model_shape import ModelShape, read_shape
 from eaglelocal.gguf.projector import RESERVED_TOKENS, Projector
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.upper_layers import LAYER_EMBEDDING
 from eaglelocal.memory.budget import RAM, AdjustableSizes, Buffer, FreeMemory, MemoryKind, check_fits, subtract_margins
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes, kv_bytes_of_layer, row_bytes
 from eaglelocal.memory.contexts import converted_cache_bytes, inputs_bytes, plan_contexts
@@ -307,6 +309,36 @@ def test_the_catalogue_counts_it_alike() -> None:
     assert known.n_layer_embd == pytest.approx(42 * 256, rel=0.02)
     assert known.embedding_bytes - known.tied_output_bytes == pytest.approx(2688 * MIB * 34 // 32, rel=0.05)
     assert known.active_bytes == known.weights_bytes - known.embedding_bytes + known.tied_output_bytes
+
+
+TABLE_BYTES = 28_800_138_240  # of Qwen3.8-Flash-Next: 26.8 of 103.7 GiB
+BUILT_IN, APPLE = (replace(ONE[1], device=name, in_ram=True) for name in ("CUDA0", "MTL0"))
+
+
+@pytest.mark.parametrize(
+    ("rooms", "is_loaded"),
+    [(CPU, False), (ONE, False), (TWO, False), ((*CPU, APPLE), False), ((*CPU, BUILT_IN), True)],
+    ids=str,
+)
+def test_a_table_of_n_grams_stays_in_the_file(rooms: Sequence[FreeMemory], is_loaded: bool) -> None:
+    """Rows are read from an SSD, except beside a built-in GPU that cannot use mapped files."""
+    shape = replace(EIGHT_B, table_bytes=TABLE_BYTES)
+    held, without = (sum_by_purpose(estimate(PLAN, each, None, rooms)) for each in (shape, EIGHT_B))
+    assert held.weights_bytes - without.weights_bytes == (TABLE_BYTES if is_loaded else 0)
+
+
+def test_a_catalogue_and_a_file_count_a_table_apart(tmp_path: Path) -> None:
+    catalog = load_catalog(user_folder=Path("/nonexistent"))
+    target = catalog.targets["qwen3.8-flash-next"]
+    (known,) = make_catalog_options(target, catalog, quant="Q4_K_XL")
+    file = target.quantizations["Q4_K_XL"].num_bytes
+    assert (known.shape.table_bytes, known.shape.weights_bytes) == (TABLE_BYTES, file - TABLE_BYTES)
+    header = read_header(write_season(tmp_path / "m.gguf", "qwen4exp"))
+    table = header.tensors[LAYER_EMBEDDING]
+    assert (small := read_shape(header)).table_bytes == 0  # one of up to 4 GiB is loaded
+    large = replace(table, nbytes=TABLE_BYTES)
+    shape = read_shape(replace(header, tensors={**header.tensors, LAYER_EMBEDDING: large}))
+    assert (shape.table_bytes, shape.weights_bytes) == (TABLE_BYTES, small.weights_bytes - table.nbytes)
 
 
 MOE = replace(EIGHT_B, n_expert=128, n_expert_used=8, expert_bytes=(100 * MIB,) * 32)

@@ -69,7 +69,7 @@ def test_no_model_is_evicted_in_vain(
 
 @pytest.mark.parametrize("name", ["rtx-3090", "2x-rtx-3090", "m2-max-32gb", "strix-halo-64gb", "cpu-ddr5-6000-32gb"])
 def test_a_rig_next_to_a_model_has_what_that_leaves(name: str) -> None:
-    spec = make_known_spec(load_catalog().machines[name])
+    spec = make_known_spec(load_catalog().machine(name))
     first = spec.gpus[0].name if spec.gpus else RAM
     held = (Buffer(RAM, MemoryKind.WEIGHTS, 10**9), Buffer(first, MemoryKind.CACHE, 2 * 10**9))
     left = subtract_other_models(spec, held)
