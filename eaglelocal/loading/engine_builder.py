@@ -50,7 +50,6 @@ from eaglelocal.scheduler.slot import Checkpoints
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
-from eaglelocal.text.reasoning.efforts import describe_efforts
 from eaglelocal.text.templates.chat_template import ChatTemplate, chat_template, make_render_process
 
 MAX_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # limit, and divisor of the free memory
@@ -100,19 +99,13 @@ def build(plan: Plan, report: Report) -> Engine:
         scheduler = make_scheduler(loader, machine, target, drafters, files)
         description = describe_engine(loader, target, draft)
         input_processor = make_input_processor(description, target, context, image_reader, template)
-        unusable = template_check.note()  # asks the template for its efforts, too
-        efforts = describe_efforts(template.efforts)
-        lacks = (unusable, efforts, no_images, *share_prefixes(input_processor, plan.owners))
+        lacks = (*template_check.list_notes(), no_images, *share_prefixes(input_processor, plan.owners))
         notes = tuple(list_notes(parts, info, library, lacks, description.max_draft))
         warmup = make_warmup(plan, context, drafters, constraints.wait)
         idle_work = calibrate(loader, machine, warmup, controller)
         restore_acceptance(loader, controller, drafters)
         description = dataclasses.replace(
-            description,
-            notes=notes,
-            architecture=info.architecture,
-            sees_images=image_reader is not None,
-            efforts=template.efforts,
+            description, notes=notes, architecture=info.architecture, sees_images=image_reader is not None
         )
         load_s = time.perf_counter() - started_at  # mostly calibration
         loader.prepare_constraints(target, constraints)
@@ -124,7 +117,7 @@ def build(plan: Plan, report: Report) -> Engine:
             drafters=drafters,
             controller=controller,
             scheduler=scheduler,
-            info=dataclasses.replace(description, load_s=load_s),
+            info=dataclasses.replace(description, load_s=load_s, efforts=template.efforts),
             input_executors=start_executors(report=report, files=files),
             close=opened.pop_all().close,
         )

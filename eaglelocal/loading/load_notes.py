@@ -22,6 +22,7 @@ from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import HeadInfo
 from eaglelocal.loading.calibration_store import load, make_template_key, save
 from eaglelocal.loading.fit import FittedPlan
+from eaglelocal.text.reasoning.efforts import describe_efforts
 from eaglelocal.text.templates.chat_template import ChatTemplate
 
 
@@ -85,15 +86,17 @@ class TemplateCheck:
             template.efforts = known
         template.start(after_s=0.0 if is_urgent or not self._is_known else LATER_S)
 
-    def note(self) -> str:
-        """Return a note if another template is used, or none can be: then the model loads, but chats fail."""
+    def list_notes(self) -> list[str]:
+        """Return notes if another template is used, or none can be (then the model loads, but chats fail), and on the
+        effort with which it thinks. Some may be empty.
+        """
         if not self._is_known:
             try:
                 self._template.check()
             except EagleLocalError as error:
-                return error.message
+                return [error.message]
             save(self._key, asdict(self._template.efforts))
-        return self._template.note
+        return [self._template.note, describe_efforts(self._template.efforts)]
 
 
 def read_efforts(stored: object) -> Efforts | None:

@@ -68,7 +68,10 @@ class ChatTemplate:
     def efforts(self) -> Efforts:
         """The efforts of thinking that it knows; the first call may render some prompts."""
         if self._efforts is None:
-            self._efforts = find_efforts(self.text, self._try_values, self.family.ends_after_reasoning)
+            try:
+                self._efforts = find_efforts(self.text, self._try_values, self.family.ends_after_reasoning)
+            except EagleLocalError:  # it fails with any words, and the conversation will say so
+                self._efforts = Efforts()
         return self._efforts
 
     @efforts.setter
@@ -78,7 +81,7 @@ class ChatTemplate:
     def _try_values(self, values: Mapping[str, object]) -> str | None:
         try:
             return self.render([Message("user", "?")], values=values)
-        except EagleLocalError:
+        except RequestError:
             return None
 
     def start(self, *, after_s: float = 0.0) -> None:
