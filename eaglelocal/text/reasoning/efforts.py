@@ -41,7 +41,7 @@ def find_efforts(template: str, render: Render, ends_after_reasoning: Callable[[
     is_free = unheard is not None and NO_WORD in unheard
     known = USUAL_WORDS if is_free else [w for w in EFFORTS[1:] if prompts[w] not in (None, unheard)]
     words = tuple(word for word in known if word not in off)
-    thinks = usual is not None and not ends_after_reasoning(usual)
+    thinks = usual is None or not ends_after_reasoning(usual)  # one that raises needs a word
     return Efforts(variable, words, next(iter(off), ""), unheard is None, thinks)
 
 

@@ -39,6 +39,7 @@ PREFIXED = """\
 {{- messages[-1].content + '<think>' + ('' if enable_thinking else '</think>') }}
 """
 KIMI = STRICT.replace("reasoning_effort", "thinking_effort").replace("'medium'", "'high'").replace("xhigh", "max")
+NEEDY = STRICT.replace("reasoning_effort is defined and ", "")
 SEED = "{% if thinking_budget is defined %}{{ thinking_budget }}{% endif %}<seed:think>"
 SWITCHED = "{% if enable_thinking %}<think>{% endif %}</think>"
 
@@ -56,6 +57,7 @@ def efforts_of(template: str) -> Efforts:
         (SOLAR, (), "minimal", True),
         (PREFIXED, ("high", "max"), "", False),
         (KIMI, ("low", "high", "max"), "", True),
+        (NEEDY, ("low", "medium", "xhigh"), "", True),
         (templates.HARMONY, ("low", "medium", "high"), "", True),
         (templates.HY, (), "no_think", False),
         (templates.DEEPSEEK, (), "", True),
@@ -67,7 +69,7 @@ def test_a_template_shows_its_efforts(template: str, words: tuple[str, ...], off
 
 
 @pytest.mark.parametrize("effort", ["", *EFFORTS])
-@pytest.mark.parametrize("template", [STRICT, SMALL_4, KIMI])
+@pytest.mark.parametrize("template", [STRICT, SMALL_4, KIMI, NEEDY])
 def test_a_strict_template_never_raises(template: str, effort: str) -> None:
     values = fill_values(Thinking(effort), {}, template, efforts_of(template))
     assert "<think>" in render_in_process(template).render([QUESTION], values=values)
