@@ -18,7 +18,14 @@ from eaglelocal.core.atomic_file import OWN_FILE, write_atomically
 from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import MODES, PLANNED_KV_TYPES, list_draft_words, parse_rpc_hosts, parse_split
+from eaglelocal.core.run_options import (
+    MODES,
+    USER_KV_TYPES,
+    list_draft_words,
+    parse_kv_type,
+    parse_rpc_hosts,
+    parse_split,
+)
 from eaglelocal.core.sampling import RANGES
 from eaglelocal.core.terminal_text import decode_text, join_surrogates
 from eaglelocal.core.toml_text import read_toml_file, set_text_key
@@ -105,6 +112,10 @@ def _split(value: object) -> str:
     text = _text(value).replace(" ", "")
     parse_split(text)
     return text
+
+
+def _kv_type(value: object) -> str:
+    return parse_kv_type(_text(value))
 
 
 def _rpc(value: object) -> tuple[str, ...]:
@@ -241,10 +252,10 @@ class Settings:
     )
     kv_type: str = setting(
         "f16",
-        _choice(*PLANNED_KV_TYPES),
-        "TYPE",
-        f"Type of the KV cache: {', '.join(PLANNED_KV_TYPES[:-1])} or {PLANNED_KV_TYPES[-1]}; unset: f16 if it fits.",
-        PLANNED_KV_TYPES,
+        _kv_type,
+        "TYPE[,TYPE]",
+        f"Type of the KV cache, or of keys and of values: {', '.join(USER_KV_TYPES)}; unset: f16 if it fits.",
+        USER_KV_TYPES,
     )
     flash_attn: str = setting("auto", _choice(*SWITCH), "auto|on|off", "Use flash attention.", SWITCH)
     cache_ram: int | None = setting(

@@ -14,8 +14,9 @@ from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import UsageError
 
 AUTO, NONE, NGRAM, LOOKAHEAD, MTP = "auto", "none", "ngram", "lookahead", "mtp"
-PLANNED_KV_TYPES = ("f16", "q8_0", "q4_0")  # that planning chooses among, the largest first
-KV_TYPES = (*PLANNED_KV_TYPES, "bf16", "f32")
+PLANNED_KV_TYPES = ("f16", "q8_0", "q5_1", "q4_0")  # that planning chooses among, the largest first
+USER_KV_TYPES = ("f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+KV_TYPES = (*USER_KV_TYPES, "bf16", "f32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class RunOptions:
     n_cpu_moe      layers whose experts stay in RAM
     split          layer, tensor, row, none, or the shares of the GPUs, as 3,1
     rpc            addresses of rpc-servers that hold layers
+    kv_type        of the cache: one type, or those of keys and of values, as q8_0,q5_1
     goal           speed, balanced or quality: the criterion that counts most for the choice of a model
     cache_ram      MiB of RAM for conversations that were evicted from their slot; None: by free memory
     lookup_memory  tokens of each owner's texts that are kept on disk for lookups; 0: none
@@ -78,7 +80,7 @@ class RunOptions:
 
     def check_cache(self) -> None:
         """Raise UsageError for a cache that llama.cpp refuses with this flash attention or split."""
-        if self.flash_attn == "off" and self.kv_type not in (None, "f16"):
+        if self.flash_attn == "off" and self.kv_type is not None and split_kv_type(self.kv_type)[1] != "f16":
             raise UsageError(f"--kv-type {self.kv_type} needs flash attention", hint="--flash-attn auto")
         if self.split_mode != TENSOR:
             return
@@ -236,6 +238,29 @@ def parse_split(text: str) -> tuple[str, tuple[float, ...]]:
     if not 2 <= len(shares) <= MAX_SHARES or not all(0 <= share < float("inf") for share in shares) or not any(shares):
         raise ValueError(f"one of {', '.join(MODES)}, or the share of each GPU, as 3,1")
     return "layer", shares
+
+
+# ---- `--kv-type`, the type of the cache: `q8_0`, or those of keys and of values, as `q8_0,q5_1`
+def parse_kv_type(text: str) -> str:
+    """Return the types with a comma only if they differ. Raises ValueError; its text says what the setting must be.
+
+    >>> parse_kv_type("q8_0, q5_1"), parse_kv_type("q8_0,q8_0")
+    ('q8_0,q5_1', 'q8_0')
+    """
+    types = [part.strip() for part in text.split(",")]
+    if len(types) > 2 or not set(types) <= set(USER_KV_TYPES):
+        raise ValueError(f"one of {', '.join(USER_KV_TYPES)}, or two for keys and values, as q8_0,q5_1")
+    return ",".join(dict.fromkeys(types))
+
+
+def split_kv_type(kv_type: str) -> tuple[str, str]:
+    """Return the types of keys and of values.
+
+    >>> split_kv_type("q8_0"), split_kv_type("q8_0,q5_1")
+    (('q8_0', 'q8_0'), ('q8_0', 'q5_1'))
+    """
+    keys, _, values = kv_type.partition(",")
+    return keys, values or keys
 
 
 # ---- `--rpc`, which names llama.cpp's rpc-servers: `HOST:PORT,HOST:PORT`

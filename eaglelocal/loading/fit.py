@@ -40,6 +40,7 @@ from eaglelocal.memory.budget import (
     minimum_buffers,
     subtract_margins,
 )
+from eaglelocal.memory.cache_types import check_kernels, explain_refused_type
 from eaglelocal.memory.contexts import (
     ROLLBACKS,
     plan_contexts,
@@ -138,6 +139,7 @@ def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: in
     check_own_output(plan, models[-1].info)
     plan = decide_open_settings(plan, models, free)
     check_graph(plan, models[0].shape)
+    check_cache_type(plan, [model.shape for model in models], free)
     placements = make_placements(plan, machine, library, models, free)
 
     def attempt(candidate: Plan) -> FittedPlan:
@@ -176,6 +178,15 @@ def check_graph(plan: Plan, target: ModelShape) -> None:
     num_caches = 1 if plan.is_unified else plan.num_slots
     if problem := graph_problem(target.architecture, kv_type=plan.kv_type, num_caches=num_caches):
         raise ResourceError(problem, hint="--kv-type f16")
+
+
+def check_cache_type(plan: Plan, shapes: Sequence[ModelShape], free: Sequence[FreeMemory]) -> None:
+    """Raise UsageError if llama.cpp refuses the types of the cache, or would compute attention on the processor."""
+    gpus = choose_gpus(free, device=plan.device, split=plan.split) if plan.gpu_layers != 0 else ()
+    check_kernels(plan.kv_type, plan.flash_attn, (gpu.device for gpu in gpus))
+    for shape in shapes:
+        if problem := explain_refused_type(shape, plan.kv_type, plan.flash_attn):
+            raise UsageError(f"--kv-type {plan.kv_type}: {problem}", hint="--kv-type f16")
 
 
 def check_experts(plan: Plan, target: ModelShape) -> None:

@@ -12,7 +12,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.memory.placement import Offload
 from eaglelocal.planning.candidate_evaluation import NOT_WEIGHED, CacheSetup, CandidateMemory
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.quality import KV_LOSS
+from eaglelocal.planning.quality import estimate_kv_loss
 from eaglelocal.planning.speed import Prediction
 
 
@@ -166,7 +166,7 @@ def compute_terms(
         Term.AGE: math.log(option.age.worth),
         Term.SPEED: goal.rate_speed(tok_s),
         Term.CONTEXT: context_worth(setup.n_ctx),
-        Term.CACHE: math.log(1.0 - KV_LOSS[setup.kv_type]),
+        Term.CACHE: math.log(1.0 - estimate_kv_loss(setup.kv_type)),
         Term.WINDOWS: WHOLE_WINDOWS_WORTH if setup.swa_full else 0.0,
         Term.HOST: 0.0 if offload.is_whole else ON_HOST_WORTH,
         Term.UNSEEN: UNSEEN_WORTH if option.is_unseen else 0.0,

@@ -23,7 +23,7 @@ from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
 from eaglelocal.memory.contexts import plan_rollback, plan_target_context, settle_plan
 from eaglelocal.memory.estimate import MemorySummary, estimate, sum_by_purpose
 from eaglelocal.memory.placement import WHOLE, Offload, choose_gpus, place_layers
-from eaglelocal.planning.machine_spec import MachineSpec, select_gpus
+from eaglelocal.planning.machine_spec import MachineSpec, name_computing, select_gpus
 from eaglelocal.planning.options import DraftOption, ModelOption
 from eaglelocal.planning.speed import HALVES, MAX_DRAFT, Curve, Prediction, expect_cells, make_curve, predict
 
@@ -107,6 +107,7 @@ class CandidateEvaluator:
         self.total_free_bytes = join_devices(self._free_memory).free_bytes  # None if a part is unknown
         self.has_gpus = bool(self._gpus)
         self.may_use_gpus = self.has_gpus and options.gpu_layers != 0
+        self.computing_devices = name_computing(self.machine, options)
 
     def lacks_gpu_bytes(self, option: ModelOption) -> bool:
         """Return whether there are GPUs and even the weights alone exceed their memory."""

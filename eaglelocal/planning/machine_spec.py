@@ -340,6 +340,11 @@ def subtract_other_models(machine: MachineSpec, held: Needs) -> MachineSpec:
 PROCESSOR = "CPU"  # as llama.cpp names it
 
 
+def name_computing(machine: MachineSpec, options: RunOptions) -> tuple[str, ...]:
+    """Return the names of the devices that compute layers, or RAM. `machine`: with the GPUs that the options allow."""
+    return tuple(gpu.name for gpu in machine.gpus if options.gpu_layers != 0) or (RAM,)
+
+
 def select_gpus(machine: MachineSpec, options: RunOptions) -> MachineSpec:
     """Reduce the machine to the GPUs that the options allow. Raises UsageError if it lacks one of them."""
     gpus = {gpu.name: gpu for gpu in machine.gpus}

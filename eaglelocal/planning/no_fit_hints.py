@@ -13,16 +13,19 @@ from itertools import islice
 
 from eaglelocal.catalog.catalog import METAL
 from eaglelocal.core.amounts import GIB, format_memory
-from eaglelocal.core.run_options import CTX_STEP, PLANNED_KV_TYPES, RunOptions
+from eaglelocal.core.run_options import CTX_STEP, RunOptions
 from eaglelocal.core.stats import NOISY
 from eaglelocal.memory.budget import RAM, DeviceLoad
+from eaglelocal.memory.cache_bytes import bits_per_value
+from eaglelocal.memory.cache_types import explain_slow_kernel
 from eaglelocal.planning.candidate import GOALS, Candidate, Rejected, lies_text
-from eaglelocal.planning.machine_spec import MachineSpec, name_places, replace_ram
+from eaglelocal.planning.machine_spec import MachineSpec, name_computing, name_places, replace_ram
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import (
     SearchOutcome,
     exceeds_trained_context,
     find_refusal,
+    list_kv_types,
     search_plan,
 )
 
@@ -108,7 +111,8 @@ def _other_asks(option: ModelOption, n_ctx: int, outcome: SearchOutcome) -> Iter
     if options.n_cpu_moe is not None and (chosen := planned(replace(options, n_cpu_moe=None))):
         yield f"--n-cpu-moe {chosen.n_cpu_moe}" if chosen.n_cpu_moe else "no --n-cpu-moe"
     if options.kv_type is not None and options.flash_attn != "off":
-        smaller = PLANNED_KV_TYPES[PLANNED_KV_TYPES.index(options.kv_type) + 1 :]
+        planned_types = list_kv_types(replace(options, kv_type=None), name_computing(outcome.machine, options))
+        smaller = [each for each in planned_types if bits_per_value(each) < bits_per_value(options.kv_type)]
         yield from islice((f"--kv-type {each}" for each in smaller if planned(replace(options, kv_type=each))), 1)
     most_steps = (n_ctx - 1) // CTX_STEP
     if steps := most_that(lambda count: planned(replace(options, ctx=count * CTX_STEP)) is not None, most_steps):
@@ -142,6 +146,7 @@ def explain_choice(outcome: SearchOutcome, chosen: Candidate) -> tuple[str, ...]
     return (
         *_about_goal(outcome, chosen),
         *_about_layers(outcome, chosen),
+        *_about_kernels(outcome, chosen),
         *_about_measurement(outcome, chosen),
         *_about_draft(chosen, outcome.options),
         *_about_memory(chosen, outcome.options),
@@ -215,6 +220,13 @@ def _about_draft(chosen: Candidate, options: RunOptions) -> Iterator[str]:
         tokens = f"up to {count} looked-up tokens are" if count > 1 else "1 looked-up token is"
         yield f"{tokens} safe: a step that rejects {'all of them' if count > 1 else 'it'} takes at most twice as long"
     yield from chosen.draft.notes
+
+
+def _about_kernels(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
+    """Yield the note on a cache for which the first of the devices has no fast kernel."""
+    devices = name_computing(outcome.machine, outcome.options)
+    notes = (explain_slow_kernel(chosen.setup.kv_type, device) for device in devices)
+    yield from islice(filter(None, notes), 1)
 
 
 def _about_memory(chosen: Candidate, options: RunOptions) -> Iterator[str]:

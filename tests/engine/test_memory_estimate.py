@@ -37,6 +37,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.context_parts import make_context_params, make_parts, read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
+from eaglelocal.memory.cache_types import explain_refused_type
 from eaglelocal.memory.contexts import SLACK_BYTES, PlannedContext, compute_bytes, plan_contexts
 from eaglelocal.memory.estimate import estimate, estimate_context, sum_by_purpose
 
@@ -83,6 +84,9 @@ CASES = [
     Case(4096, kv_type="q8_0"),
     Case(4096, slots=2, kv_type="q4_0"),
     Case(4096, slots=2, kv_type="q4_0", unified=True),
+    Case(4096, kv_type="q8_0,q5_1"),
+    Case(4096, slots=2, kv_type="q5_0,iq4_nl"),
+    Case(4096, kv_type="q8_0,f16", flash="off"),
     Case(32768),
     Case(32768, flash="off"),
     Case(8192, slots=4),
@@ -160,6 +164,8 @@ def test_as_llama_cpp_plans_it(sketches: Path, name: str, case: Case) -> None:
     num_caches = 1 if job.sizes.unified else case.slots
     if graph_problem(job.shape.architecture, kv_type=case.kv_type, num_caches=num_caches):
         pytest.skip("llama.cpp aborts on it, so it is neither planned nor loaded")
+    if explain_refused_type(job.shape, case.kv_type, case.flash):
+        pytest.skip("llama.cpp refuses it, so it is neither planned nor loaded")
     agrees(job, planned(part_of(sketches / f"{name}.gguf", job, flash=case.flash)))
 
 

@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.catalog.draft_entries import find_unsupported_reason
-from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.run_options import PLANNED_KV_TYPES, RunOptions
 from eaglelocal.core.stats import MeasuredCosts, SizeCost
 from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.memory.budget import RAM
@@ -99,7 +99,7 @@ def everything(
         parted = [*map(partial(Offload, None), counts[1:]), *(Offload(layers, counts[-1]) for layers in counts)]
         offloads = [*map(Offload, counts), *(parted if each.shape.expert_bytes else ())]
         for draft in each.drafts:
-            for setup in list_setups(each, asked, on_gpu=has_gpus):
+            for setup in list_setups(each, asked, () if has_gpus else (RAM,)):
                 yield each, draft, setup, WHOLE
                 if has_gpus and setup.n_ctx <= COMFORTABLE_CTX:
                     yield from ((each, draft, setup, offload) for offload in offloads)
@@ -249,7 +249,7 @@ def test_no_cache_is_planned_that_llama_cpp_aborts_on() -> None:
     phi, machine, asked = (option("phi-4", "Q4_K_M"),), machine_named("cuda-12gb"), RunOptions(goal="balanced")
     kinds = {setup.kv_type for each in phi for setup in list_setups(each, replace(asked, parallel=4))}
     assert kinds == {"f16"}
-    assert {setup.kv_type for setup in list_setups(phi[0], replace(asked, parallel=1))} == {"f16", "q8_0", "q4_0"}
+    assert {setup.kv_type for setup in list_setups(phi[0], replace(asked, parallel=1))} == set(PLANNED_KV_TYPES)
     refused = search_plan(phi, machine, replace(asked, parallel=4, kv_type="q8_0"))
     assert refused.chosen is None
     assert [each.reason for each in refused.rejected] == [
