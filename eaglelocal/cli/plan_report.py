@@ -269,6 +269,7 @@ def chosen_object(outcome: SearchOutcome, chosen: Candidate) -> dict[str, object
         "ctx": chosen.setup.n_ctx,
         "parallel": outcome.options.parallel,
         "kv_type": chosen.setup.kv_type,
+        "n_batch": chosen.setup.n_batch,
         "gpu_layers": chosen.gpu_layers,
         "n_cpu_moe": chosen.n_cpu_moe,
         "adapters": adapter_objects(outcome.options.adapters),

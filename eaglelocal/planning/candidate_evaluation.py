@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from eaglelocal.catalog.draft_entries import NGRAM
-from eaglelocal.core.plan import Plan
+from eaglelocal.core.plan import PIECES, Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import TENSOR, RunOptions
 from eaglelocal.core.stats import MeasuredCosts
@@ -33,11 +33,12 @@ NO_FILE = Path()  # plans here are for sizes only
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSetup:
-    """Context and cache as the planner chooses them. `swa_full`: as in core/plan.py."""
+    """Context, cache and pieces of prompts as the planner chooses them. `swa_full`, `n_batch`: as in core/plan.py."""
 
     n_ctx: int
     kv_type: str
     swa_full: bool = True
+    n_batch: int = PIECES[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ class CandidateEvaluator:
             draft_kind=draft.kind,
             n_ctx=setup.n_ctx,
             num_slots=self.options.parallel,
+            n_batch=setup.n_batch,
             gpu_layers=offload.gpu_layers,
             n_cpu_moe=offload.n_cpu_moe,
             kv_type=setup.kv_type,

@@ -13,12 +13,15 @@ from itertools import islice
 
 from eaglelocal.catalog.catalog import METAL
 from eaglelocal.core.amounts import GIB, format_memory
+from eaglelocal.core.plan import PIECES
 from eaglelocal.core.run_options import CTX_STEP, RunOptions
 from eaglelocal.core.stats import NOISY
 from eaglelocal.memory.budget import RAM, DeviceLoad
 from eaglelocal.memory.cache_bytes import bits_per_value
 from eaglelocal.memory.cache_types import explain_slow_kernel
-from eaglelocal.planning.candidate import GOALS, Candidate, Rejected, lies_text
+from eaglelocal.memory.placement import WHOLE
+from eaglelocal.planning.candidate import GOALS, Candidate, Rejected, lies_text, offload_text
+from eaglelocal.planning.candidate_evaluation import CandidateEvaluator
 from eaglelocal.planning.machine_spec import MachineSpec, name_computing, name_places, replace_ram
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import (
@@ -26,6 +29,7 @@ from eaglelocal.planning.plan_search import (
     exceeds_trained_context,
     find_refusal,
     list_kv_types,
+    list_small_pieces,
     search_plan,
 )
 
@@ -146,10 +150,12 @@ def explain_choice(outcome: SearchOutcome, chosen: Candidate) -> tuple[str, ...]
     return (
         *_about_goal(outcome, chosen),
         *_about_layers(outcome, chosen),
+        *_about_pieces(outcome, chosen),
         *_about_kernels(outcome, chosen),
         *_about_measurement(outcome, chosen),
         *_about_draft(chosen, outcome.options),
         *_about_memory(chosen, outcome.options),
+        *_about_refused_pieces(outcome, chosen),
         *(f"not {draft.id}: {draft.reason}" for draft in chosen.option.unusable if chosen.draft.shape is None),
         *chosen.option.notes,
         *outcome.machine.notes,
@@ -220,6 +226,44 @@ def _about_draft(chosen: Candidate, options: RunOptions) -> Iterator[str]:
         tokens = f"up to {count} looked-up tokens are" if count > 1 else "1 looked-up token is"
         yield f"{tokens} safe: a step that rejects {'all of them' if count > 1 else 'it'} takes at most twice as long"
     yield from chosen.draft.notes
+
+
+def _about_pieces(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
+    """Yield what small pieces of prompts cost and bring, if the plan has them."""
+    piece, usual = chosen.setup.n_batch, PIECES[0]
+    if piece != usual:
+        cost = f"{piece} tokens at a time, in about {chosen.prompt_factor:.1f} times the time of {usual}"
+        usual_speed = describe_speed(change_piece(outcome, chosen, usual))
+        yield f"prompts are read {cost}; that allows {describe_speed(chosen)}, {usual} only {usual_speed}"
+
+
+def _about_refused_pieces(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
+    """Yield what the smallest pieces of prompts would cost and bring, if the plan keeps a part in RAM without them."""
+    pieces = list_small_pieces(chosen.option, outcome.options)
+    is_asked = outcome.options.gpu_layers is not None or outcome.options.n_cpu_moe is not None
+    if not pieces or chosen.offload.is_whole or chosen.setup.n_batch != PIECES[0] or is_asked:
+        return
+    other = change_piece(outcome, chosen, pieces[-1])
+    if other.offload != chosen.offload:
+        cost = f"in about {other.prompt_factor:.1f} times the time"
+        yield f"prompts read {pieces[-1]} tokens at a time, {cost}, would allow {describe_speed(other)}"
+
+
+def change_piece(outcome: SearchOutcome, chosen: Candidate, piece: int) -> Candidate:
+    """Return the plan with other pieces of prompts, and as much on the GPUs as then fits."""
+    evaluator, option, draft = CandidateEvaluator(outcome.machine, outcome.options), chosen.option, chosen.draft
+    setup, offload = replace(chosen.setup, n_batch=piece), WHOLE
+    if not evaluator.estimate_memory(option, draft, setup).fits_gpus:
+        if any(option.shape.expert_bytes) and chosen.gpu_layers is None:
+            offload, _ = evaluator.best_experts(option, draft, setup, None)
+        else:
+            offload, _ = evaluator.best_split(option, draft, setup, chosen.n_cpu_moe)
+    return replace(chosen, setup=setup, offload=offload, prediction=evaluator.predict(option, draft, offload))
+
+
+def describe_speed(candidate: Candidate) -> str:
+    """Return the layers on the GPU and the speed: `25 of 65 layers on the GPU and 5.7 tokens/s`."""
+    return f"{offload_text(candidate) or 'all layers on the GPU'} and {candidate.prediction.spec_tok_s:.1f} tokens/s"
 
 
 def _about_kernels(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:

@@ -14,12 +14,15 @@ from dataclasses import replace
 
 from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.amounts import format_memory
+from eaglelocal.core.plan import PIECES
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import PLANNED_KV_TYPES, TENSOR, RunOptions
 from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.gguf.hazards import graph_problem
+from eaglelocal.gguf.projector import UNSPLIT_KINDS
 from eaglelocal.memory.budget import RAM
 from eaglelocal.memory.cache_types import check_kernels, explain_refused_type, explain_slow_kernel
+from eaglelocal.memory.contexts import ROWS_PER_SLOT
 from eaglelocal.memory.placement import WHOLE, Offload, explain_borrowed_output, explain_tensor_split
 from eaglelocal.planning.candidate import (
     COMFORTABLE_CTX,
@@ -98,6 +101,13 @@ def list_setups(option: ModelOption, options: RunOptions, devices: Sequence[str]
         if not explain_refused_cache(option, options, kv_type)
         for whole in windows
     )
+
+
+def list_small_pieces(option: ModelOption, options: RunOptions) -> tuple[int, ...]:
+    """Return the pieces of a prompt, smaller than the usual, that leave room for each slot's draft and for an image."""
+    if option.projector is not None and option.projector.kind in UNSPLIT_KINDS:
+        return ()
+    return tuple(piece for piece in PIECES[1:] if piece >= options.parallel * ROWS_PER_SLOT)
 
 
 def list_contexts(option: ModelOption, options: RunOptions, *, on_gpu: bool) -> tuple[int, ...]:
@@ -276,9 +286,24 @@ class _Search:
                 if way.memory.fits and not (in_ram and exceeds_room(way.setup, way.memory, self._options)):
                     return self._push(way)
             raise AssertionError("the smallest setup fitted a moment ago")
-        if at_best := self._best_bound(replace(bound, setup=setups[0])):
+        in_pieces, split = self._fit_in_pieces(bound), self._best_bound(replace(bound, setup=setups[0]))
+        if at_best := max(filter(None, (in_pieces, split)), key=lambda way: way.score, default=None):
             return self._push(at_best)
         return self._reject(smallest)
+
+    def _fit_in_pieces(self, bound: Candidate) -> Candidate | None:
+        """Return the best way with the layers asked for, else all, on the GPUs that fits with small pieces of prompts.
+
+        None: none fits, or no GPU computes.
+        """
+        option, offload = bound.option, self._offload(bound.option)
+        pieces = list_small_pieces(option, self._options) if self.evaluator.may_use_gpus else ()
+        setups = [replace(setup, n_batch=piece) for piece in pieces for setup in self._setups(option)]
+        ways = [self._way(option, bound.draft, setup, offload) for setup in setups]
+        if not ways or not self._weigh(ways[-1]).memory.fits:
+            return None
+        in_order = map(self._weigh, sorted(ways, key=lambda way: -way.score))
+        return next(way for way in in_order if way.memory.fits)
 
     def _best_bound(self, whole: Candidate) -> Candidate | None:
         """Return the better bound with layers or experts in RAM; None if the options forbid both."""
@@ -292,11 +317,14 @@ class _Search:
         return max(candidates, key=lambda candidate: candidate.score, default=None)
 
     def _try_split(self, bound: Candidate) -> None:
-        """Try with a part in RAM; a small cache leaves room for more layers on the GPUs."""
+        """Try with a part in RAM; a small cache, or small pieces of prompts, leave room for more layers on the GPUs."""
         tried: list[Candidate] = []
+        in_pieces = self._fit_in_pieces(bound)
         for group in list_small_setups(self._setups(bound.option)):
-            split = [way for setup in group for way in self._splits(bound.option, bound.draft, setup)]
-            found = [way for way in split if way.memory.fits]
+            pieces = (PIECES[0], *list_small_pieces(bound.option, self._options))
+            sized = [replace(setup, n_batch=piece) for piece in pieces for setup in group]
+            split = [way for setup in sized for way in self._splits(bound.option, bound.draft, setup)]
+            found = [way for way in (*split, in_pieces) if way is not None and way.memory.fits]
             if found:
                 return self._push(max(found, key=lambda way: way.score))
             tried += split

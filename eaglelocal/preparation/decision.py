@@ -9,7 +9,7 @@ from pathlib import Path
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.draft import describe_draft
 from eaglelocal.core.model_task import ModelTask
-from eaglelocal.core.plan import MAX_SLOTS, NO_ROOM_FOR_IMAGES, Plan
+from eaglelocal.core.plan import MAX_SLOTS, NO_ROOM_FOR_IMAGES, PIECES, Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.core.run_options import AUTO, NGRAM, NONE, RunOptions
@@ -158,6 +158,7 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         threads=options.threads,
         gpu_layers=decision.gpu_layers,
         n_cpu_moe=decision.n_cpu_moe or 0,
+        n_batch=PIECES[0] if decision.candidate is None else decision.candidate.setup.n_batch,
         kv_type=decision.kv_type or "f16",
         flash_attn=options.flash_attn,
         swa_full=decision.swa_full,

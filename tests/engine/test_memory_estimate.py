@@ -27,7 +27,7 @@ from eaglelocal.backend.context_params import ContextParams, create_context
 from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, plan_buffers, record_log, sum_buffer_bytes
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
-from eaglelocal.core.plan import MAX_BRANCHES, Plan
+from eaglelocal.core.plan import MAX_BRANCHES, PIECES, Plan
 from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.medusa_info import read_graph_head
@@ -60,6 +60,7 @@ class Case:
     flash: str = "on"
     whole: bool = True
     unified: bool | None = None
+    piece: int = PIECES[0]
 
     @property
     def plan(self) -> Plan:
@@ -72,10 +73,12 @@ class Case:
             flash_attn=self.flash,
             swa_full=self.whole,
             unified=self.unified,
+            n_batch=self.piece,
         )
 
     def __str__(self) -> str:
         said = ("" if self.whole else "-windows") + ("-unified" if self.unified else "")
+        said += f"-{self.piece}" if self.piece != PIECES[0] else ""
         return f"{self.slots}x{self.n_ctx}-{self.kv_type}-{self.flash}{said}"
 
 
@@ -89,6 +92,7 @@ CASES = [
     Case(4096, kv_type="q8_0,f16", flash="off"),
     Case(32768),
     Case(32768, flash="off"),
+    *(Case(32768, kv_type="q8_0", piece=piece) for piece in PIECES[1:]),
     Case(8192, slots=4),
     Case(5000, slots=3, flash="off"),
     Case(8192, slots=2, whole=False),
