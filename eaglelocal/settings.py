@@ -27,6 +27,7 @@ from eaglelocal.core.run_options import (
     parse_split,
 )
 from eaglelocal.core.sampling import RANGES
+from eaglelocal.core.tensor_overrides import parse_overrides
 from eaglelocal.core.terminal_text import decode_text, join_surrogates
 from eaglelocal.core.toml_text import read_toml_file, set_text_key
 from eaglelocal.core.user_paths import quote_path
@@ -118,6 +119,13 @@ def _kv_type(value: object) -> str:
     return parse_kv_type(_text(value))
 
 
+def _overrides(value: object) -> tuple[str, ...]:
+    parts = (value,) if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise ValueError("a list of texts, or one text with commas")
+    return tuple(str(each) for part in parts for each in parse_overrides(part))
+
+
 def _rpc(value: object) -> tuple[str, ...]:
     return parse_rpc_hosts(",".join(map(str, value)) if isinstance(value, list | tuple) else _text(value))
 
@@ -194,7 +202,7 @@ class Flag:
         """Return the type of the flag's value as typed: READERS check and convert it, wherever it comes from."""
         if self.read is _boolean:
             return bool | None
-        return list[str] | None if self.read is _files else str | None
+        return list[str] | None if self.read in (_files, _overrides) else str | None
 
 
 def setting(default: T, read: Reader, metavar: str = "", help: str = "", words: Sequence[str] = ()) -> T:
@@ -242,6 +250,12 @@ class Settings:
     gpu_layers: int | None = setting(None, COUNT, "auto|N", "Layers on the GPU; unset: as many as fit.")
     n_cpu_moe: int | None = setting(
         None, COUNT, "auto|N", "Keep the experts of the first N layers in RAM; unset: as planned."
+    )
+    override_tensor: tuple[str, ...] = setting(
+        (),
+        _overrides,
+        "PATTERN=DEVICE",
+        "Place the tensors whose name a regular expression finds, as in _exps=CPU; can be repeated.",
     )
     device: str | None = setting(None, _text, "NAME", "GPUs to use, in llama.cpp's names: CUDA0; unset: all.")
     split: str = setting(

@@ -15,21 +15,25 @@ from eaglelocal.backend.cpu_attention import is_supported
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
 from eaglelocal.backend.llama_library import LlamaLibrary, free_memory
 from eaglelocal.backend.weight_loading import FLOAT_TYPES
+from eaglelocal.core.amounts import format_memory
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import DraftPolicy
 from eaglelocal.core.run_options import TENSOR, suggest_split
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
+from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lora_adapter import read_adapter_tensors
 from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.model_shape import DraftInfo, ModelShape
 from eaglelocal.gguf.projector import Projector, check_projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.context_parts import ModelHeader, make_parts, make_placements, read_models
+from eaglelocal.loading.context_parts import ModelHeader, find_apart_bytes, make_parts, make_placements, read_models
 from eaglelocal.memory.budget import (
+    FILE_PAGES,
     RAM,
     AdjustableSizes,
     Buffer,
@@ -55,6 +59,7 @@ from eaglelocal.memory.placement import (
     choose_gpus,
     explain_tensor_split,
 )
+from eaglelocal.memory.tensor_moves import check_overrides, find_unmatched
 from eaglelocal.probe.machine import Machine
 
 # Memory of a GPU while it computes: workspaces, and rows and caches converted for matrix products. If llama.cpp cannot
@@ -72,6 +77,7 @@ class FittedPlan:
     shape: ModelShape  # the target's
     draft_shape: ModelShape | None
     gpus: tuple[str, ...]  # that llama.cpp can use
+    apart_bytes: int  # in RAM, apart from layers on a GPU
     uses_gpu: bool  # even without layers on it: llama.cpp computes large batches there
 
     @property
@@ -103,6 +109,8 @@ class FittedPlan:
         for flag, count in (("--gpu-layers", self.plan.gpu_layers), ("--n-cpu-moe", self.plan.n_cpu_moe)):
             if count and not self.gpus:
                 notes.append(f"{flag} {count} has no effect: llama.cpp finds no GPU on this machine")
+        if self.apart_bytes and not self.target.placement.no_mmap:
+            notes.append(f"{format_memory(self.apart_bytes)} of weights in main memory {FILE_PAGES}")
         return tuple(notes)
 
     @property
@@ -135,6 +143,7 @@ def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: in
     check_shares(plan, free)
     models = read_models(plan)
     check_experts(plan, models[0].shape)
+    check_moves(plan, models[0].header, free)
     check_tensor_split(plan, [model.shape for model in models], free)
     check_own_output(plan, models[-1].info)
     plan = decide_open_settings(plan, models, free)
@@ -157,6 +166,7 @@ def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: in
             models[0].shape,
             draft_shape=models[1].shape if draft is not None else None,
             gpus=tuple(memory.device for memory in free if memory.device != RAM),
+            apart_bytes=find_apart_bytes(candidate, models[0], free),
             uses_gpu=bool(used),
         )
 
@@ -178,6 +188,15 @@ def check_graph(plan: Plan, target: ModelShape) -> None:
     num_caches = 1 if plan.is_unified else plan.num_slots
     if problem := graph_problem(target.architecture, kv_type=plan.kv_type, num_caches=num_caches):
         raise ResourceError(problem, hint="--kv-type f16")
+
+
+def check_moves(plan: Plan, target: Header, free: Sequence[FreeMemory]) -> None:
+    """Raise UsageError if an override names a device that is not used, or finds no tensor."""
+    gpus = choose_gpus(free, device=plan.device, split=plan.split)
+    check_overrides(plan.overrides, (gpu.device for gpu in gpus), plan.split)
+    if unmatched := find_unmatched(target.tensors.values(), plan.overrides):
+        message = f"--override-tensor {unmatched}: no tensor of {target.path.name} has such a name"
+        raise UsageError(message, hint=f"eaglelocal show {quote_path(target.path)}")
 
 
 def check_cache_type(plan: Plan, shapes: Sequence[ModelShape], free: Sequence[FreeMemory]) -> None:

@@ -18,6 +18,7 @@ from eaglelocal.core.run_options import RPC_DEVICE, TENSOR, RunOptions, suggest_
 from eaglelocal.errors import UsageError
 from eaglelocal.memory.budget import RAM, FreeMemory, Needs, device_load
 from eaglelocal.memory.placement import check_tensor_gpus, choose_gpus
+from eaglelocal.memory.tensor_moves import check_overrides
 from eaglelocal.probe.machine import Gpu, Machine, Unified
 from eaglelocal.probe.rpc_servers import RpcServer
 
@@ -354,6 +355,7 @@ def select_gpus(machine: MachineSpec, options: RunOptions) -> MachineSpec:
     used = choose_gpus(machine.free_memory, device=options.device, split=options.split_mode)
     if options.split_mode == TENSOR:
         check_tensor_gpus(len(used))
+    check_overrides(options.overrides, (room.device for room in used), options.split_mode)
     shares = options.shares
     if shares and len(shares) != len(used):
         names = ", ".join(room.device for room in used) or "no GPU"

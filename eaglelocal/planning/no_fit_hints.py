@@ -12,11 +12,11 @@ from dataclasses import replace
 from itertools import islice
 
 from eaglelocal.catalog.catalog import METAL
-from eaglelocal.core.amounts import GIB, format_memory
+from eaglelocal.core.amounts import GIB, count_noun, format_memory
 from eaglelocal.core.plan import PIECES
 from eaglelocal.core.run_options import CTX_STEP, RunOptions
 from eaglelocal.core.stats import NOISY
-from eaglelocal.memory.budget import RAM, DeviceLoad
+from eaglelocal.memory.budget import FILE_PAGES, RAM, DeviceLoad
 from eaglelocal.memory.cache_bytes import bits_per_value
 from eaglelocal.memory.cache_types import explain_slow_kernel
 from eaglelocal.memory.placement import WHOLE
@@ -142,6 +142,7 @@ def _suggest_smaller(option: ModelOption, outcome: SearchOutcome) -> str:
 
 
 # ---- reasons: explain the chosen plan in sentences with figures. Pure: takes an outcome, returns texts
+SPILLED = 4.0  # times the predicted time, under WSL 2: users report 27
 SLOW = 1.5  # times the predicted time of a decode: one published speed in ten is off by more than a fifth
 
 
@@ -150,6 +151,8 @@ def explain_choice(outcome: SearchOutcome, chosen: Candidate) -> tuple[str, ...]
     return (
         *_about_goal(outcome, chosen),
         *_about_layers(outcome, chosen),
+        *_about_overrides(outcome, chosen),
+        *explain_file_pages(outcome, chosen),
         *_about_pieces(outcome, chosen),
         *_about_kernels(outcome, chosen),
         *_about_measurement(outcome, chosen),
@@ -202,6 +205,10 @@ def _about_measurement(outcome: SearchOutcome, chosen: Candidate) -> Iterator[st
     prediction, probed = chosen.prediction, outcome.machine.probed
     bandwidth = probed.cpu.bandwidth if probed is not None else None
     is_sound = probed is None or (bandwidth is not None and not bandwidth.is_disturbed)
+    if prediction.slowdown >= SPILLED and probed is not None and probed.system.wsl == 2 and outcome.machine.gpus:
+        what = f"decodes took {prediction.slowdown:.0f} times as long as predicted here"
+        yield f"{what}: under WSL 2 a card that is full moves data into main memory without an error"
+        return
     if prediction.slowdown >= SLOW and is_sound:
         what = f"decodes took {prediction.slowdown:.1f} times as long as predicted when they were measured here"
     elif prediction.noise >= NOISY:
@@ -226,6 +233,27 @@ def _about_draft(chosen: Candidate, options: RunOptions) -> Iterator[str]:
         tokens = f"up to {count} looked-up tokens are" if count > 1 else "1 looked-up token is"
         yield f"{tokens} safe: a step that rejects {'all of them' if count > 1 else 'it'} takes at most twice as long"
     yield from chosen.draft.notes
+
+
+def _about_overrides(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
+    """Yield the tensors that the user's overrides move, with their bytes."""
+    overrides = outcome.options.overrides
+    if overrides and chosen.option.header is None:
+        yield "--override-tensor is not counted: which tensors it moves is known once the file is on this disk"
+        return
+    moves = CandidateEvaluator(outcome.machine, outcome.options).find_moves(chosen.option, chosen.offload)
+    for place in dict.fromkeys(move.device for move in moves):
+        sizes = [move.tensor.nbytes for move in moves if move.device == place]
+        yield f"{count_noun(len(sizes), 'tensor')} ({format_memory(sum(sizes))}) on {place}, by --override-tensor"
+    if overrides and not moves:
+        yield "--override-tensor moves nothing: its tensors lie there anyway"
+
+
+def explain_file_pages(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
+    """Yield the note on weights in RAM that stay pages of their file, apart from layers on a GPU."""
+    evaluator = CandidateEvaluator(outcome.machine, outcome.options)
+    if evaluator.stays_mapped(chosen.option, chosen.draft, chosen.setup, chosen.offload):
+        yield f"the weights in main memory {FILE_PAGES}"
 
 
 def _about_pieces(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:

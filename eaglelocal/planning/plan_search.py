@@ -24,6 +24,7 @@ from eaglelocal.memory.budget import RAM
 from eaglelocal.memory.cache_types import check_kernels, explain_refused_type, explain_slow_kernel
 from eaglelocal.memory.contexts import ROWS_PER_SLOT
 from eaglelocal.memory.placement import WHOLE, Offload, explain_borrowed_output, explain_tensor_split
+from eaglelocal.memory.tensor_moves import find_unmatched
 from eaglelocal.planning.candidate import (
     COMFORTABLE_CTX,
     GOALS,
@@ -174,6 +175,8 @@ def find_refusal(option: ModelOption, options: RunOptions) -> tuple[str, str]:
         return problem, "--kv-type f16"
     if problem := option.shape.experts_problem(options.n_cpu_moe or 0):
         return f"{problem}, --n-cpu-moe asks for {options.n_cpu_moe}", "leave --n-cpu-moe out"
+    if option.header is not None and (unmatched := find_unmatched(option.header.tensors.values(), options.overrides)):
+        return f"--override-tensor {unmatched}: no tensor of this file has such a name", "leave --override-tensor out"
     if options.split_mode == TENSOR and (problem := explain_tensor_split(option.shape)):
         return f"{problem}; --split layer goes", ""
     return "", ""

@@ -137,27 +137,20 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     projector = FoundProjector() if decision.without_projector else files.projector
     target, draft = write_files(files, decision, on_progress)
     features = read_template_features(target.info.chat_template)
-    return Plan(
+    plan = Plan(
         target=target.path,
         target_label=target.label,
         projector=projector.path,
         is_projector_required=options.mmproj not in (AUTO, NONE),
         projector_note=projector.note,
-        draft_kind=draft.kind,
-        draft=draft.path,
-        draft_origin=draft.origin,
-        draft_base=draft.base,
-        draft_version=draft.version,
-        draft_label=draft.label,
         lookups=options.lookups,
-        draft_note=draft.note,
-        draft_reason=draft.reason,
         spec=spec,
         n_ctx=n_ctx,
         num_slots=options.parallel,
         threads=options.threads,
         gpu_layers=decision.gpu_layers,
         n_cpu_moe=decision.n_cpu_moe or 0,
+        overrides=options.overrides,
         n_batch=PIECES[0] if decision.candidate is None else decision.candidate.setup.n_batch,
         kv_type=decision.kv_type or "f16",
         flash_attn=options.flash_attn,
@@ -175,6 +168,21 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         task=files.task,
         takes_tools=features.takes_tools,
         thinks=features.thinks,
+    )
+    return use_draft(plan, draft)
+
+
+def use_draft(plan: Plan, draft: FoundDraft) -> Plan:
+    return dataclasses.replace(
+        plan,
+        draft_kind=draft.kind,
+        draft=draft.path,
+        draft_origin=draft.origin,
+        draft_base=draft.base,
+        draft_version=draft.version,
+        draft_label=draft.label,
+        draft_note=draft.note,
+        draft_reason=draft.reason,
     )
 
 
