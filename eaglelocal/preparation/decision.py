@@ -109,6 +109,8 @@ class Decision:
             yield f"{offload_text(self.candidate)}: the GPU cannot hold all"
         if options.kv_type is None and self.kv_type not in (None, "f16"):
             yield f"a cache of {self.kv_type}, because memory is short"
+        if self.candidate.setup.n_batch != PIECES[0]:
+            yield f"prompts are read {self.candidate.setup.n_batch} tokens at a time, because memory is short"
         if self.without_projector:
             yield NO_ROOM_FOR_IMAGES
         if self.without_draft:

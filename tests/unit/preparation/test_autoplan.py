@@ -301,6 +301,7 @@ def test_the_pieces_of_prompts_are_loaded_as_planned(tmp_path: Path, monkeypatch
     for gib, piece in ((10.0, 256), (16.0, 512)):
         found = on(with_card(gib), monkeypatch, options)
         assert make_plan(found, on_progress=lambda fraction, what: None).n_batch == piece
+        assert (f"prompts are read {piece} tokens at a time" in found.note) is (piece != 512)
         check_it_fits(found, with_card(gib))
 
 
