@@ -39,8 +39,7 @@ class CacheParams:
     swa_full: bool = True
 
     def __post_init__(self) -> None:
-        if not set(split_kv_type(self.kv_type)) <= set(KV_TYPES):
-            raise UsageError(f"--kv-type cannot be {self.kv_type}", hint=f"one of: {', '.join(KV_TYPES)}")
+        check_kv_type(self.kv_type)
 
     @property
     def key_type(self) -> str:
@@ -70,6 +69,12 @@ class CacheParams:
             return self.num_cells
         needed = window * (self.num_sequences if self.unified else 1) + self.n_batch
         return round_up(min(self.num_cells, needed), CELL_STEP)
+
+
+def check_kv_type(kv_type: str) -> None:
+    """Raise UsageError unless a cache can have these types."""
+    if not set(split_kv_type(kv_type)) <= set(KV_TYPES):
+        raise UsageError(f"--kv-type cannot be {kv_type}", hint=f"one of: {', '.join(KV_TYPES)}")
 
 
 def bits_per_value(kv_type: str) -> float:

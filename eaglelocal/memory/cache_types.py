@@ -14,6 +14,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.memory.budget import RAM
+from eaglelocal.memory.cache_bytes import check_kv_type
 
 NVIDIA, VULKAN, METAL, SYCL = "CUDA", "Vulkan", "MTL", "SYCL"  # devices by name, without their number
 CONVERTING = (NVIDIA, "ROCm", "MUSA")  # they compute with every pair of types, because they convert it to f16
@@ -25,16 +26,17 @@ OWN_KERNEL_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")  # that native/attenti
 
 
 def check_kernels(kv_type: str | None, flash_attn: str, devices: Iterable[str]) -> None:
-    """Raise UsageError if a device has no kernel for flash attention with these types.
+    """Raise UsageError for an unknown type, or if a device has no kernel for flash attention with these types.
 
     Without flash attention values are f16, and every backend multiplies with all types of keys.
 
     kv_type  None: as planned, of types that have kernels everywhere
     devices  names of GPUs, as llama.cpp names them
     """
-    if kv_type is None or flash_attn == "off":
+    if kv_type is None:
         return
-    for device in devices:
+    check_kv_type(kv_type)
+    for device in devices if flash_attn != "off" else ():
         if problem := find_missing_kernel(kv_type, device):
             keys, _ = split_kv_type(kv_type)
             hint = "--kv-type q8_0" if find_missing_kernel(keys, device) else f"--kv-type {keys}"
