@@ -39,9 +39,9 @@ FULL_BITS = 16.0
 MIXTURES = ("_L", "_M", "")
 # share of quality lost by a quantized cache; four bits harm some families much, so only where nothing else fits
 KV_LOSS: Mapping[str, float] = {"q8_0": 0.01, "q4_0": 0.3}
-# of the loss, if keys and values have one type: in ggml-org/llama.cpp#7412 the KLD of an 8 B model rose by 0.00076 with
-# keys in q8_0, by 0.00055 with values
-KEYS_SHARE = 0.58
+# of the loss, if keys and values have one type. SmolLM2-135M loses 0.83 of it by keys in q5_1, 0.88 in q4_0
+# (docs/measured.md); an 8 B model 0.58 in q8_0, where little is lost (ggml-org/llama.cpp#7412)
+KEYS_SHARE = 0.85
 
 
 def estimate_kv_loss(kv_type: str) -> float:
