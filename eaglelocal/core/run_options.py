@@ -15,7 +15,7 @@ from eaglelocal.core.tensor_overrides import TensorOverride, parse_overrides
 from eaglelocal.errors import UsageError
 
 AUTO, NONE, NGRAM, LOOKAHEAD, MTP = "auto", "none", "ngram", "lookahead", "mtp"
-PLANNED_KV_TYPES = ("f16", "q8_0", "q5_1", "q4_0")  # that planning chooses among, the largest first
+PLANNED_KV_TYPES = ("f16", "q8_0", "q8_0,q4_0", "q5_1", "q4_0")  # that planning chooses among, the largest first
 USER_KV_TYPES = ("f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 KV_TYPES = (*USER_KV_TYPES, "bf16", "f32")
 

@@ -21,7 +21,12 @@ from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.projector import UNSPLIT_KINDS
 from eaglelocal.memory.budget import RAM
-from eaglelocal.memory.cache_types import check_kernels, explain_refused_type, explain_slow_kernel
+from eaglelocal.memory.cache_types import (
+    check_kernels,
+    explain_refused_type,
+    explain_slow_kernel,
+    find_missing_kernel,
+)
 from eaglelocal.memory.contexts import ROWS_PER_SLOT
 from eaglelocal.memory.placement import WHOLE, Offload, explain_borrowed_output, explain_tensor_split
 from eaglelocal.memory.tensor_moves import find_unmatched
@@ -133,13 +138,17 @@ def explain_refused_cache(option: ModelOption, options: RunOptions, kv_type: str
 def list_kv_types(options: RunOptions, devices: Sequence[str]) -> tuple[str, ...]:
     """Return the cache types to try: the user's choice or all, but only f16 where llama.cpp refuses others.
 
-    Those for which a device has no fast kernel are left to the user.
+    Those for which a device has no kernel, or only a slow one, are left to the user.
     """
     if options.kv_type is not None:
         return (options.kv_type,)
     if options.flash_attn == "off" or options.split_mode == TENSOR:
         return PLANNED_KV_TYPES[:1]
-    return tuple(kind for kind in PLANNED_KV_TYPES if not any(explain_slow_kernel(kind, each) for each in devices))
+    return tuple(
+        kind
+        for kind in PLANNED_KV_TYPES
+        if not any(find_missing_kernel(kind, each) or explain_slow_kernel(kind, each) for each in devices)
+    )
 
 
 def list_small_setups(setups: Sequence[CacheSetup]) -> Iterator[tuple[CacheSetup, ...]]:

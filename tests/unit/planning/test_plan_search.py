@@ -36,7 +36,7 @@ from eaglelocal.planning.candidate import COMFORTABLE_CTX, GOALS
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
 from eaglelocal.planning.no_fit_hints import explain_choice, explain_no_fit
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.plan_search import DOES_NOT_PAY, exceeds_room, list_setups, search_plan
+from eaglelocal.planning.plan_search import DOES_NOT_PAY, exceeds_room, list_kv_types, list_setups, search_plan
 from eaglelocal.planning.speed import HOST_S
 
 pytestmark = pytest.mark.full
@@ -282,3 +282,17 @@ def test_costs_measured_on_a_busy_machine_are_marked(factor: float, noise: float
     reasons = [reason for reason in measured_plan(factor, noise) if "measured here" in reason]
     command = "`eaglelocal tune --target qwen3-8b:Q4_K_M` measures again"
     assert reasons == ([f"{said}: if other programs ran then, {command}"] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("device", "kinds"),
+    [
+        ("CUDA0", ("f16", "q8_0", "q4_0")),
+        ("MTL0", ("f16", "q8_0", "q5_1", "q4_0")),
+        ("Vulkan0", PLANNED_KV_TYPES),
+        (RAM, ("f16", "q8_0", "q8_0,q4_0", "q4_0")),
+    ],
+)
+def test_types_of_the_cache_that_a_device_computes_with_fast(device: str, kinds: tuple[str, ...]) -> None:
+    assert list_kv_types(RunOptions(), (device,)) == kinds
+    assert list_kv_types(RunOptions(kv_type="iq4_nl"), (device,)) == ("iq4_nl",)
