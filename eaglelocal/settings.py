@@ -18,8 +18,16 @@ from eaglelocal.core.atomic_file import OWN_FILE, write_atomically
 from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.plan import MAX_SLOTS
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import MODES, PLANNED_KV_TYPES, list_draft_words, parse_rpc_hosts, parse_split
+from eaglelocal.core.run_options import (
+    MODES,
+    USER_KV_TYPES,
+    list_draft_words,
+    parse_kv_type,
+    parse_rpc_hosts,
+    parse_split,
+)
 from eaglelocal.core.sampling import RANGES
+from eaglelocal.core.tensor_overrides import parse_overrides
 from eaglelocal.core.terminal_text import decode_text, join_surrogates
 from eaglelocal.core.thinking import CLOSING_WORDS, MAX_MESSAGE_CHARS, parse_thinking
 from eaglelocal.core.thinking import HINT as THINKING_HINT
@@ -123,6 +131,17 @@ def _split(value: object) -> str:
     return text
 
 
+def _kv_type(value: object) -> str:
+    return parse_kv_type(_text(value))
+
+
+def _overrides(value: object) -> tuple[str, ...]:
+    parts = (value,) if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise ValueError("a list of texts, or one text with commas")
+    return tuple(str(each) for part in parts for each in parse_overrides(part))
+
+
 def _rpc(value: object) -> tuple[str, ...]:
     return parse_rpc_hosts(",".join(map(str, value)) if isinstance(value, list | tuple) else _text(value))
 
@@ -199,7 +218,7 @@ class Flag:
         """Return the type of the flag's value as typed: READERS check and convert it, wherever it comes from."""
         if self.read is _boolean:
             return bool | None
-        return list[str] | None if self.read is _files else str | None
+        return list[str] | None if self.read in (_files, _overrides) else str | None
 
 
 def setting(default: T, read: Reader, metavar: str = "", help: str = "", words: Sequence[str] = ()) -> T:
@@ -248,6 +267,12 @@ class Settings:
     n_cpu_moe: int | None = setting(
         None, COUNT, "auto|N", "Keep the experts of the first N layers in RAM; unset: as planned."
     )
+    override_tensor: tuple[str, ...] = setting(
+        (),
+        _overrides,
+        "PATTERN=DEVICE",
+        "Place the tensors whose name a regular expression finds, as in _exps=CPU; can be repeated.",
+    )
     device: str | None = setting(None, _text, "NAME", "GPUs to use, in llama.cpp's names: CUDA0; unset: all.")
     split: str = setting(
         "layer", _split, "HOW", "Split over several GPUs: layer (unset), tensor, row, none, or shares as 3,1.", MODES
@@ -257,10 +282,10 @@ class Settings:
     )
     kv_type: str = setting(
         "f16",
-        _choice(*PLANNED_KV_TYPES),
-        "TYPE",
-        f"Type of the KV cache: {', '.join(PLANNED_KV_TYPES[:-1])} or {PLANNED_KV_TYPES[-1]}; unset: f16 if it fits.",
-        PLANNED_KV_TYPES,
+        _kv_type,
+        "TYPE[,TYPE]",
+        f"Type of the KV cache, or of keys and of values: {', '.join(USER_KV_TYPES)}; unset: f16 if it fits.",
+        USER_KV_TYPES,
     )
     flash_attn: str = setting("auto", _choice(*SWITCH), "auto|on|off", "Use flash attention.", SWITCH)
     cache_ram: int | None = setting(

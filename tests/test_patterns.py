@@ -35,6 +35,7 @@ FLOOR_S = 0.0005  # less is noise
 TOO_MUCH = 2.2  # times what a linear search would take
 
 MADE_IN = {
+    "core/tensor_overrides.py:check_pattern",  # the user's own, of --override-tensor, on names of tensors
     "text/templates/literal_text.py:__init__",
     "text/reasoning/markers.py:__init__",  # names of markers, and nothing repeated
     "text/tool_calls/tagged_text.py:__init__",

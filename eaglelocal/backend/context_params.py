@@ -6,7 +6,7 @@ from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.backend.native_step import fill_struct
 from eaglelocal.backend.weight_loading import UpperWeights
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import KV_TYPES, suggest_smaller_ctx
+from eaglelocal.core.run_options import KV_TYPES, split_kv_type, suggest_smaller_ctx
 from eaglelocal.errors import EngineError, ResourceError
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 
@@ -69,7 +69,7 @@ def create_context(model: LlamaModel | UpperWeights, params: ContextParams, *, o
         n_batch=params.n_batch,
         n_seq_max=params.num_ids,
         n_threads=params.threads,
-        type_k=look_up(KV_TYPE_IDS, params.kv_type, "--kv-type"),
+        **look_up_kv_types(params.kv_type),
         flash_attn_type=look_up(FLASH_ATTENTION, params.flash_attn, "--flash-attn"),
         kv_unified=params.unified,
         swa_full=params.swa_full,
@@ -78,17 +78,21 @@ def create_context(model: LlamaModel | UpperWeights, params: ContextParams, *, o
     )
 
 
+def look_up_kv_types(kv_type: str) -> dict[str, int]:
+    keys, values = (look_up(KV_TYPE_IDS, name, "--kv-type") for name in split_kv_type(kv_type))
+    return {"type_k": keys, "type_v": values}
+
+
 def open_context(model: LlamaModel | UpperWeights, size: str, hint: str, **fields: object) -> object:
     """Return a new llama_context with these parameters. Raises ResourceError with llama.cpp's own message.
 
-    A batch is one pass. Prompts and steps use equally many threads; values have the type of keys.
+    A batch is one pass. Prompts and steps use equally many threads.
     """
     api, log = model.library.api, model.library.log
     native = fill_struct(
         api.llama_context_default_params(),
         n_ubatch=fields["n_batch"],
         n_threads_batch=fields["n_threads"],
-        type_v=fields["type_k"],
         no_perf=True,
         **fields,
     )

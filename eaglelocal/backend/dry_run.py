@@ -34,6 +34,7 @@ from eaglelocal.gguf.upper_layers import (
 )
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
 from eaglelocal.memory.contexts import logits_bytes, tap_bytes
+from eaglelocal.memory.tensor_moves import find_override
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +158,7 @@ def read_buffers(part: DryRunPart, lines: Sequence[str], devices: Sequence[str])
         part.tensors,
         layers,
         borrows=isinstance(part.info, EagleInfo | MedusaInfo | BlockInfo),
-        n_cpu_moe=part.placement.n_cpu_moe,
+        placement=part.placement,
     )
     yield from parse_cache_buffers(lines, devices)
     yield from parse_compute_buffers(lines, devices)
@@ -281,21 +282,23 @@ def parse_layer_devices(lines: Iterable[str], devices: Sequence[str]) -> dict[in
 
 
 def weight_buffers(
-    tensors: Iterable[TensorInfo], layers: Mapping[int, str], *, borrows: bool, n_cpu_moe: int = 0
+    tensors: Iterable[TensorInfo], layers: Mapping[int, str], *, borrows: bool, placement: Placement | None = None
 ) -> Iterator[Buffer]:
     """Yield the weights by device. Embeddings that are the output too count on its device as well.
 
     layers     the device of each layer; the layer after the last one is the output
     borrows    True for a head that uses its target's output
-    n_cpu_moe  as in Placement
+    placement  for experts, and tensors on devices of their own
     """
+    placement = placement or Placement()
     output = layers[max(layers)] if layers else RAM
     names = {tensor.name: tensor for tensor in tensors}
     for name, tensor in names.items():
         block = find_block(name)
         device = layers.get(block, RAM) if block is not None else RAM if is_input(name) else output
-        if block is not None and block < n_cpu_moe and is_expert(name):
+        if block is not None and block < placement.n_cpu_moe and is_expert(name):
             device = RAM
+        device = find_override(name, placement.overrides) or device
         yield Buffer(device, MemoryKind.WEIGHTS, tensor.nbytes)
     embeddings = names.get("token_embd.weight")
     if embeddings is not None and "output.weight" not in names and output != RAM and not borrows:

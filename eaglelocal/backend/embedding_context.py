@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from eaglelocal.backend.context_params import FLASH_ATTENTION, KV_TYPE_IDS, open_context
+from eaglelocal.backend.context_params import FLASH_ATTENTION, look_up_kv_types, open_context
 from eaglelocal.backend.llama_library import NativeClock, native_error
 from eaglelocal.backend.model import LlamaModel, look_up
 from eaglelocal.core.batch import Floats
@@ -53,7 +53,7 @@ class EmbeddingContext:
             n_batch=params.n_batch,
             n_seq_max=params.num_texts,
             n_threads=params.threads,
-            type_k=look_up(KV_TYPE_IDS, params.kv_type, "--kv-type"),
+            **look_up_kv_types(params.kv_type),
             flash_attn_type=look_up(FLASH_ATTENTION, params.flash_attn, "--flash-attn"),
             embeddings=True,
             kv_unified=True,

@@ -14,6 +14,7 @@ from eaglelocal.backend.weight_loading import UpperWeights, exclude_others, find
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import TENSOR
+from eaglelocal.core.tensor_overrides import PROCESSOR, TensorOverride
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import EagleLocalError, EngineError, ModelFileError, UsageError
 from eaglelocal.gguf.upper_layers import EXPERTS, UpperLayers
@@ -50,9 +51,20 @@ class BufferOverride(C.Structure):
     _fields_ = (("pattern", C.c_char_p), ("buffer_type", C.c_void_p))
 
 
+def find_buffer_type(library: LlamaLibrary, override: TensorOverride) -> int:
+    """Return llama.cpp's buffer type of the override's device. Raises UsageError with the devices that exist."""
+    if override.device == PROCESSOR:
+        return int(library.cpu_buffer_type())
+    by_name = devices_by_name(library)
+    if override.device not in by_name:
+        message = f"--override-tensor {override}: there is no device {override.device}"
+        raise UsageError(message, hint=f"one of: {', '.join(by_name)}")
+    return int(library.device_buffer_type(by_name[override.device]))
+
+
 def overrides(library: LlamaLibrary, placement: Placement) -> C.Array[BufferOverride] | None:
     """Return the NULL-terminated list of tensors placed on another device than their layer; None if there are none."""
-    found = []
+    found = [BufferOverride(each.pattern.encode(), find_buffer_type(library, each)) for each in placement.overrides]
     if placement.n_cpu_moe:  # one pattern: llama.cpp compiles each again for every tensor
         layers = "|".join(map(str, range(placement.n_cpu_moe)))
         found.append(BufferOverride(rf"blk\.({layers}){EXPERTS}".encode(), library.cpu_buffer_type()))
@@ -70,6 +82,7 @@ class Placement:
 
     gpu_layers     number of last layers on GPUs, output included; None: all
     n_cpu_moe      the experts of the first so many layers stay in RAM
+    overrides      tensors on other devices than their layer; they precede n_cpu_moe
     devices        names of llama.cpp devices, separated by commas; None: all
     split          how a model is divided among several GPUs
     shares         of each of those devices; empty: in proportion to free memory
@@ -84,6 +97,7 @@ class Placement:
 
     gpu_layers: int | None = None
     n_cpu_moe: int = 0
+    overrides: tuple[TensorOverride, ...] = ()
     devices: str | None = None
     split: str = "layer"
     shares: tuple[float, ...] = ()

@@ -18,6 +18,7 @@ from eaglelocal.bench.bench_prompts import BenchPrompt
 from eaglelocal.bench.prompt_run import Side, ask
 from eaglelocal.core.events import TextPiece
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import split_kv_type
 from eaglelocal.core.sampling import SamplingParams
 
 # largest gap from the best logit at which rounding may flip a token, by weight type
@@ -66,7 +67,7 @@ def first_difference(plain: Sequence[int], other: Sequence[int]) -> Flip | None:
 
 def tie_bound(weights: str, kv_type: str) -> float:
     """Return the largest gap that counts as a near-tie, for a type of weights and a type of the KV cache."""
-    return max(BOUNDS.get(weights, COARSE), KV_BOUNDS.get(kv_type, COARSE))
+    return max(BOUNDS.get(weights, COARSE), *(KV_BOUNDS.get(name, COARSE) for name in split_kv_type(kv_type)))
 
 
 class TextComparer:

@@ -155,6 +155,7 @@ def continue_target(settings: Settings, conversation: Conversation) -> Settings:
         draft=settings.draft if is_flag(settings, "draft") else AUTO,
         mmproj=settings.mmproj if is_flag(settings, "mmproj") else AUTO,
         n_cpu_moe=settings.n_cpu_moe if is_flag(settings, "n_cpu_moe") else None,
+        override_tensor=settings.override_tensor if is_flag(settings, "override_tensor") else (),
     )
 
 

@@ -32,7 +32,7 @@ LOADING_S, POLL_S = 300.0, 0.2
 NO_SERVER = "none"  # value of --url: an engine of one's own, whatever runs
 OUR_KEY, OPENAI_KEY = "EAGLELOCAL_API_KEY", "OPENAI_API_KEY"
 ENGINE_SETTINGS = (
-    *("mmproj", "lora", "draft", "draft_type", "threads", "gpu_layers", "n_cpu_moe", "device"),
+    *("mmproj", "lora", "draft", "draft_type", "threads", "gpu_layers", "n_cpu_moe", "override_tensor", "device"),
     *("split", "kv_type", "flash_attn", "cache_ram", "lookup_memory", "cache_disk", "learn", "ctx", "parallel"),
 )
 

@@ -106,7 +106,8 @@ FLAG_GROUPS = {
         *("ssl", "ssl_cert", "ssl_key", "max_waiting", "request_timeout", "idle_unload", "drain"),
     ),
     "Memory and processor": (
-        *("ctx", "parallel", "kv_type", "gpu_layers", "n_cpu_moe", "device", "split"),
+        *("ctx", "parallel", "kv_type", "gpu_layers", "n_cpu_moe", "override_tensor"),
+        *("device", "split"),
         *("flash_attn", "threads", "cache_ram", "lookup_memory", "cache_disk"),
     ),
     "Learning": ("learn", "learn_gb", "learn_days", "learn_after"),

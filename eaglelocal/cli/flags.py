@@ -31,7 +31,7 @@ Web = Annotated[bool, typer.Option("--web", help="Show the monitor in a browser,
 
 # ---- settings that several commands take as flags; their rows are in settings.py
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "max_tokens", "thinking_budget")
-PLACEMENT = ("gpu_layers", "n_cpu_moe", "device", "split", "rpc", "kv_type", "flash_attn", "ctx")
+PLACEMENT = ("gpu_layers", "n_cpu_moe", "override_tensor", "device", "split", "rpc", "kv_type", "flash_attn", "ctx")
 MACHINE = ("threads", *PLACEMENT)
 KEEPING = (  # what is kept of answers
     *("cache_ram", "lookup_memory", "cache_disk", "learn", "learn_gb", "learn_days", "learn_after"),
@@ -197,6 +197,8 @@ FLAGS: Mapping[str, str] = {
     "-t": "--threads",
     "-md": "--draft",
     "--model-draft": "--draft",
+    "-ncmoe": "--n-cpu-moe",
+    "-ot": "--override-tensor",
     "-fa": "--flash-attn",
     "-ctk": "--kv-type",
     "--cache-type-k": "--kv-type",

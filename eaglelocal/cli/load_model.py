@@ -85,6 +85,7 @@ def make_run_options(settings: Settings, *, parallel: int = 1) -> RunOptions:
         threads=settings.threads,
         gpu_layers=settings.gpu_layers,
         n_cpu_moe=settings.n_cpu_moe,
+        override_tensor=settings.override_tensor,
         device=settings.device,
         split=settings.split,
         rpc=settings.rpc,

@@ -109,6 +109,7 @@ def options_for(target: str | None, given: Mapping[str, Any], *, goal: str, is_e
         options,
         gpu_layers=options.gpu_layers if given["gpu_layers"] is not None else None,
         n_cpu_moe=options.n_cpu_moe if given["n_cpu_moe"] is not None else None,
+        override_tensor=options.override_tensor if given["override_tensor"] is not None else (),
         device=given["device"],
         split=options.split if given["split"] is not None else "layer",
         rpc=(),

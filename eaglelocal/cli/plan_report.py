@@ -198,6 +198,7 @@ def run_flags(options: RunOptions, candidate: Candidate) -> list[str]:
         ("--kv-type", setup.kv_type if setup.kv_type != "f16" or options.kv_type is not None else ""),
         ("--gpu-layers", "" if layers is None else f"{layers}"),
         ("--n-cpu-moe", f"{experts}" if experts or options.n_cpu_moe is not None else ""),
+        *(("--override-tensor", each) for each in options.override_tensor),
         ("--draft", draft_flag(options, candidate)),
         *(("--lora", adapter) for adapter in options.lora),
         ("--mmproj", options.mmproj if options.mmproj != AUTO else ""),
@@ -279,8 +280,10 @@ def chosen_object(outcome: SearchOutcome, chosen: Candidate) -> dict[str, object
         "ctx": chosen.setup.n_ctx,
         "parallel": outcome.options.parallel,
         "kv_type": chosen.setup.kv_type,
+        "n_batch": chosen.setup.n_batch,
         "gpu_layers": chosen.gpu_layers,
         "n_cpu_moe": chosen.n_cpu_moe,
+        "overrides": list(map(str, outcome.options.overrides)),
         "adapters": adapter_objects(outcome.options.adapters),
         "memory": {
             "weights_bytes": sum.weights_bytes,

@@ -13,9 +13,11 @@ from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AUTO_SPEC, MAX_DRAFT_TOKENS, Spec
+from eaglelocal.core.tensor_overrides import TensorOverride
 
 NO_ROOM_FOR_IMAGES = "no images: not enough memory (--mmproj FILE loads the projector anyway)"
 MAX_SLOTS = 64
+PIECES = (512, 256, 128)  # rows of a prompt that are computed at once: the usual number, and those that save memory
 MAX_UNIFIED_SLOTS_ON_GPU = 2
 MAX_BRANCHES = 8  # of a slot's tree: siblings that are verified besides its trunk, whether or not more follows them
 
@@ -58,9 +60,10 @@ class Plan:
     n_ctx: int = 2048  # positions per slot; planning always sets it
     num_slots: int = 1
     threads: int | None = None  # None: the physical cores this process may use
-    n_batch: int = 512  # rows a decode may have; also the prefill chunk
+    n_batch: int = PIECES[0]  # rows a decode may have; also the prefill chunk
     gpu_layers: int | None = None  # None: all of them
     n_cpu_moe: int = 0  # the experts of the first so many layers stay in RAM, wherever the rest lies
+    overrides: tuple[TensorOverride, ...] = ()  # the target's tensors that lie elsewhere than their layer
     kv_type: str = "f16"
     flash_attn: str = "auto"
     unified: bool | None = None  # one cache for all slots; None: until fit.py decides, only with one slot

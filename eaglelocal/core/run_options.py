@@ -11,38 +11,42 @@ from typing import NamedTuple
 from eaglelocal.core.adapters import MAX_ADAPTERS, AdapterFile, parse_adapter
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import parse_spec
+from eaglelocal.core.tensor_overrides import TensorOverride, parse_overrides
 from eaglelocal.errors import UsageError
 
 AUTO, NONE, NGRAM, LOOKAHEAD, MTP = "auto", "none", "ngram", "lookahead", "mtp"
-PLANNED_KV_TYPES = ("f16", "q8_0", "q4_0")  # that planning chooses among, the largest first
-KV_TYPES = (*PLANNED_KV_TYPES, "bf16", "f32")
+PLANNED_KV_TYPES = ("f16", "q8_0", "q8_0,q4_0", "q5_1", "q4_0")  # that planning chooses among, the largest first
+USER_KV_TYPES = ("f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+KV_TYPES = (*USER_KV_TYPES, "bf16", "f32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """The options of one run; None and "auto" leave the choice to planning.
 
-    target         a reference; None: the best model on disk, else the embedded one
-    mmproj         auto, none, or the path of a projector for images
-    draft          the model that drafts: auto, mtp, none, an entry of the catalog, the path of a .gguf; ngram: no model
-    lookups        the drafters without a model, beside it or alone, of LOOKUPS: ngram, lookahead
-    draft_type     of a head's weights: auto, q4_0, q8_0, or file
-    lora           LoRA adapters of the target: FILE or FILE:SCALE
-    spec           auto, off, pid, or a number of draft tokens
-    ctx            tokens of each slot
-    parallel       slots
-    gpu_layers     as llama.cpp counts them: the output layer is one
-    n_cpu_moe      layers whose experts stay in RAM
-    split          layer, tensor, row, none, or the shares of the GPUs, as 3,1
-    rpc            addresses of rpc-servers that hold layers
-    goal           speed, balanced or quality: the criterion that counts most for the choice of a model
-    cache_ram      MiB of RAM for conversations that were evicted from their slot; None: by free memory
-    lookup_memory  tokens of each owner's texts that are kept on disk for lookups; 0: none
-    cache_disk     GB on disk for the caches of conversations, which then survive a restart; 0: none
-    binds_answers  prepare grammars while loading, not with the first answer that needs them
-    is_brief       the model is loaded for one answer, so that loading time counts as much as speed
-    learns         draft with a head's current learned version, and keep learning
-    model_folders  folders of the user's own models; a target may be a name from them
+    target           a reference; None: the best model on disk, else the embedded one
+    mmproj           auto, none, or the path of a projector for images
+    draft            the model that drafts: auto, mtp, none, an entry of the catalog, a path of a .gguf; ngram: none
+    lookups          the drafters without a model, beside it or alone, of LOOKUPS: ngram, lookahead
+    draft_type       of a head's weights: auto, q4_0, q8_0, or file
+    lora             LoRA adapters of the target: FILE or FILE:SCALE
+    spec             auto, off, pid, or a number of draft tokens
+    ctx              tokens of each slot
+    parallel         slots
+    gpu_layers       as llama.cpp counts them: the output layer is one
+    n_cpu_moe        layers whose experts stay in RAM
+    override_tensor  tensors of the target that lie elsewhere than their layer: PATTERN=DEVICE
+    split            layer, tensor, row, none, or the shares of the GPUs, as 3,1
+    rpc              addresses of rpc-servers that hold layers
+    kv_type          of the cache: one type, or those of keys and of values, as q8_0,q5_1
+    goal             speed, balanced or quality: the criterion that counts most for the choice of a model
+    cache_ram        MiB of RAM for conversations that were evicted from their slot; None: by free memory
+    lookup_memory    tokens of each owner's texts that are kept on disk for lookups; 0: none
+    cache_disk       GB on disk for the caches of conversations, which then survive a restart; 0: none
+    binds_answers    prepare grammars while loading, not with the first answer that needs them
+    is_brief         the model is loaded for one answer, so that loading time counts as much as speed
+    learns           draft with a head's current learned version, and keep learning
+    model_folders    folders of the user's own models; a target may be a name from them
     """
 
     target: str | None = None
@@ -57,6 +61,7 @@ class RunOptions:
     threads: int | None = None
     gpu_layers: int | None = None
     n_cpu_moe: int | None = None
+    override_tensor: tuple[str, ...] = ()
     device: str | None = None
     split: str = "layer"
     rpc: tuple[str, ...] = ()
@@ -78,7 +83,7 @@ class RunOptions:
 
     def check_cache(self) -> None:
         """Raise UsageError for a cache that llama.cpp refuses with this flash attention or split."""
-        if self.flash_attn == "off" and self.kv_type not in (None, "f16"):
+        if self.flash_attn == "off" and self.kv_type is not None and split_kv_type(self.kv_type)[1] != "f16":
             raise UsageError(f"--kv-type {self.kv_type} needs flash attention", hint="--flash-attn auto")
         if self.split_mode != TENSOR:
             return
@@ -98,6 +103,14 @@ class RunOptions:
             return tuple(map(parse_adapter, self.lora))
         except ValueError as error:
             raise UsageError(f"--lora must be {error}") from None
+
+    @property
+    def overrides(self) -> tuple[TensorOverride, ...]:
+        """Return the tensors on devices of their own. Raises UsageError."""
+        try:
+            return tuple(each for text in self.override_tensor for each in parse_overrides(text))
+        except ValueError as error:
+            raise UsageError(f"--override-tensor must be {error}") from None
 
     @property
     def names_draft(self) -> bool:
@@ -145,12 +158,13 @@ class ModelChoice:
 def apply_choice(options: RunOptions, choice: ModelChoice) -> RunOptions:
     """Return the options with the choices that were made while chatting.
 
-    A draft, projector, adapter or --n-cpu-moe belongs to its target: another target does not get it.
+    A draft, projector, adapter, --n-cpu-moe or --override-tensor belongs to its target: another one does not get it.
     """
     if choice.target:
         draft = NONE if options.draft == NONE else AUTO
         mmproj = NONE if options.mmproj == NONE else AUTO
-        options = choose_draft(replace(options, target=choice.target, mmproj=mmproj, lora=(), n_cpu_moe=None), draft)
+        of_target = replace(options, target=choice.target, mmproj=mmproj, lora=(), n_cpu_moe=None, override_tensor=())
+        options = choose_draft(of_target, draft)
     if choice.draft:
         options = choose_draft(options, choice.draft)
     if choice.spec is not None:
@@ -236,6 +250,29 @@ def parse_split(text: str) -> tuple[str, tuple[float, ...]]:
     if not 2 <= len(shares) <= MAX_SHARES or not all(0 <= share < float("inf") for share in shares) or not any(shares):
         raise ValueError(f"one of {', '.join(MODES)}, or the share of each GPU, as 3,1")
     return "layer", shares
+
+
+# ---- `--kv-type`, the type of the cache: `q8_0`, or those of keys and of values, as `q8_0,q5_1`
+def parse_kv_type(text: str) -> str:
+    """Return the types with a comma only if they differ. Raises ValueError; its text says what the setting must be.
+
+    >>> parse_kv_type("q8_0, q5_1"), parse_kv_type("q8_0,q8_0")
+    ('q8_0,q5_1', 'q8_0')
+    """
+    types = [part.strip() for part in text.split(",")]
+    if len(types) > 2 or not set(types) <= set(USER_KV_TYPES):
+        raise ValueError(f"one of {', '.join(USER_KV_TYPES)}, or two for keys and values, as q8_0,q5_1")
+    return ",".join(dict.fromkeys(types))
+
+
+def split_kv_type(kv_type: str) -> tuple[str, str]:
+    """Return the types of keys and of values.
+
+    >>> split_kv_type("q8_0"), split_kv_type("q8_0,q5_1")
+    (('q8_0', 'q8_0'), ('q8_0', 'q5_1'))
+    """
+    keys, _, values = kv_type.partition(",")
+    return keys, values or keys
 
 
 # ---- `--rpc`, which names llama.cpp's rpc-servers: `HOST:PORT,HOST:PORT`

@@ -24,8 +24,9 @@ from eaglelocal.hub.inflation.generated_files import no_progress
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import find_projector
 from eaglelocal.hub.target_resolver import NATIVE, find_demo, find_target
+from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.machine_spec import select_gpus
-from eaglelocal.planning.no_fit_hints import explain_no_fit
+from eaglelocal.planning.no_fit_hints import explain_file_pages, explain_no_fit
 from eaglelocal.preparation.autoplan import autoplan, plan_target
 from eaglelocal.preparation.decision import check_ctx, choose_ctx
 from eaglelocal.preparation.machines import this_machine
@@ -38,6 +39,7 @@ CHECKS: tuple[Check, ...] = (
     machine_checks.check_gpu_driver,
     machine_checks.check_hidden_gpus,
     machine_checks.check_gpu_devices,
+    machine_checks.check_spill,
     machine_checks.check_library_version,
     machine_checks.check_library_load,
     machine_checks.check_images,
@@ -73,6 +75,7 @@ def run_checks(facts: Installation) -> list[Finding]:
 # Everything that chat refuses before it loads is refused here, with its words. Nothing is downloaded, written or
 # loaded.
 PROGRAM = "eaglelocal "
+READ_FROM_DISK = "; mapped all the same, what exceeds the memory would be read from the disk for each token"
 Complete = Callable[[str, str], str]  # (hint, message) -> the commands that the hint means, a line each
 
 
@@ -105,7 +108,10 @@ def refuse(error: EagleLocalError, complete: Complete) -> Finding:
 
 
 def find_model(options: RunOptions) -> str:
-    """Return the name of the model that would run. Raises what loading it would raise, as far as planning knows."""
+    """Return the name of the model that would run, and what slows it.
+
+    Raises what loading it would raise, as far as planning knows.
+    """
     decision = autoplan(options)
     named = dataclasses.replace(options, target=decision.target)
     select_gpus(this_machine(load_machines()), named)
@@ -122,8 +128,10 @@ def find_model(options: RunOptions) -> str:
     outcome = plan_target(named)
     if outcome.chosen is None:
         message, hint = explain_no_fit(outcome)
-        raise ResourceError(message, hint=hint)
-    return decision.target
+        nearest = outcome.nearest.candidate if outcome.nearest else None
+        from_disk = nearest is not None and nearest.memory.worst.device == RAM
+        raise ResourceError(f"{message}{READ_FROM_DISK if from_disk else ''}", hint=hint)
+    return "; ".join([decision.target, *explain_file_pages(outcome, outcome.chosen)])
 
 
 def find_embedded(options: RunOptions) -> ModelFiles | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from eaglelocal.core.amounts import count_noun, format_memory
 from eaglelocal.doctor.gather import NEWER_HEADERS
 from eaglelocal.doctor.installation import Finding, Installation, Tools, ok, problem, warning
+from eaglelocal.memory.budget import GPU_MARGIN_BYTES
 from eaglelocal.probe.machine import Gpu, Machine, System
 
 LOW_MEMORY_BYTES = 2 << 30
@@ -85,6 +86,24 @@ def check_gpu_devices(facts: Installation) -> Finding | None:
     newest = f" (its driver runs CUDA up to {served[0].max_cuda})" if served[0].max_cuda else ""
     text = f"llama.cpp has {BACKEND_NAMES[backend or 'cuda']}, but does not see {_join_gpu_names(served)}{newest}"
     return problem("gpu_devices", text, reinstall_llama_cpp(facts, backend))
+
+
+def check_spill(facts: Installation) -> Finding | None:
+    """Report that WSL 2 lets a full card spill into main memory, as far as a card is full now.
+
+    The driver's policy against it does not hold there, and nothing fails: decoding takes many times as long.
+    """
+    if facts.machine.system.wsl != 2:
+        return None
+    cards = [gpu for gpu in list_visible_gpus(facts.machine) if gpu.vendor == "nvidia" and not gpu.shares_memory]
+    full = [gpu for gpu in cards if gpu.usable_bytes is not None and gpu.usable_bytes < GPU_MARGIN_BYTES]
+    if not cards:
+        return None
+    if not full:
+        return ok("spill", "WSL 2 would move what exceeds the card's memory into main memory; now there is room")
+    free = format_memory(full[0].usable_bytes or 0)
+    text = f"only {free} of {full[0].name or 'the card'} are free: under WSL 2 more is moved into main memory without "
+    return warning("spill", f"{text}an error, and decoding then takes many times as long", "nvidia-smi")
 
 
 def find_inaccessible_device(facts: Installation, gpu: Gpu) -> Finding | None:

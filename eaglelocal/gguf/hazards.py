@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eaglelocal.core.model_task import ModelTask
+from eaglelocal.core.run_options import split_kv_type
 from eaglelocal.gguf import architectures
 from eaglelocal.gguf.architectures import MAX_COUNT, ArchitectureKeys
 from eaglelocal.gguf.header import Header, TensorInfo
@@ -49,7 +50,8 @@ def graph_problem(architecture: str, *, kv_type: str, num_caches: int) -> str:
 
     ggml-impl.h: GGML_ABORT in ggml_hash_insert, found with the shape of Phi-4, with several quantized caches only.
     """
-    if architecture not in architectures.SMALL_GRAPH_ARCHITECTURES or num_caches == 1 or kv_type in UNQUANTIZED:
+    is_quantized = not set(split_kv_type(kv_type)) <= set(UNQUANTIZED)
+    if architecture not in architectures.SMALL_GRAPH_ARCHITECTURES or num_caches == 1 or not is_quantized:
         return ""
     return f"llama.cpp cannot give {num_caches} slots of a {architecture} model caches of {kv_type}"
 

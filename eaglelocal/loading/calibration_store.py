@@ -95,12 +95,13 @@ def make_cost_key(
 
 
 def placement_key(plan: Plan) -> str:
-    """Return GPU layers, device, split and shares; the draft's layers, experts and adapters only if there are any."""
+    """Return GPU layers, device, split and shares; others only if there are any."""
     parts = [plan.gpu_layers, plan.device, plan.split, *plan.shares, *plan.rpc]
     of_draft = "" if plan.draft_gpu_layers is None else f"; {plan.draft_gpu_layers}"
     experts = f"; experts of {plan.n_cpu_moe} layers apart" if plan.n_cpu_moe else ""
-    adapters = "".join(f"; adapter {fingerprint(each.path)}" for each in plan.adapters)
-    return ", ".join(map(str, parts)) + of_draft + experts + adapters
+    others = [f"; {each}" for each in plan.overrides]
+    others += [f"; adapter {fingerprint(each.path)}" for each in plan.adapters]
+    return ", ".join(map(str, parts)) + of_draft + experts + "".join(others)
 
 
 def make_acceptance_key(plan: Plan) -> AcceptanceKey:

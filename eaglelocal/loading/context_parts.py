@@ -23,9 +23,10 @@ from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.model_shape import DraftInfo, ModelShape, describe_shape
 from eaglelocal.gguf.mtp import MtpInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.upper_layers import find_upper_layers
-from eaglelocal.memory.budget import RAM, FreeMemory, subtract_margins
+from eaglelocal.gguf.upper_layers import find_upper_layers, list_loaded_tensors
+from eaglelocal.memory.budget import RAM, FreeMemory, may_read, subtract_margins
 from eaglelocal.memory.contexts import PlannedContext, plan_contexts
+from eaglelocal.memory.estimate import sum_apart_bytes
 from eaglelocal.memory.placement import choose_gpus, place_layers, single_device_shares
 from eaglelocal.probe.machine import Machine
 from eaglelocal.processes.child_process import glibc_version, has_huge_pages
@@ -83,7 +84,8 @@ def make_placements(
         make_placement(
             plan,
             of_draft=index > 0,
-            no_mmap=fits_twice and is_read(model.header.main_type, huge_pages=in_huge_pages, repacks=repacks),
+            no_mmap=(fits_twice and is_read(model.header.main_type, huge_pages=in_huge_pages, repacks=repacks))
+            or (index == 0 and reads_apart(plan, model, free)),
             moves_weights=fits_twice and is_moved(model.header.main_type, huge_pages=setting, is_brief=plan.is_brief),
             shares=shares,
         )
@@ -95,6 +97,19 @@ def make_placements(
         output = place_layers(models[0].shape, gpus, shares, gpu_layers=plan.gpu_layers)[-1]
         placements[1] = place_head(placements[1], models[1], gpus, output)
     return keep_from_rpc(placements, gpus) if plan.rpc else placements
+
+
+def reads_apart(plan: Plan, target: ModelHeader, free: Sequence[FreeMemory]) -> bool:
+    """Return whether the target is read into memory because experts or other tensors lie in RAM, apart from a GPU."""
+    apart_bytes = find_apart_bytes(plan, target, free)
+    return bool(apart_bytes) and may_read(apart_bytes, next(each.free_bytes for each in free if each.device == RAM))
+
+
+def find_apart_bytes(plan: Plan, target: ModelHeader, free: Sequence[FreeMemory]) -> int:
+    """Return the bytes that lie in RAM apart from layers on a GPU; 0 where the GPU works in RAM too."""
+    gpus = [gpu for gpu in choose_gpus(free, device=plan.device, split=plan.split) if not gpu.in_ram]
+    tensors = list(list_loaded_tensors(target.header, n_layer=target.shape.n_layer)) if plan.overrides else []
+    return sum_apart_bytes(plan, target.shape, gpus, tensors) if gpus and plan.gpu_layers != 0 else 0
 
 
 def place_divided(placements: Sequence[Placement], gpus: Sequence[FreeMemory]) -> list[Placement]:
@@ -149,6 +164,7 @@ def make_placement(
     return Placement(
         gpu_layers=plan.num_draft_gpu_layers if of_draft else plan.gpu_layers,
         n_cpu_moe=0 if of_draft else plan.n_cpu_moe,
+        overrides=() if of_draft else plan.overrides,
         devices=plan.device,
         split=plan.split,
         shares=shares or plan.shares,

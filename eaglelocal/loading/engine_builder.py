@@ -14,7 +14,13 @@ from typing import NamedTuple
 from eaglelocal.backend.context import LlamaContext
 from eaglelocal.backend.dry_run import DryRunPart, sum_buffer_bytes, sum_host_bytes
 from eaglelocal.backend.image_encoder import LlamaImageReader
-from eaglelocal.backend.llama_library import LlamaLibrary, connect_rpc_servers, load_bindings, load_library
+from eaglelocal.backend.llama_library import (
+    LlamaLibrary,
+    connect_rpc_servers,
+    free_memory,
+    load_bindings,
+    load_library,
+)
 from eaglelocal.backend.model import LlamaModel
 from eaglelocal.backend.weight_loading import Range, moving_weights
 from eaglelocal.core.adapters import usual_mix
@@ -36,7 +42,7 @@ from eaglelocal.loading.calibration_store import make_acceptance_key, make_cost_
 from eaglelocal.loading.calibration_store import save as save_learned
 from eaglelocal.loading.draft_loader import HeadOpener, hold_head, open_drafters
 from eaglelocal.loading.fit import fit_plan
-from eaglelocal.loading.load_notes import TemplateCheck, list_notes, open_conversation_files
+from eaglelocal.loading.load_notes import TemplateCheck, explain_full_cards, list_notes, open_conversation_files
 from eaglelocal.loading.model_loader import PlanLoader
 from eaglelocal.probe.cpuinfo import count_usable_threads
 from eaglelocal.probe.machine import Machine
@@ -101,6 +107,8 @@ def build(plan: Plan, report: Report) -> Engine:
         input_processor = make_input_processor(description, target, context, image_reader, template)
         lacks = (*template_check.list_notes(), no_images, *share_prefixes(input_processor, plan.owners))
         notes = tuple(list_notes(parts, info, library, lacks, description.max_draft))
+        left = free_memory(library, ram_bytes=None, unified=machine.lends_memory)
+        notes += tuple(explain_full_cards(machine, left))
         warmup = make_warmup(plan, context, drafters, constraints.wait)
         idle_work = calibrate(loader, machine, warmup, controller)
         restore_acceptance(loader, controller, drafters)

@@ -15,21 +15,25 @@ from eaglelocal.backend.cpu_attention import is_supported
 from eaglelocal.backend.dry_run import DryRunPart, plan_buffers
 from eaglelocal.backend.llama_library import LlamaLibrary, free_memory
 from eaglelocal.backend.weight_loading import FLOAT_TYPES
+from eaglelocal.core.amounts import format_memory
 from eaglelocal.core.plan import NO_ROOM_FOR_IMAGES, Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import DraftPolicy
 from eaglelocal.core.run_options import TENSOR, suggest_split
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.gguf.block_info import BlockInfo
 from eaglelocal.gguf.eagle_info import EagleInfo
 from eaglelocal.gguf.hazards import graph_problem
+from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lora_adapter import read_adapter_tensors
 from eaglelocal.gguf.medusa_info import MedusaInfo
 from eaglelocal.gguf.model_shape import DraftInfo, ModelShape
 from eaglelocal.gguf.projector import Projector, check_projector
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.loading.context_parts import ModelHeader, make_parts, make_placements, read_models
+from eaglelocal.loading.context_parts import ModelHeader, find_apart_bytes, make_parts, make_placements, read_models
 from eaglelocal.memory.budget import (
+    FILE_PAGES,
     RAM,
     AdjustableSizes,
     Buffer,
@@ -40,6 +44,7 @@ from eaglelocal.memory.budget import (
     minimum_buffers,
     subtract_margins,
 )
+from eaglelocal.memory.cache_types import check_kernels, explain_refused_type
 from eaglelocal.memory.contexts import (
     ROLLBACKS,
     plan_contexts,
@@ -55,6 +60,7 @@ from eaglelocal.memory.placement import (
     explain_tensor_split,
     table_buffers,
 )
+from eaglelocal.memory.tensor_moves import check_overrides, find_unmatched
 from eaglelocal.probe.machine import Machine
 
 # Memory of a GPU while it computes: workspaces, and rows and caches converted for matrix products. If llama.cpp cannot
@@ -72,6 +78,7 @@ class FittedPlan:
     shape: ModelShape  # the target's
     draft_shape: ModelShape | None
     gpus: tuple[str, ...]  # that llama.cpp can use
+    apart_bytes: int  # in RAM, apart from layers on a GPU
     uses_gpu: bool  # even without layers on it: llama.cpp computes large batches there
 
     @property
@@ -103,6 +110,8 @@ class FittedPlan:
         for flag, count in (("--gpu-layers", self.plan.gpu_layers), ("--n-cpu-moe", self.plan.n_cpu_moe)):
             if count and not self.gpus:
                 notes.append(f"{flag} {count} has no effect: llama.cpp finds no GPU on this machine")
+        if self.apart_bytes and not self.target.placement.no_mmap:
+            notes.append(f"{format_memory(self.apart_bytes)} of weights in main memory {FILE_PAGES}")
         return tuple(notes)
 
     @property
@@ -135,10 +144,12 @@ def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: in
     check_shares(plan, free)
     models = read_models(plan)
     check_experts(plan, models[0].shape)
+    check_moves(plan, models[0].header, free)
     check_tensor_split(plan, [model.shape for model in models], free)
     check_own_output(plan, models[-1].info)
     plan = decide_open_settings(plan, models, free)
     check_graph(plan, models[0].shape)
+    check_cache_type(plan, [model.shape for model in models], free)
     placements = make_placements(plan, machine, library, models, free)
 
     def attempt(candidate: Plan) -> FittedPlan:
@@ -156,6 +167,7 @@ def fit_plan(plan: Plan, machine: Machine, library: LlamaLibrary, *, threads: in
             models[0].shape,
             draft_shape=models[1].shape if draft is not None else None,
             gpus=tuple(memory.device for memory in free if memory.device != RAM),
+            apart_bytes=find_apart_bytes(candidate, models[0], free),
             uses_gpu=bool(used),
         )
 
@@ -177,6 +189,24 @@ def check_graph(plan: Plan, target: ModelShape) -> None:
     num_caches = 1 if plan.is_unified else plan.num_slots
     if problem := graph_problem(target.architecture, kv_type=plan.kv_type, num_caches=num_caches):
         raise ResourceError(problem, hint="--kv-type f16")
+
+
+def check_moves(plan: Plan, target: Header, free: Sequence[FreeMemory]) -> None:
+    """Raise UsageError if an override names a device that is not used, or finds no tensor."""
+    gpus = choose_gpus(free, device=plan.device, split=plan.split)
+    check_overrides(plan.overrides, (gpu.device for gpu in gpus), plan.split)
+    if unmatched := find_unmatched(target.tensors.values(), plan.overrides):
+        message = f"--override-tensor {unmatched}: no tensor of {target.path.name} has such a name"
+        raise UsageError(message, hint=f"eaglelocal show {quote_path(target.path)}")
+
+
+def check_cache_type(plan: Plan, shapes: Sequence[ModelShape], free: Sequence[FreeMemory]) -> None:
+    """Raise UsageError if llama.cpp refuses the types of the cache, or would compute attention on the processor."""
+    gpus = choose_gpus(free, device=plan.device, split=plan.split) if plan.gpu_layers != 0 else ()
+    check_kernels(plan.kv_type, plan.flash_attn, (gpu.device for gpu in gpus))
+    for shape in shapes:
+        if problem := explain_refused_type(shape, plan.kv_type, plan.flash_attn):
+            raise UsageError(f"--kv-type {plan.kv_type}: {problem}", hint="--kv-type f16")
 
 
 def check_experts(plan: Plan, target: ModelShape) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from eaglelocal import locations
 from eaglelocal.backend.cpu_repack import AMX
 from eaglelocal.backend.llama_library import LlamaLibrary
 from eaglelocal.backend.weight_loading import REPACKED_TYPES
+from eaglelocal.core.amounts import format_memory
 from eaglelocal.core.draft import describe_cut_length
 from eaglelocal.core.own_files import fingerprint
 from eaglelocal.core.run_options import NGRAM, WARNING
@@ -21,7 +22,9 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.model_shape import HeadInfo
 from eaglelocal.loading.calibration_store import load, make_template_key, save
-from eaglelocal.loading.fit import FittedPlan
+from eaglelocal.loading.fit import COMPUTING_BYTES, FittedPlan
+from eaglelocal.memory.budget import RAM, FreeMemory
+from eaglelocal.probe.machine import Machine
 from eaglelocal.text.reasoning.efforts import describe_efforts
 from eaglelocal.text.templates.chat_template import ChatTemplate
 
@@ -59,6 +62,17 @@ def list_notes(
         yield f"conversations: {cells}; `eaglelocal forget` deletes them"
     if plan.rpc:
         yield WARNING
+
+
+def explain_full_cards(machine: Machine, free: Sequence[FreeMemory]) -> Iterator[str]:
+    """Yield a note on each card that is full after loading, where its driver lets it spill into main memory.
+
+    free  the free memory of each device after loading
+    """
+    for card in free if machine.system.wsl == 2 else ():
+        if card.device != RAM and not card.in_ram and card.free_bytes is not None and card.free_bytes < COMPUTING_BYTES:
+            left = f"{card.device} has {format_memory(card.free_bytes)} left"
+            yield f"{left}: WSL 2 moves more into main memory without an error, and decoding then takes far longer"
 
 
 def is_repacked_less(library: LlamaLibrary, target: Header) -> bool:

@@ -23,6 +23,8 @@ RAM = "RAM"
 GPU_MARGIN_BYTES = 2**30  # kept free; llama.cpp's own --fit leaves as much
 RAM_MARGIN_SHARE, MIN_RAM_MARGIN_BYTES = 0.05, 2**30 // 2
 UNIFIED_MARGIN_SHARE = 0.05  # of what the system lends the GPU, which is only a part of RAM
+READ_SHARE = 0.8  # of the free RAM, that weights may take which are read into it instead of mapped from their file
+FILE_PAGES = "are pages of the file, which the system may drop: speed varies, and more free memory steadies it"
 HINT_SHARE = 0.9  # of what would just fit: free memory varies, and `minimum_buffers` leaves out buffers
 
 
@@ -137,6 +139,14 @@ def margin_bytes(device: FreeMemory) -> int:
     if device.device == RAM:
         return max(int(free * RAM_MARGIN_SHARE), MIN_RAM_MARGIN_BYTES)
     return GPU_MARGIN_BYTES
+
+
+def may_read(weights_bytes: int, free_bytes: int | None) -> bool:
+    """Return whether weights in RAM can be read into memory of their own, and leave some for caches and buffers.
+
+    The system may drop pages of a mapped file, which then come back from the disk in the middle of an answer.
+    """
+    return free_bytes is not None and 0 < weights_bytes <= READ_SHARE * free_bytes
 
 
 def check_fits(buffers: Sequence[Buffer], devices: Sequence[FreeMemory], sizes: AdjustableSizes) -> None:

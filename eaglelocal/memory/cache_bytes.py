@@ -8,7 +8,7 @@ of each is decided in placement.py.
 from __future__ import annotations
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import KV_TYPES
+from eaglelocal.core.run_options import KV_TYPES, split_kv_type
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 from eaglelocal.gguf.header import round_up
@@ -39,8 +39,15 @@ class CacheParams:
     swa_full: bool = True
 
     def __post_init__(self) -> None:
-        if self.kv_type not in KV_TYPES:
-            raise UsageError(f"--kv-type cannot be {self.kv_type}", hint=f"one of: {', '.join(KV_TYPES)}")
+        check_kv_type(self.kv_type)
+
+    @property
+    def key_type(self) -> str:
+        return split_kv_type(self.kv_type)[0]
+
+    @property
+    def value_type(self) -> str:
+        return split_kv_type(self.kv_type)[1]
 
     @property
     def num_sequences(self) -> int:
@@ -64,6 +71,22 @@ class CacheParams:
         return round_up(min(self.num_cells, needed), CELL_STEP)
 
 
+def check_kv_type(kv_type: str) -> None:
+    """Raise UsageError unless a cache can have these types."""
+    if not set(split_kv_type(kv_type)) <= set(KV_TYPES):
+        raise UsageError(f"--kv-type cannot be {kv_type}", hint=f"one of: {', '.join(KV_TYPES)}")
+
+
+def bits_per_value(kv_type: str) -> float:
+    """Return the bits that a cache takes for each of its values, on average over keys and values.
+
+    >>> bits_per_value("q8_0,q5_1")
+    7.25
+    """
+    kinds = [GGML_TYPES_BY_NAME[name.upper()] for name in split_kv_type(kv_type)]
+    return sum(8 * kind.block_bytes / kind.block_elements for kind in kinds) / len(kinds)
+
+
 def row_bytes(kv_type: str, num_values: int) -> int:
     """Return the bytes of one cell's keys or values; a part of a quantization block counts as a whole one."""
     kind = GGML_TYPES_BY_NAME[kv_type.upper()]
@@ -81,12 +104,12 @@ def kv_bytes_of_layer(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
     cells = sizes.num_cells if window is None else sizes.window_cells(window)
     width = shape.value_width(layer) if sizes.flash_attn else max(map(shape.value_width, range(shape.n_layer)))
     if shape.compressions:  # each sequence has its own caches, whatever the plan says
-        compressed = row_bytes(sizes.kv_type, shape.compressions[layer][1]) * compressed_cells(shape, layer, sizes)
+        compressed = row_bytes(sizes.key_type, shape.compressions[layer][1]) * compressed_cells(shape, layer, sizes)
         unused = shape.n_layer_ahead if layer == shape.n_layer - 1 else 0  # of MTP layers, allocated here too
-        keys = row_bytes(sizes.kv_type, shape.key_width(layer)) * cells * (1 + unused)
+        keys = row_bytes(sizes.key_type, shape.key_width(layer)) * cells * (1 + unused)
         return (keys + compressed) * sizes.num_sequences
-    rows = (shape.key_width(layer), width, shape.index_dim)
-    return sum(row_bytes(sizes.kv_type, values) for values in rows) * cells * sizes.num_streams
+    keys = row_bytes(sizes.key_type, shape.key_width(layer)) + row_bytes(sizes.key_type, shape.index_dim)
+    return (keys + row_bytes(sizes.value_type, width)) * cells * sizes.num_streams
 
 
 def compressed_cells(shape: ModelShape, layer: int, sizes: CacheParams) -> int:

@@ -247,7 +247,7 @@ def compressed_attention_bytes(shape: ModelShape, sizes: CacheParams) -> int:
         return 0
     rows = max(compressed_cells(shape, layer, sizes) for layer in range(shape.n_layer))
     cells = window_cells_of(shape, sizes) + rows
-    keys = cells * sizes.num_sequences * row_bytes(sizes.kv_type, shape.key_dim)
+    keys = cells * sizes.num_sequences * row_bytes(sizes.key_type, shape.key_dim)
     value_bytes = HALF_BYTES if sizes.flash_attn else FLOAT_BYTES
     masks = sizes.n_batch * (cells + LIVE_INDEX_MASKS * rows) * value_bytes
     scored = sizes.n_batch * rows * FLOAT_BYTES

@@ -40,6 +40,7 @@ from eaglelocal.memory.placement import (
     single_device_shares,
     table_buffers,
 )
+from eaglelocal.memory.tensor_moves import find_moves, moved_buffers
 
 PROCESS_BYTES = int(0.25 * GIB)  # the engine's interpreter, llama.cpp's code, tokenizer and bookkeeping
 # by device name without its number: context, kernels and library workspaces. CUDA: users report 0.35 to 0.8 GiB
@@ -74,11 +75,13 @@ def estimate(
     devices: Sequence[FreeMemory],
     projector: Projector | None = None,
     adapters: Sequence[TensorInfo] = (),
+    tensors: Sequence[TensorInfo] = (),
 ) -> tuple[Buffer, ...]:
     """Return the buffers that the plan would allocate on each device.
 
     devices   RAM and each GPU
     adapters  the tensors of LoRA adapters
+    tensors   those of the target, for the plan's overrides; empty: not known, and nothing is counted for them
 
     Raises UsageError on an unknown KV type.
     """
@@ -87,7 +90,9 @@ def estimate(
     dividing = gpus if plan.split == TENSOR else ()
     gpus = gpus[:1] if dividing else gpus
     contexts = plan_contexts(plan, target, draft)
-    output = place_layers(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)[-1]
+    layers = place_layers(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)
+    experts, output = place_experts(layers, plan.n_cpu_moe), layers[-1]
+    buffers += moved_buffers([*find_moves(tensors, plan.overrides, layers, experts)], contexts[0])
     for context in contexts:
         head_shares = single_device_shares(gpus, output) if context.shape.is_head else ()
         near = [gpu for gpu in gpus if not (context.of_draft and is_rpc_device(gpu.device))]  # drafts stay here
@@ -132,6 +137,18 @@ def weight_buffers(shape: ModelShape, devices: Sequence[str], expert_devices: Se
         routed = shape.experts_of_layer(layer)
         yield Buffer(devices[layer], MemoryKind.WEIGHTS, shape.bytes_of_layer(layer) - routed)
         yield Buffer(expert_devices[layer], MemoryKind.WEIGHTS, routed)
+
+
+def sum_apart_bytes(plan: Plan, target: ModelShape, gpus: Sequence[FreeMemory], tensors: Sequence[TensorInfo]) -> int:
+    """Return the bytes of the weights in RAM if experts or other tensors lie there apart from their layer; else 0."""
+    layers = place_layers(target, gpus, plan.shares, gpu_layers=plan.gpu_layers)
+    experts = place_experts(layers, plan.n_cpu_moe)
+    moves = [*find_moves(tensors, plan.overrides, layers, experts)]
+    moved_bytes = sum(move.tensor.nbytes for move in moves if move.device == RAM)
+    if not moved_bytes and all(experts[layer] == layers[layer] for layer in range(target.n_layer)):
+        return 0
+    there = (each.num_bytes for each in weight_buffers(target, layers, experts) if each.device == RAM)
+    return sum(there) + moved_bytes
 
 
 def compute_buffers(context: PlannedContext, devices: Sequence[str], expert_devices: Sequence[str]) -> Iterator[Buffer]:

@@ -12,7 +12,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.memory.placement import Offload
 from eaglelocal.planning.candidate_evaluation import NOT_WEIGHED, CacheSetup, CandidateMemory
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.quality import KV_LOSS
+from eaglelocal.planning.quality import estimate_kv_loss
 from eaglelocal.planning.speed import Prediction
 
 
@@ -47,6 +47,10 @@ class Candidate:
     @property
     def n_cpu_moe(self) -> int:
         return self.offload.n_cpu_moe
+
+    @property
+    def prompt_factor(self) -> float:
+        return prompt_factor(self.setup, self.offload)
 
     @property
     def drafts_nothing(self) -> bool:
@@ -106,6 +110,13 @@ BY_NAME_WORTH = -1.0  # a model that the catalog offers by name only: taken wher
 # Prefill is three or four times slower with layers in RAM, because their weights cross the bus for each chunk. The
 # decode speed does not show it, so it costs as much as that factor in speed does for `balanced`: 0.25 x ln 3.5.
 ON_HOST_WORTH = -0.3
+# What reading prompts slower by a factor costs, on the same scale; and the factors of pieces smaller than the usual:
+# whole models by ggml-org/llama.cpp#6646 and #12014 (RTX 3090). With a part in RAM, the weights cross the bus for each
+# piece: gpt-oss-120b on an RTX 3090 read 380 tokens/s in pieces of 512, and 240 in pieces of 256 (coder543, 2026-05);
+# that of 128 is extrapolated.
+PROMPTS_WORTH = -0.25
+WHOLE_FACTORS: Mapping[int, float] = MappingProxyType({512: 1.0, 256: 1.07, 128: 1.33})
+SPLIT_FACTORS: Mapping[int, float] = MappingProxyType({512: 1.0, 256: 1.6, 128: 2.5})
 
 
 class Term(StrEnum):
@@ -118,6 +129,7 @@ class Term(StrEnum):
     CACHE = "cache"
     WINDOWS = "windows"
     HOST = "host"
+    PROMPTS = "prompts"
     UNSEEN = "unseen"
     BY_NAME = "by name"
 
@@ -166,12 +178,18 @@ def compute_terms(
         Term.AGE: math.log(option.age.worth),
         Term.SPEED: goal.rate_speed(tok_s),
         Term.CONTEXT: context_worth(setup.n_ctx),
-        Term.CACHE: math.log(1.0 - KV_LOSS[setup.kv_type]),
+        Term.CACHE: math.log(1.0 - estimate_kv_loss(setup.kv_type)),
         Term.WINDOWS: WHOLE_WINDOWS_WORTH if setup.swa_full else 0.0,
         Term.HOST: 0.0 if offload.is_whole else ON_HOST_WORTH,
+        Term.PROMPTS: PROMPTS_WORTH * math.log(prompt_factor(setup, offload)),
         Term.UNSEEN: UNSEEN_WORTH if option.is_unseen else 0.0,
         Term.BY_NAME: BY_NAME_WORTH if option.by_name else 0.0,
     }
+
+
+def prompt_factor(setup: CacheSetup, offload: Offload) -> float:
+    """Return how many times as long a prompt takes in pieces of this size as in the usual ones."""
+    return (WHOLE_FACTORS if offload.is_whole else SPLIT_FACTORS)[setup.n_batch]
 
 
 def context_worth(n_ctx: int) -> float:
@@ -188,6 +206,7 @@ def context_worth(n_ctx: int) -> float:
 # The score of a way that was never weighed is a bound, as if everything fitted; its figures are given as "at best".
 TELLING = 0.005  # difference of a term of the score from which on it is mentioned
 MAX_TOLD = 2
+FIXED_TEXTS = {Term.WINDOWS: "its cache keeps windows only", Term.UNSEEN: "the size of its file is not confirmed"}
 CLEARLY = 1.05  # factor above the plan's speed or size from which on it is mentioned
 
 
@@ -240,14 +259,14 @@ def term_text(term: Term, candidate: Candidate, chosen: Candidate) -> str:
             return f"less context: {best}{setup.n_ctx} tokens, the plan {chosen.setup.n_ctx}"
         case Term.CACHE:
             return f"a cache of {setup.kv_type}, the plan's is {chosen.setup.kv_type}"
-        case Term.WINDOWS:
-            return "its cache keeps windows only"
         case Term.HOST:
             return f"does not fit the GPU whole: {best}{offload_text(candidate)}"
-        case Term.UNSEEN:
-            return "the size of its file is not confirmed"
+        case Term.PROMPTS:
+            return f"it reads prompts {setup.n_batch} tokens at a time, the plan {chosen.setup.n_batch}"
         case Term.BY_NAME:
             return f"offered by name only, {option.by_name}"
+        case Term.WINDOWS | Term.UNSEEN:
+            return FIXED_TEXTS[term]
 
 
 def quality_text(candidate: Candidate, chosen: Candidate) -> str:

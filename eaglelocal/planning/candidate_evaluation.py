@@ -13,19 +13,22 @@ from itertools import accumulate
 from pathlib import Path
 
 from eaglelocal.catalog.draft_entries import NGRAM
-from eaglelocal.core.plan import Plan
+from eaglelocal.core.plan import PIECES, Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import TENSOR, RunOptions
 from eaglelocal.core.stats import MeasuredCosts
+from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.gguf.model_shape import ModelShape
-from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, device_load, join_devices, subtract_margins
+from eaglelocal.gguf.upper_layers import list_loaded_tensors
+from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, device_load, join_devices, may_read, subtract_margins
 from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
 from eaglelocal.memory.contexts import plan_rollback, plan_target_context, settle_plan
-from eaglelocal.memory.estimate import MemorySummary, estimate, sum_by_purpose
-from eaglelocal.memory.placement import WHOLE, Offload, choose_gpus, place_layers
-from eaglelocal.planning.machine_spec import MachineSpec, select_gpus
+from eaglelocal.memory.estimate import MemorySummary, estimate, sum_apart_bytes, sum_by_purpose
+from eaglelocal.memory.placement import WHOLE, Offload, choose_gpus, place_experts, place_layers
+from eaglelocal.memory.tensor_moves import TensorMove, find_moves
+from eaglelocal.planning.machine_spec import MachineSpec, name_computing, select_gpus
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.speed import HALVES, MAX_DRAFT, Curve, Prediction, expect_cells, make_curve, predict
+from eaglelocal.planning.speed import HALVES, MAX_DRAFT, Curve, Prediction, expect_cells, make_curve, move_work, predict
 
 SPEED_KV_TYPE = "f16"  # a quantized cache counts as fast as f16: it saves reading, but costs unpacking
 NO_FILE = Path()  # plans here are for sizes only
@@ -33,11 +36,12 @@ NO_FILE = Path()  # plans here are for sizes only
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSetup:
-    """Context and cache as the planner chooses them. `swa_full`: as in core/plan.py."""
+    """Context, cache and pieces of prompts as the planner chooses them. `swa_full`, `n_batch`: as in core/plan.py."""
 
     n_ctx: int
     kv_type: str
     swa_full: bool = True
+    n_batch: int = PIECES[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,7 @@ class CandidateEvaluator:
         self.machine = select_gpus(machine, options)
         self.options = options
         self.measured = measured or {}
+        self.overrides = options.overrides
         self._split = options.split_mode
         self._shares = options.shares
         self._num_cells = num_cells or expect_cells(options.ctx)
@@ -107,6 +112,7 @@ class CandidateEvaluator:
         self.total_free_bytes = join_devices(self._free_memory).free_bytes  # None if a part is unknown
         self.has_gpus = bool(self._gpus)
         self.may_use_gpus = self.has_gpus and options.gpu_layers != 0
+        self.computing_devices = name_computing(self.machine, options)
 
     def lacks_gpu_bytes(self, option: ModelOption) -> bool:
         """Return whether there are GPUs and even the weights alone exceed their memory."""
@@ -119,8 +125,27 @@ class CandidateEvaluator:
     ) -> CandidateMemory:
         """Return the memory of a way to run on each device."""
         plan, free = self.make_sizing_plan(option, draft, setup, offload), self._free_memory
-        buffers = estimate(plan, option.shape, draft.shape, free, option.projector, option.adapters)
+        tensors = self._list_tensors(option)
+        buffers = estimate(plan, option.shape, draft.shape, free, option.projector, option.adapters, tensors)
         return CandidateMemory(buffers, tuple(device_load(room, buffers, free) for room in free))
+
+    def _list_tensors(self, option: ModelOption) -> tuple[TensorInfo, ...]:
+        """Return the target's tensors if the options move some, and its file is known; else none."""
+        if option.header is None or not self.overrides:
+            return ()
+        return tuple(list_loaded_tensors(option.header, n_layer=option.shape.n_layer))
+
+    def find_moves(self, option: ModelOption, offload: Offload = WHOLE) -> list[TensorMove]:
+        """Return the tensors that the options move, as far as the model's file is known."""
+        where = place_layers(option.shape, self._gpus, self._shares, gpu_layers=offload.gpu_layers)
+        experts = place_experts(where, offload.n_cpu_moe)
+        return list(find_moves(self._list_tensors(option), self.overrides, where, experts))
+
+    def stays_mapped(self, option: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload) -> bool:
+        """Return whether weights in RAM, apart from layers on a GPU, stay pages of the file for want of memory."""
+        gpus, plan = [gpu for gpu in self._gpus if not gpu.in_ram], self.make_sizing_plan(option, draft, setup, offload)
+        apart_bytes = sum_apart_bytes(plan, option.shape, gpus, self._list_tensors(option)) if gpus else 0
+        return bool(apart_bytes) and not may_read(apart_bytes, self.machine.host.free_bytes)
 
     def make_sizing_plan(
         self, option: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload = WHOLE
@@ -132,8 +157,10 @@ class CandidateEvaluator:
             draft_kind=draft.kind,
             n_ctx=setup.n_ctx,
             num_slots=self.options.parallel,
+            n_batch=setup.n_batch,
             gpu_layers=offload.gpu_layers,
             n_cpu_moe=offload.n_cpu_moe,
+            overrides=self.overrides,
             kv_type=setup.kv_type,
             flash_attn=self.options.flash_attn,
             split=self._split,
@@ -152,8 +179,8 @@ class CandidateEvaluator:
     def make_curve(self, option: ModelOption, draft: DraftOption, offload: Offload = WHOLE) -> Curve:
         """Return what decodes and draft steps cost. Costs were measured with whole layers, all on GPUs."""
         computing = self._gpus[:1] if self._split == TENSOR else self._gpus  # GPUs that compute after one another
-        is_measured = offload.is_whole and self._split != TENSOR
-        return make_curve(
+        is_measured = offload.is_whole and self._split != TENSOR and not self.overrides
+        curve = make_curve(
             option.model,
             place_layers(option.shape, computing, self._shares, gpu_layers=offload.gpu_layers),
             self._computer,
@@ -163,6 +190,8 @@ class CandidateEvaluator:
             num_cells=self._num_cells,
             measured=self.measured.get(option.reference) if is_measured else None,
         )
+        moves = self.find_moves(option, offload)
+        return replace(curve, readings=move_work(curve.readings, moves, option.model, self._computer))
 
     def predict(self, option: ModelOption, draft: DraftOption, offload: Offload = WHOLE) -> Prediction:
         """Return the predicted speed, and the best draft length."""

@@ -19,6 +19,7 @@ from eaglelocal.core.run_options import RPC_DEVICE, TENSOR, RunOptions, suggest_
 from eaglelocal.errors import UsageError
 from eaglelocal.memory.budget import RAM, FreeMemory, Needs, device_load
 from eaglelocal.memory.placement import check_tensor_gpus, choose_gpus
+from eaglelocal.memory.tensor_moves import check_overrides
 from eaglelocal.probe.machine import Gpu, Machine, Unified
 from eaglelocal.probe.rpc_servers import RpcServer
 
@@ -356,6 +357,11 @@ def subtract_other_models(machine: MachineSpec, held: Needs) -> MachineSpec:
 PROCESSOR = "CPU"  # as llama.cpp names it
 
 
+def name_computing(machine: MachineSpec, options: RunOptions) -> tuple[str, ...]:
+    """Return the names of the devices that compute layers, or RAM. `machine`: with the GPUs that the options allow."""
+    return tuple(gpu.name for gpu in machine.gpus if options.gpu_layers != 0) or (RAM,)
+
+
 def select_gpus(machine: MachineSpec, options: RunOptions) -> MachineSpec:
     """Reduce the machine to the GPUs that the options allow. Raises UsageError if it lacks one of them."""
     gpus = {gpu.name: gpu for gpu in machine.gpus}
@@ -365,6 +371,7 @@ def select_gpus(machine: MachineSpec, options: RunOptions) -> MachineSpec:
     used = choose_gpus(machine.free_memory, device=options.device, split=options.split_mode)
     if options.split_mode == TENSOR:
         check_tensor_gpus(len(used))
+    check_overrides(options.overrides, (room.device for room in used), options.split_mode)
     shares = options.shares
     if shares and len(shares) != len(used):
         names = ", ".join(room.device for room in used) or "no GPU"

@@ -12,19 +12,25 @@ from dataclasses import replace
 from itertools import islice
 
 from eaglelocal.catalog.catalog import METAL
-from eaglelocal.core.amounts import GIB, format_memory
-from eaglelocal.core.run_options import CTX_STEP, PLANNED_KV_TYPES, RunOptions
+from eaglelocal.core.amounts import GIB, count_noun, format_memory
+from eaglelocal.core.plan import PIECES
+from eaglelocal.core.run_options import CTX_STEP, RunOptions
 from eaglelocal.core.stats import NOISY
 from eaglelocal.gguf.model_shape import ModelShape
-from eaglelocal.memory.budget import RAM, DeviceLoad
-from eaglelocal.memory.placement import table_buffers
-from eaglelocal.planning.candidate import GOALS, Candidate, Rejected, lies_text
-from eaglelocal.planning.machine_spec import MachineSpec, name_places, replace_ram
+from eaglelocal.memory.budget import FILE_PAGES, RAM, DeviceLoad
+from eaglelocal.memory.cache_bytes import bits_per_value
+from eaglelocal.memory.cache_types import explain_slow_kernel
+from eaglelocal.memory.placement import WHOLE, table_buffers
+from eaglelocal.planning.candidate import GOALS, Candidate, Rejected, lies_text, offload_text
+from eaglelocal.planning.candidate_evaluation import CandidateEvaluator
+from eaglelocal.planning.machine_spec import MachineSpec, name_computing, name_places, replace_ram
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import (
     SearchOutcome,
     exceeds_trained_context,
     find_refusal,
+    list_kv_types,
+    list_small_pieces,
     search_plan,
 )
 
@@ -110,7 +116,8 @@ def _other_asks(option: ModelOption, n_ctx: int, outcome: SearchOutcome) -> Iter
     if options.n_cpu_moe is not None and (chosen := planned(replace(options, n_cpu_moe=None))):
         yield f"--n-cpu-moe {chosen.n_cpu_moe}" if chosen.n_cpu_moe else "no --n-cpu-moe"
     if options.kv_type is not None and options.flash_attn != "off":
-        smaller = PLANNED_KV_TYPES[PLANNED_KV_TYPES.index(options.kv_type) + 1 :]
+        planned_types = list_kv_types(replace(options, kv_type=None), name_computing(outcome.machine, options))
+        smaller = [each for each in planned_types if bits_per_value(each) < bits_per_value(options.kv_type)]
         yield from islice((f"--kv-type {each}" for each in smaller if planned(replace(options, kv_type=each))), 1)
     most_steps = (n_ctx - 1) // CTX_STEP
     if steps := most_that(lambda count: planned(replace(options, ctx=count * CTX_STEP)) is not None, most_steps):
@@ -136,6 +143,7 @@ def _suggest_smaller(option: ModelOption, outcome: SearchOutcome) -> str:
 
 
 # ---- reasons: explain the chosen plan in sentences with figures. Pure: takes an outcome, returns texts
+SPILLED = 4.0  # times the predicted time, under WSL 2: users report 27
 SLOW = 1.5  # times the predicted time of a decode: one published speed in ten is off by more than a fifth
 
 
@@ -146,9 +154,14 @@ def explain_choice(outcome: SearchOutcome, chosen: Candidate) -> tuple[str, ...]
         *_about_goal(outcome, chosen),
         *_about_layers(outcome, chosen),
         *_about_table(chosen.option.shape, outcome.machine),
+        *_about_overrides(outcome, chosen),
+        *explain_file_pages(outcome, chosen),
+        *_about_pieces(outcome, chosen),
+        *_about_kernels(outcome, chosen),
         *_about_measurement(outcome, chosen),
         *_about_draft(chosen, outcome.options),
         *_about_memory(chosen, outcome.options),
+        *_about_refused_pieces(outcome, chosen),
         *(f"not {draft.id}: {draft.reason}" for draft in chosen.option.unusable if chosen.draft.shape is None),
         *chosen.option.notes,
         *outcome.machine.notes,
@@ -200,6 +213,10 @@ def _about_measurement(outcome: SearchOutcome, chosen: Candidate) -> Iterator[st
     prediction, probed = chosen.prediction, outcome.machine.probed
     bandwidth = probed.cpu.bandwidth if probed is not None else None
     is_sound = probed is None or (bandwidth is not None and not bandwidth.is_disturbed)
+    if prediction.slowdown >= SPILLED and probed is not None and probed.system.wsl == 2 and outcome.machine.gpus:
+        what = f"decodes took {prediction.slowdown:.0f} times as long as predicted here"
+        yield f"{what}: under WSL 2 a card that is full moves data into main memory without an error"
+        return
     if prediction.slowdown >= SLOW and is_sound:
         what = f"decodes took {prediction.slowdown:.1f} times as long as predicted when they were measured here"
     elif prediction.noise >= NOISY:
@@ -230,6 +247,72 @@ def _about_table(shape: ModelShape, machine: MachineSpec) -> Iterator[str]:
     """Yield where a table of embeddings lies that is not loaded."""
     if shape.table_bytes and not list(table_buffers(shape, machine.free_memory)):
         yield f"{format_memory(shape.table_bytes)} of n-gram embeddings stay in the file: keep it on an SSD"
+
+
+def _about_overrides(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
+    """Yield the tensors that the user's overrides move, with their bytes."""
+    overrides = outcome.options.overrides
+    if overrides and chosen.option.header is None:
+        yield "--override-tensor is not counted: which tensors it moves is known once the file is on this disk"
+        return
+    moves = CandidateEvaluator(outcome.machine, outcome.options).find_moves(chosen.option, chosen.offload)
+    for place in dict.fromkeys(move.device for move in moves):
+        sizes = [move.tensor.nbytes for move in moves if move.device == place]
+        yield f"{count_noun(len(sizes), 'tensor')} ({format_memory(sum(sizes))}) on {place}, by --override-tensor"
+    if overrides and not moves:
+        yield "--override-tensor moves nothing: its tensors lie there anyway"
+
+
+def explain_file_pages(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
+    """Yield the note on weights in RAM that stay pages of their file, apart from layers on a GPU."""
+    evaluator = CandidateEvaluator(outcome.machine, outcome.options)
+    if evaluator.stays_mapped(chosen.option, chosen.draft, chosen.setup, chosen.offload):
+        yield f"the weights in main memory {FILE_PAGES}"
+
+
+def _about_pieces(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
+    """Yield what small pieces of prompts cost and bring, if the plan has them."""
+    piece, usual = chosen.setup.n_batch, PIECES[0]
+    if piece != usual:
+        cost = f"{piece} tokens at a time, in about {chosen.prompt_factor:.1f} times the time of {usual}"
+        usual_speed = describe_speed(change_piece(outcome, chosen, usual))
+        yield f"prompts are read {cost}; that allows {describe_speed(chosen)}, {usual} only {usual_speed}"
+
+
+def _about_refused_pieces(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
+    """Yield what the smallest pieces of prompts would cost and bring, if the plan keeps a part in RAM without them."""
+    pieces = list_small_pieces(chosen.option, outcome.options)
+    is_asked = outcome.options.gpu_layers is not None or outcome.options.n_cpu_moe is not None
+    if not pieces or chosen.offload.is_whole or chosen.setup.n_batch != PIECES[0] or is_asked:
+        return
+    other = change_piece(outcome, chosen, pieces[-1])
+    if other.offload != chosen.offload:
+        cost = f"in about {other.prompt_factor:.1f} times the time"
+        yield f"prompts read {pieces[-1]} tokens at a time, {cost}, would allow {describe_speed(other)}"
+
+
+def change_piece(outcome: SearchOutcome, chosen: Candidate, piece: int) -> Candidate:
+    """Return the plan with other pieces of prompts, and as much on the GPUs as then fits."""
+    evaluator, option, draft = CandidateEvaluator(outcome.machine, outcome.options), chosen.option, chosen.draft
+    setup, offload = replace(chosen.setup, n_batch=piece), WHOLE
+    if not evaluator.estimate_memory(option, draft, setup).fits_gpus:
+        if any(option.shape.expert_bytes) and chosen.gpu_layers is None:
+            offload, _ = evaluator.best_experts(option, draft, setup, None)
+        else:
+            offload, _ = evaluator.best_split(option, draft, setup, chosen.n_cpu_moe)
+    return replace(chosen, setup=setup, offload=offload, prediction=evaluator.predict(option, draft, offload))
+
+
+def describe_speed(candidate: Candidate) -> str:
+    """Return the layers on the GPU and the speed: `25 of 65 layers on the GPU and 5.7 tokens/s`."""
+    return f"{offload_text(candidate) or 'all layers on the GPU'} and {candidate.prediction.spec_tok_s:.1f} tokens/s"
+
+
+def _about_kernels(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
+    """Yield the note on a cache for which the first of the devices has no fast kernel."""
+    devices = name_computing(outcome.machine, outcome.options)
+    notes = (explain_slow_kernel(chosen.setup.kv_type, device) for device in devices)
+    yield from islice(filter(None, notes), 1)
 
 
 def _about_memory(chosen: Candidate, options: RunOptions) -> Iterator[str]:

@@ -55,7 +55,7 @@ def add_draft(candidate: Candidate, evaluator: CandidateEvaluator) -> Candidate:
         return candidate
     alone = replace(candidate.option, drafts=(draft,))
     layers = options.gpu_layers if candidate.gpu_layers is None else candidate.gpu_layers
-    q8_0 = [kv_type for kv_type in list_kv_types(options) if kv_type == "q8_0"]
+    q8_0 = [kv_type for kv_type in list_kv_types(options, evaluator.computing_devices) if kv_type == "q8_0"]
     for kv_type in dict.fromkeys((candidate.setup.kv_type, *q8_0)):
         alike = replace(options, kv_type=kv_type, gpu_layers=layers, n_cpu_moe=candidate.n_cpu_moe, draft=draft.id)
         chosen = search_plan([alone], evaluator.machine, alike, measured=evaluator.measured).chosen

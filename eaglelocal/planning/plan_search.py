@@ -14,12 +14,22 @@ from dataclasses import replace
 
 from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.amounts import format_memory
+from eaglelocal.core.plan import PIECES
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import PLANNED_KV_TYPES, TENSOR, RunOptions
 from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.gguf.hazards import graph_problem
+from eaglelocal.gguf.projector import UNSPLIT_KINDS
 from eaglelocal.memory.budget import RAM
+from eaglelocal.memory.cache_types import (
+    check_kernels,
+    explain_refused_type,
+    explain_slow_kernel,
+    find_missing_kernel,
+)
+from eaglelocal.memory.contexts import ROWS_PER_SLOT
 from eaglelocal.memory.placement import WHOLE, Offload, explain_borrowed_output, explain_tensor_split
+from eaglelocal.memory.tensor_moves import find_unmatched
 from eaglelocal.planning.candidate import (
     COMFORTABLE_CTX,
     GOALS,
@@ -73,27 +83,37 @@ def search_plan(
     Raises UsageError if the options name GPUs that the machine does not have, or contradict each other.
     """
     options.check_cache()
-    search = _Search(CandidateEvaluator(machine, options, measured))
+    evaluator = CandidateEvaluator(machine, options, measured)
+    check_kernels(options.kv_type, options.flash_attn, evaluator.computing_devices)
+    search = _Search(evaluator)
     chosen = search.run(models)
     rejected = [*search.rejected, *(search.list_outscored(chosen) if chosen else ()), *list_unusable_drafts(models)]
     return SearchOutcome(search.evaluator.machine, options, chosen, tuple(rejected))
 
 
-def list_setups(option: ModelOption, options: RunOptions, *, on_gpu: bool = True) -> tuple[CacheSetup, ...]:
+def list_setups(option: ModelOption, options: RunOptions, devices: Sequence[str] = ()) -> tuple[CacheSetup, ...]:
     """Return the contexts, cache types and window modes to try, roomiest first, up to the trained context.
 
-    on_gpu  layers are computed on a GPU. A processor reads a quantized cache slowly: only the least context has it.
+    devices  that compute: GPUs, or RAM. A processor reads a quantized cache slowly: only the least context has it.
     """
+    on_gpu = RAM not in devices
     contexts = list_contexts(option, options, on_gpu=on_gpu)
     windows = (True, False) if option.shape.has_windows else (True,)
     last_with_choice = max(CONTEXTS) if on_gpu else contexts[-1]
     return tuple(
         CacheSetup(n_ctx=ctx, kv_type=kv_type, swa_full=whole)
         for ctx in contexts
-        for kv_type in list_kv_types(options)[: 1 if ctx > last_with_choice and options.ctx is None else None]
-        if not explain_graph_abort(option, options, kv_type)
+        for kv_type in list_kv_types(options, devices)[: 1 if ctx > last_with_choice and options.ctx is None else None]
+        if not explain_refused_cache(option, options, kv_type)
         for whole in windows
     )
+
+
+def list_small_pieces(option: ModelOption, options: RunOptions) -> tuple[int, ...]:
+    """Return the pieces of a prompt, smaller than the usual, that leave room for each slot's draft and for an image."""
+    if option.projector is not None and option.projector.kind in UNSPLIT_KINDS:
+        return ()
+    return tuple(piece for piece in PIECES[1:] if piece >= options.parallel * ROWS_PER_SLOT)
 
 
 def list_contexts(option: ModelOption, options: RunOptions, *, on_gpu: bool) -> tuple[int, ...]:
@@ -105,19 +125,30 @@ def list_contexts(option: ModelOption, options: RunOptions, *, on_gpu: bool) -> 
     return (longest, *(ctx for ctx in halves if min(CONTEXTS) <= ctx < longest))
 
 
-def explain_graph_abort(option: ModelOption, options: RunOptions, kv_type: str) -> str:
-    """Return the reason why llama.cpp would abort with this cache type; empty if it would not.
+def explain_refused_cache(option: ModelOption, options: RunOptions, kv_type: str) -> str:
+    """Return the reason why llama.cpp would abort with this cache type, or refuse it; empty if it would not.
 
     Each slot counts as a cache of its own, because whether slots share one depends on the offload.
     """
-    return graph_problem(option.shape.architecture, kv_type=kv_type, num_caches=options.parallel)
+    if problem := graph_problem(option.shape.architecture, kv_type=kv_type, num_caches=options.parallel):
+        return f"{problem}; --kv-type f16 goes, or --parallel 1"
+    return explain_refused_type(option.shape, kv_type, options.flash_attn)
 
 
-def list_kv_types(options: RunOptions) -> tuple[str, ...]:
-    """Return the cache types to try: the user's choice or all, but only f16 where llama.cpp refuses others."""
+def list_kv_types(options: RunOptions, devices: Sequence[str]) -> tuple[str, ...]:
+    """Return the cache types to try: the user's choice or all, but only f16 where llama.cpp refuses others.
+
+    Those for which a device has no kernel, or only a slow one, are left to the user.
+    """
     if options.kv_type is not None:
         return (options.kv_type,)
-    return PLANNED_KV_TYPES[:1] if options.flash_attn == "off" or options.split_mode == TENSOR else PLANNED_KV_TYPES
+    if options.flash_attn == "off" or options.split_mode == TENSOR:
+        return PLANNED_KV_TYPES[:1]
+    return tuple(
+        kind
+        for kind in PLANNED_KV_TYPES
+        if not any(find_missing_kernel(kind, each) or explain_slow_kernel(kind, each) for each in devices)
+    )
 
 
 def list_small_setups(setups: Sequence[CacheSetup]) -> Iterator[tuple[CacheSetup, ...]]:
@@ -149,10 +180,12 @@ def find_refusal(option: ModelOption, options: RunOptions) -> tuple[str, str]:
     if exceeds_trained_context(option, options):
         reason = f"it was trained for {option.max_context} tokens, --ctx asks for {options.ctx}"
         return reason, f"--ctx {option.max_context}"
-    if options.kv_type and (problem := explain_graph_abort(option, options, options.kv_type)):
-        return f"{problem}; --kv-type f16 goes, or --parallel 1", "--kv-type f16"
+    if options.kv_type and (problem := explain_refused_cache(option, options, options.kv_type)):
+        return problem, "--kv-type f16"
     if problem := option.shape.experts_problem(options.n_cpu_moe or 0):
         return f"{problem}, --n-cpu-moe asks for {options.n_cpu_moe}", "leave --n-cpu-moe out"
+    if option.header is not None and (unmatched := find_unmatched(option.header.tensors.values(), options.overrides)):
+        return f"--override-tensor {unmatched}: no tensor of this file has such a name", "leave --override-tensor out"
     if options.split_mode == TENSOR and (problem := explain_tensor_split(option.shape)):
         return f"{problem}; --split layer goes", ""
     return "", ""
@@ -201,7 +234,7 @@ class _Search:
         return self.evaluator.has_gpus and self._options.gpu_layers is None
 
     def _setups(self, option: ModelOption) -> tuple[CacheSetup, ...]:
-        return list_setups(option, self._options, on_gpu=self.evaluator.may_use_gpus)
+        return list_setups(option, self._options, self.evaluator.computing_devices)
 
     def _may_split_experts(self, option: ModelOption) -> bool:
         """Return whether experts may lie in RAM while the rest of their layers is on GPUs."""
@@ -265,9 +298,24 @@ class _Search:
                 if way.memory.fits and not (in_ram and exceeds_room(way.setup, way.memory, self._options)):
                     return self._push(way)
             raise AssertionError("the smallest setup fitted a moment ago")
-        if at_best := self._best_bound(replace(bound, setup=setups[0])):
+        in_pieces, split = self._fit_in_pieces(bound), self._best_bound(replace(bound, setup=setups[0]))
+        if at_best := max(filter(None, (in_pieces, split)), key=lambda way: way.score, default=None):
             return self._push(at_best)
         return self._reject(smallest)
+
+    def _fit_in_pieces(self, bound: Candidate) -> Candidate | None:
+        """Return the best way with the layers asked for, else all, on the GPUs that fits with small pieces of prompts.
+
+        None: none fits, or no GPU computes.
+        """
+        option, offload = bound.option, self._offload(bound.option)
+        pieces = list_small_pieces(option, self._options) if self.evaluator.may_use_gpus else ()
+        setups = [replace(setup, n_batch=piece) for piece in pieces for setup in self._setups(option)]
+        ways = [self._way(option, bound.draft, setup, offload) for setup in setups]
+        if not ways or not self._weigh(ways[-1]).memory.fits:
+            return None
+        in_order = map(self._weigh, sorted(ways, key=lambda way: -way.score))
+        return next(way for way in in_order if way.memory.fits)
 
     def _best_bound(self, whole: Candidate) -> Candidate | None:
         """Return the better bound with layers or experts in RAM; None if the options forbid both."""
@@ -281,11 +329,14 @@ class _Search:
         return max(candidates, key=lambda candidate: candidate.score, default=None)
 
     def _try_split(self, bound: Candidate) -> None:
-        """Try with a part in RAM; a small cache leaves room for more layers on the GPUs."""
+        """Try with a part in RAM; a small cache, or small pieces of prompts, leave room for more layers on the GPUs."""
         tried: list[Candidate] = []
+        in_pieces = self._fit_in_pieces(bound)
         for group in list_small_setups(self._setups(bound.option)):
-            split = [way for setup in group for way in self._splits(bound.option, bound.draft, setup)]
-            found = [way for way in split if way.memory.fits]
+            pieces = (PIECES[0], *list_small_pieces(bound.option, self._options))
+            sized = [replace(setup, n_batch=piece) for piece in pieces for setup in group]
+            split = [way for setup in sized for way in self._splits(bound.option, bound.draft, setup)]
+            found = [way for way in (*split, in_pieces) if way is not None and way.memory.fits]
             if found:
                 return self._push(max(found, key=lambda way: way.score))
             tried += split

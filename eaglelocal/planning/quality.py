@@ -26,7 +26,9 @@ from eaglelocal.catalog.draft_entries import DraftEntry
 from eaglelocal.catalog.reference import folder_name
 from eaglelocal.catalog.target_entries import QuantLoss, TargetEntry
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import split_kv_type
 from eaglelocal.gguf.header import Header
+from eaglelocal.memory.cache_bytes import bits_per_value
 
 LOSS = 3.6
 ALL_SHARE = 0.6
@@ -36,7 +38,27 @@ FULL_BITS = 16.0
 # the measured quantizations that stand for a bare tensor type or an _XL mixture; the first known one counts
 MIXTURES = ("_L", "_M", "")
 # share of quality lost by a quantized cache; four bits harm some families much, so only where nothing else fits
-KV_LOSS: Mapping[str, float] = {"f16": 0.0, "q8_0": 0.01, "q4_0": 0.3}
+KV_LOSS: Mapping[str, float] = {"q8_0": 0.01, "q4_0": 0.3}
+# of the loss, if keys and values have one type. SmolLM2-135M loses 0.83 of it by keys in q5_1, 0.88 in q4_0
+# (docs/measured.md); an 8 B model 0.58 in q8_0, where little is lost (ggml-org/llama.cpp#7412)
+KEYS_SHARE = 0.85
+
+
+def estimate_kv_loss(kv_type: str) -> float:
+    """Return the share of quality that a cache of this type loses; keys and values count apart."""
+    keys, values = map(_type_loss, split_kv_type(kv_type))
+    return KEYS_SHARE * keys + (1 - KEYS_SHARE) * values
+
+
+def _type_loss(name: str) -> float:
+    """Return the loss with keys and values of one type: of q8_0 and q4_0 as stated, else log-linear in their bits.
+
+    The types between them are interpolated because nobody has measured them on this scale.
+    """
+    bits, low, high = map(bits_per_value, (name, "q4_0", "q8_0"))
+    if bits > high:
+        return 0.0
+    return float(KV_LOSS["q4_0"] * (KV_LOSS["q8_0"] / KV_LOSS["q4_0"]) ** ((bits - low) / (high - low)))
 
 
 def effective_b(

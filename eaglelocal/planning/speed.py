@@ -11,7 +11,7 @@ limit small models, bandwidth large ones. If a curve for the model was measured 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -19,8 +19,10 @@ from eaglelocal.catalog.catalog import CPU, CUDA, METAL, VULKAN
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.gguf.model_shape import ModelShape
+from eaglelocal.gguf.upper_layers import is_input
 from eaglelocal.memory.cache_bytes import row_bytes
 from eaglelocal.memory.placement import place_experts
+from eaglelocal.memory.tensor_moves import TensorMove
 from eaglelocal.planning.machine_spec import DeviceSpec, MachineSpec
 from eaglelocal.planning.quality import PredictedAcceptance
 from eaglelocal.speculation.costs.cost_curve import interpolate_costs
@@ -316,6 +318,30 @@ def list_readings(
             )
         )
     return readings
+
+
+def move_work(
+    readings: Sequence[DeviceWork], moves: Sequence[TensorMove], model: SpeedModel, machine: MachineSpec
+) -> list[DeviceWork]:
+    """Return the work of each device after some tensors moved. Embeddings are looked up, so they are no work."""
+    works, shape = {work.device.name: work for work in readings}, model.shape
+    experts: set[tuple[int | None, str, str]] = set()
+    for move in (move for move in moves if not is_input(move.tensor.name)):
+        num_bytes = move.tensor.nbytes * (shape.n_expert_used / shape.n_expert if move.is_expert else 1.0)
+        experts |= {(move.layer, move.source, move.device)} if move.is_expert else set()
+        for name, change in ((move.source, -num_bytes), (move.device, num_bytes)):
+            work = works.get(name) or DeviceWork(device=machine.device(name))
+            works[name] = replace(
+                work,
+                expert_bytes=max(work.expert_bytes + (change if move.is_expert else 0.0), 0.0),
+                shared_bytes=max(work.shared_bytes + (0.0 if move.is_expert else change), 0.0),
+                parameters=work.parameters + model.active_parameters * change / max(shape.active_bytes, 1),
+            )
+    for _, source, device in experts:
+        works[source] = replace(works[source], num_routed=max(works[source].num_routed - 1, 0))
+        moved = works[device]
+        works[device] = replace(moved, num_routed=moved.num_routed + 1, num_crossings=moved.num_crossings + 1)
+    return list(works.values())
 
 
 def cache_bytes(shape: ModelShape, layer: int, kv_type: str, num_cells: int) -> int:

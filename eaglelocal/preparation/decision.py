@@ -9,7 +9,7 @@ from pathlib import Path
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.draft import describe_draft
 from eaglelocal.core.model_task import ModelTask
-from eaglelocal.core.plan import MAX_SLOTS, NO_ROOM_FOR_IMAGES, Plan
+from eaglelocal.core.plan import MAX_SLOTS, NO_ROOM_FOR_IMAGES, PIECES, Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.core.run_options import AUTO, NGRAM, NONE, RunOptions
@@ -109,6 +109,8 @@ class Decision:
             yield f"{offload_text(self.candidate)}: the GPU cannot hold all"
         if options.kv_type is None and self.kv_type not in (None, "f16"):
             yield f"a cache of {self.kv_type}, because memory is short"
+        if self.candidate.setup.n_batch != PIECES[0]:
+            yield f"prompts are read {self.candidate.setup.n_batch} tokens at a time, because memory is short"
         if self.without_projector:
             yield NO_ROOM_FOR_IMAGES
         if self.without_draft:
@@ -137,27 +139,21 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     projector = FoundProjector() if decision.without_projector else files.projector
     target, draft = write_files(files, decision, on_progress)
     features = read_template_features(target.info.chat_template)
-    return Plan(
+    plan = Plan(
         target=target.path,
         target_label=target.label,
         projector=projector.path,
         is_projector_required=options.mmproj not in (AUTO, NONE),
         projector_note=projector.note,
-        draft_kind=draft.kind,
-        draft=draft.path,
-        draft_origin=draft.origin,
-        draft_base=draft.base,
-        draft_version=draft.version,
-        draft_label=draft.label,
         lookups=options.lookups,
-        draft_note=draft.note,
-        draft_reason=draft.reason,
         spec=spec,
         n_ctx=n_ctx,
         num_slots=options.parallel,
         threads=options.threads,
         gpu_layers=decision.gpu_layers,
         n_cpu_moe=decision.n_cpu_moe or 0,
+        overrides=options.overrides,
+        n_batch=PIECES[0] if decision.candidate is None else decision.candidate.setup.n_batch,
         kv_type=decision.kv_type or "f16",
         flash_attn=options.flash_attn,
         swa_full=decision.swa_full,
@@ -174,6 +170,21 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         task=files.task,
         takes_tools=features.takes_tools,
         thinks=features.thinks,
+    )
+    return use_draft(plan, draft)
+
+
+def use_draft(plan: Plan, draft: FoundDraft) -> Plan:
+    return dataclasses.replace(
+        plan,
+        draft_kind=draft.kind,
+        draft=draft.path,
+        draft_origin=draft.origin,
+        draft_base=draft.base,
+        draft_version=draft.version,
+        draft_label=draft.label,
+        draft_note=draft.note,
+        draft_reason=draft.reason,
     )
 
 

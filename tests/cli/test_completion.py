@@ -35,7 +35,7 @@ def completed(words: str, tmp_path: Path) -> list[str]:
     [
         ("eaglelocal plan --goal ", ["speed", "balanced", "quality"]),
         ("eaglelocal plan --goal q", ["quality"]),
-        ("eaglelocal chat --kv-type q", ["q8_0", "q4_0"]),
+        ("eaglelocal chat --kv-type q", ["q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]),
         ("eaglelocal serve --log ", ["text", "json"]),
         ("eaglelocal chat --draft n", ["ngram", "none"]),
         ("eaglelocal chat --draft ./h.gguf,", ["./h.gguf,ngram", "./h.gguf,lookahead"]),

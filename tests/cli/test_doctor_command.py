@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from doubles.tiers import some_of
+from doubles.weightless_models import REAL, write_sketch
 
 from eaglelocal import locations
 from eaglelocal.cli import main
@@ -303,6 +305,14 @@ def test_a_model_that_chat_runs_is_named(examined: Examined) -> None:
         "text": "`eaglelocal chat` runs demo",
         "command": None,
     }
+
+
+def test_a_model_larger_than_memory_would_be_read_from_disk_for_each_token(examined: Examined, tmp_path: Path) -> None:
+    path = write_sketch(tmp_path / "large.gguf", replace(REAL["llama-3.3-70b"], type="F32"))
+    write_config(f'target = "{path}"')
+    found = examined()["model"]
+    assert found["level"] == "problem"
+    assert "would be read from the disk for each token" in found["text"]
 
 
 NATIVE = 'target = "demo@native"\n'

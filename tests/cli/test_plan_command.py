@@ -13,6 +13,7 @@ from doubles.lora_files import write_lora
 from doubles.mtp_models import TRUNKS, add_mtp
 from doubles.projectors import projector_bytes
 from doubles.random_models import TargetShape, write_target
+from doubles.runnable_models import write_runnable
 from doubles.tiers import some_of
 from doubles.weightless_models import REAL, write_sketch
 
@@ -353,7 +354,9 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
         (["qwen3-8b", "--machine", "rtx-3090", "--split", "3,1"], UsageError, "leave --split out"),
         (["qwen3-8b", "--machine", "rtx-3090", "--split", "half"], UsageError, "layer, tensor, row, none"),
         (["qwen3-8b", "--machine", "rtx-3090", "--split", "tensor"], UsageError, "this run uses 1 GPU"),
-        (["qwen3-8b", "--kv-type", "q5_0"], UsageError, "f16, q8_0, q4_0"),
+        (["qwen3-8b", "--kv-type", "q6_k"], UsageError, "f16, q8_0, q5_1"),
+        (["qwen3-8b", "--machine", "rtx-3090", "--kv-type", "iq4_nl"], UsageError, "no kernel for iq4_nl on CUDA0"),
+        (["qwen3-8b", "--machine", "m1-8gb", "--kv-type", "q8_0,q5_1"], UsageError, "--kv-type q8_0"),
         (["qwen3-8b", "--gpu-layers", "some"], UsageError, "--gpu-layers must be auto or a whole number"),
         (["qwen3-8b", "--machine", "rtx-3090", "--n-cpu-moe", "4"], ResourceError, "this model has no experts"),
         (["qwen3-8b", "--draft", "e3-nobody"], UsageError, "e3-qwen3-8b-angelslim"),
@@ -525,3 +528,16 @@ def test_an_adapter_of_an_unlisted_model_fits_no_catalog_model(tmp_path: Path) -
     with pytest.raises(ModelFileError, match=r"small\.gguf is a LoRA adapter, not a model") as caught:
         main.run(["plan", str(small)])
     assert caught.value.hint == f"eaglelocal chat --target MODEL --lora {small}"
+
+
+def test_tensors_on_devices_of_their_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    moe = write_runnable(tmp_path / "moe.gguf", "qwen3moe")
+    given = (str(moe), "--machine", "rtx-3090", "--override-tensor", "_exps=CPU", "--override-tensor", "^output=CUDA0")
+    chosen = plan_report(capsys, *given)["chosen"]
+    assert chosen["overrides"] == ["_exps=CPU", "^output=CUDA0"]
+    assert "--override-tensor _exps=CPU --override-tensor '^output=CUDA0'" in chosen["commands"]["run"]
+    assert any("on RAM, by --override-tensor" in reason for reason in chosen["reasons"])
+    for wrong, words in (("_exps=CUDA1", "one of: CUDA0, CPU"), ("_exps", "names no device")):
+        with pytest.raises(UsageError) as caught:
+            main.run(["plan", str(moe), "--machine", "rtx-3090", "--override-tensor", wrong])
+        assert words in f"{caught.value.message} {caught.value.hint}"

@@ -77,7 +77,7 @@ def really_taken(parts: Sequence[DryRunPart]) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0", "q8_0,q5_1", "f16,iq4_nl"])
 def test_a_target_as_planned(tmp_path: Path, slots: int, kv_type: str) -> None:
     context = replace(CONTEXT, num_sequences=slots, kv_type=kv_type)
     parts = [part(write_target(tmp_path / "target.gguf", SHAPE), context)]

@@ -19,6 +19,7 @@ from doubles.medusa_checkpoints import LENT, write_random_medusa
 from doubles.tiers import some_of
 from guide.corpus.mixture import KINDS, render_prompt, tasks_of
 
+from eaglelocal.bench.text_identity import tie_bound
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import ChatRequest, Message, fixed_spec
 from eaglelocal.core.run_options import RunOptions
@@ -99,6 +100,17 @@ def check(plain: Engine, drafter: str, length: int, slots: int) -> int:
         wasted = speculation.draft_tokens - speculation.accepted_tokens
         assert wasted <= length * len(requests)  # only behind the ends of answers
     return flips
+
+
+@pytest.mark.parametrize("kv_type", ["q8_0,q5_1", "f16,iq4_nl", "q5_0"])
+def test_keys_and_values_of_other_types_change_a_text_at_near_ties_only(plain: Engine, kv_type: str) -> None:
+    engine = opened(draft_kind="none", draft=None, kv_type=kv_type)
+    requests = asked(engine, seed=3)
+    result = drive(engine, requests)
+    engine.close()
+    for one in requests:
+        assert len(result[one.id].tokens) > 1
+        margin_differences(plain, one, result[one.id].tokens, tie_bound("BF16", kv_type))
 
 
 DRAFTERS = ("its head", "same model")

@@ -28,7 +28,7 @@ from eaglelocal.backend.context_params import ContextParams, create_context
 from eaglelocal.backend.dry_run import DryRunPart, PlannedModel, plan_buffers, record_log, sum_buffer_bytes
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.backend.model import LlamaModel, Placement
-from eaglelocal.core.plan import MAX_BRANCHES, Plan
+from eaglelocal.core.plan import MAX_BRANCHES, PIECES, Plan
 from eaglelocal.gguf.architectures import HYBRID_ARCHITECTURES, RECURRENT_ARCHITECTURES
 from eaglelocal.gguf.hazards import graph_problem
 from eaglelocal.gguf.medusa_info import read_graph_head
@@ -38,6 +38,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.loading.context_parts import make_context_params, make_parts, read_models
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
 from eaglelocal.memory.cache_bytes import CacheParams, cache_bytes
+from eaglelocal.memory.cache_types import explain_refused_type
 from eaglelocal.memory.contexts import SLACK_BYTES, PlannedContext, compute_bytes, plan_contexts
 from eaglelocal.memory.estimate import estimate, estimate_context, sum_by_purpose
 
@@ -60,6 +61,7 @@ class Case:
     flash: str = "on"
     whole: bool = True
     unified: bool | None = None
+    piece: int = PIECES[0]
 
     @property
     def plan(self) -> Plan:
@@ -72,10 +74,12 @@ class Case:
             flash_attn=self.flash,
             swa_full=self.whole,
             unified=self.unified,
+            n_batch=self.piece,
         )
 
     def __str__(self) -> str:
         said = ("" if self.whole else "-windows") + ("-unified" if self.unified else "")
+        said += f"-{self.piece}" if self.piece != PIECES[0] else ""
         return f"{self.slots}x{self.n_ctx}-{self.kv_type}-{self.flash}{said}"
 
 
@@ -84,8 +88,12 @@ CASES = [
     Case(4096, kv_type="q8_0"),
     Case(4096, slots=2, kv_type="q4_0"),
     Case(4096, slots=2, kv_type="q4_0", unified=True),
+    Case(4096, kv_type="q8_0,q5_1"),
+    Case(4096, slots=2, kv_type="q5_0,iq4_nl"),
+    Case(4096, kv_type="q8_0,f16", flash="off"),
     Case(32768),
     Case(32768, flash="off"),
+    *(Case(32768, kv_type="q8_0", piece=piece) for piece in PIECES[1:]),
     Case(8192, slots=4),
     Case(5000, slots=3, flash="off"),
     Case(8192, slots=2, whole=False),
@@ -161,6 +169,8 @@ def test_as_llama_cpp_plans_it(sketches: Path, name: str, case: Case) -> None:
     num_caches = 1 if job.sizes.unified else case.slots
     if graph_problem(job.shape.architecture, kv_type=case.kv_type, num_caches=num_caches):
         pytest.skip("llama.cpp aborts on it, so it is neither planned nor loaded")
+    if explain_refused_type(job.shape, case.kv_type, case.flash):
+        pytest.skip("llama.cpp refuses it, so it is neither planned nor loaded")
     agrees(job, planned(part_of(sketches / f"{name}.gguf", job, flash=case.flash)))
 
 

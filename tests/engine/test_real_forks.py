@@ -33,7 +33,12 @@ SHAPE = dataclasses.replace(TINY, layer_gain=0.2)
 TEXT = [int(token) for token in np.random.default_rng(0).integers(0, 256, 200)]
 STEM = TEXT[:100]
 BOUND = 0.05  # of the logits' gap, bfloat16 weights
-TOLERANCES = {"f16": 2e-3, "f32": 2e-3, "q8_0": 2e-2}  # of logits up to about 4: rows decoded in other pieces
+TOLERANCES = {
+    "f16": 2e-3,
+    "f32": 2e-3,
+    "q8_0": 2e-2,
+    "q8_0,q5_1": 6e-2,
+}  # of logits up to about 4: rows decoded in other pieces
 DRAFTS = {"none": None, "eagle3": "F32-head.gguf", "draft_model": "F32.gguf", "ngram": None}
 
 

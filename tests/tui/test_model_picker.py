@@ -137,7 +137,7 @@ def test_context_and_cache_type_are_part_of_the_choice(tmp_path: Path) -> None:
         dialog.query_one("#ctx", Input).value = "512"
         dialog.query_one("#kv_type", Input).value = "q5"
         await person.pilot.press("ctrl+s")
-        await person.sees("must be one of f16, q8_0, q4_0")
+        await person.sees("must be one of f16, q8_0, q5_1")
         dialog.query_one("#kv_type", Input).value = "q8_0"
         await person.pilot.press("down", "down", "ctrl+s")
         await person.sees("target   llama3.2:3b")

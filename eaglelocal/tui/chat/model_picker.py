@@ -23,7 +23,7 @@ from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.amounts import format_disk
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import parse_spec
-from eaglelocal.core.run_options import PLANNED_KV_TYPES, ModelChoice
+from eaglelocal.core.run_options import ModelChoice, parse_kv_type
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.preparation.model_choices import ModelChoiceEntry, ModelPreview
 from eaglelocal.tui.chat.chat_controller import ChatController
@@ -115,7 +115,7 @@ class ModelDialog(Dialog):
             ("draft", "draft", choice.draft or "", "auto, ngram, none, ./head.gguf; empty: no change"),
             ("spec", "draft length", "", "auto, off, pid or a number; empty: no change"),
             ("ctx", "context", str(choice.ctx or ""), "tokens; empty: as planned"),
-            ("kv_type", "cache type", choice.kv_type or "", f"{', '.join(PLANNED_KV_TYPES)}; empty: as planned"),
+            ("kv_type", "cache type", choice.kv_type or "", "f16, q8_0; q8_0,q5_1: keys, values; empty: as planned"),
         ):
             yield from self.compose_row(label, value, hint, name)
 
@@ -278,7 +278,7 @@ class ModelDialog(Dialog):
         """Return the choice of a model with what was typed into the form. Raises UsageError."""
         choice = self._choose(target)
         filled_draft, filled_ctx = self._filled
-        draft, ctx, kv_type = self._read("draft"), self._read("ctx"), parse_kv_type(self._read("kv_type"))
+        draft, ctx, kv_type = self._read("draft"), self._read("ctx"), read_kv_type(self._read("kv_type"))
         return replace(
             choice,
             draft=choice.draft if draft in ("", filled_draft) else draft,
@@ -309,11 +309,12 @@ def parse_ctx(text: str) -> int | None:
     return int(text)
 
 
-def parse_kv_type(text: str) -> str | None:
+def read_kv_type(text: str) -> str | None:
     """Return the type of the cache; None: as planned. Raises UsageError."""
-    if text and text not in PLANNED_KV_TYPES:
-        raise UsageError(f"the cache type must be one of {', '.join(PLANNED_KV_TYPES)}, not {text!r}")
-    return text or None
+    try:
+        return parse_kv_type(text) if text else None
+    except ValueError as error:
+        raise UsageError(f"the cache type must be {error}, not {text!r}") from None
 
 
 # ---- model source: the interface through which the chat screen asks for the models on this disk

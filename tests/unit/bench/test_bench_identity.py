@@ -129,6 +129,8 @@ def test_drawn_texts_are_not_examined() -> None:
         ("Q4_K", "f16", 0.2),
         ("BF16", "q8_0", 0.1),
         ("F32", "q4_0", 0.2),
+        ("F32", "f16,q8_0", 0.1),
+        ("F32", "q8_0,q5_1", 0.2),
     ],
 )
 def test_bounds_by_weights_and_cache(weights: str, kv_type: str, bound: float) -> None:

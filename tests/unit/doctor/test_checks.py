@@ -123,6 +123,16 @@ def test_a_gpu_without_its_backend_is_said_first(
     assert (first.check, first.level, first.text, first.command) == ("gpu_backend", "problem", text, command)
 
 
+@pytest.mark.parametrize(("free_gib", "level"), [(6.0, "ok"), (0.5, "warning")])
+def test_wsl_lets_a_full_card_spill(machine_of: MachineOf, free_gib: float, level: str) -> None:
+    facts = changed(on(machine_of("wsl")), llama_cpp=LlamaCpp(version="0.3.36", backends=("cpu", "cuda")))
+    (gpu,) = facts.machine.gpus
+    facts = changed(facts, gpus=(dataclasses.replace(gpu, free_bytes=int(free_gib * GIB)),))
+    assert found(facts, "spill").level == level
+    elsewhere = changed(facts, system=System(name="Ubuntu 24.04"))
+    assert not [finding for finding in run_checks(elsewhere) if finding.check == "spill"]
+
+
 def test_an_amd_card_wants_rocm_where_its_compiler_is(machine_of: MachineOf) -> None:
     facts = on(machine_of("rx-7900-xtx"))
     facts = changed(facts, llama_cpp=LlamaCpp(version="0.3.36", backends=("cpu",)))

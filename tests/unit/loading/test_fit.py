@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from doubles.projectors import projector_bytes
 from doubles.random_models import HeadShape, TargetShape, write_head, write_target
+from doubles.runnable_models import write_runnable
 from doubles.windowed_model import write_windowed
 
 from eaglelocal.backend.llama_library import load_library
 from eaglelocal.core.plan import MAX_BRANCHES, NO_ROOM_FOR_IMAGES, Plan
 from eaglelocal.core.request import MAX_DRAFT_TOKENS
+from eaglelocal.core.tensor_overrides import parse_overrides
 from eaglelocal.errors import IncompatibleError, ResourceError, UsageError
 from eaglelocal.gguf.model_shape import read_shape
 from eaglelocal.gguf.reader import read_header
@@ -103,6 +105,30 @@ def test_a_heads_own_table_of_tokens_lies_where_it_computes(
     assert head.d2t_device == on
     _, whole = make_placements(replace(plan, **fields), probe(), load_library(), read_models(plan), there)  # type: ignore[arg-type]
     assert whole.d2t_device is None, "it has the target's tokens"
+
+
+@pytest.mark.parametrize(
+    ("free_gib", "fields", "is_read"),
+    [
+        (8, {"n_cpu_moe": 1}, True),
+        (8, {"overrides": parse_overrides("_exps=CPU")}, True),
+        (8, {}, False),
+        (8, {"overrides": parse_overrides("token_embd=CPU")}, False),  # it lies there anyway
+        (8, {"n_cpu_moe": 1, "gpu_layers": 0}, False),
+        (0.001, {"n_cpu_moe": 1}, False),
+        (None, {"n_cpu_moe": 1}, False),
+    ],
+)
+def test_experts_apart_from_a_gpu_are_read_into_memory_where_they_fit(
+    tmp_path: Path, free_gib: float | None, fields: dict[str, object], is_read: bool
+) -> None:
+    path = write_runnable(tmp_path / "moe.gguf", "qwen3moe")
+    asked = Plan(target=path, target_label="moe", n_ctx=256, **fields)  # type: ignore[arg-type]
+    there = (FreeMemory(RAM, None if free_gib is None else int(free_gib * 2**30)), FreeMemory("CUDA0", 24 * 2**30))
+    (placed,) = make_placements(asked, probe(), load_library(), read_models(asked), there)
+    assert placed.no_mmap is is_read
+    in_ram = (there[0], replace(there[1], in_ram=True))
+    assert not make_placements(asked, probe(), load_library(), read_models(asked), in_ram)[0].no_mmap
 
 
 @pytest.mark.parametrize(("held_mib", "fits"), [(767, True), (769, False)])
@@ -280,7 +306,13 @@ def test_swa_full_are_tried_first(tmp_path: Path, plan: Plan) -> None:
 
 @pytest.mark.parametrize(
     ("architecture", "kv_type", "num_slots", "aborts"),
-    [("phi3", "q8_0", 2, True), ("phi3", "q8_0", 1, False), ("phi3", "f16", 8, False), ("llama", "q4_0", 8, False)],
+    [
+        ("phi3", "q8_0", 2, True),
+        ("phi3", "f16,q8_0", 2, True),
+        ("phi3", "q8_0", 1, False),
+        ("phi3", "f16", 8, False),
+        ("llama", "q4_0", 8, False),
+    ],
 )
 def test_what_llama_cpp_would_abort_on_is_refused(
     plan: Plan, architecture: str, kv_type: str, num_slots: int, aborts: bool
@@ -290,7 +322,7 @@ def test_what_llama_cpp_would_abort_on_is_refused(
     if not aborts:
         check_graph(asked, shape)
         return
-    with pytest.raises(ResourceError, match="cannot give 2 slots of a phi3 model caches of q8_0") as refusal:
+    with pytest.raises(ResourceError, match="cannot give 2 slots of a phi3 model caches of") as refusal:
         check_graph(asked, shape)
     assert refusal.value.hint == "--kv-type f16"
 

@@ -256,15 +256,33 @@ def test_an_unknown_device_is_taken_for_the_largest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kv_type", "of_128"), [("f16", 256), ("bf16", 256), ("f32", 512), ("q8_0", 136), ("q4_0", 72)]
+    ("kv_type", "of_128"),
+    [
+        ("f16", 256),
+        ("bf16", 256),
+        ("f32", 512),
+        ("q8_0", 136),
+        ("q5_1", 96),
+        ("q5_0", 88),
+        ("q4_0", 72),
+        ("iq4_nl", 72),
+    ],
 )
 def test_bytes_of_a_row(kv_type: str, of_128: int) -> None:
     assert row_bytes(kv_type, 128) == of_128
 
 
 def test_a_type_that_no_cache_has_is_refused() -> None:
-    with pytest.raises(UsageError, match="--kv-type cannot be q5_0"):
-        CacheParams(n_ctx=512, kv_type="q5_0")
+    with pytest.raises(UsageError, match="--kv-type cannot be q8_0,q6_k"):
+        CacheParams(n_ctx=512, kv_type="q8_0,q6_k")
+
+
+def test_keys_and_values_may_differ() -> None:
+    keys, values, both = (
+        kv_bytes_of_layer(EIGHT_B, 0, CacheParams(n_ctx=1024, kv_type=kv_type))
+        for kv_type in ("q8_0", "q5_1", "q8_0,q5_1")
+    )
+    assert both == keys // 2 + values // 2 == 1024 * 8 * (136 + 96)
 
 
 def test_without_flash_attention_values_are_as_wide_as_the_widest() -> None:
@@ -279,7 +297,7 @@ def test_without_flash_attention_values_are_as_wide_as_the_widest() -> None:
 @given(
     n_ctx=st.integers(1, 131072),
     slots=st.integers(1, 16),
-    kv_type=st.sampled_from(["f16", "q8_0", "q4_0"]),
+    kv_type=st.sampled_from(["f16", "q8_0", "q5_1", "q8_0,q4_0", "q4_0"]),
     unified=st.booleans(),
 )
 def test_more_never_takes_less(n_ctx: int, slots: int, kv_type: str, unified: bool) -> None:
@@ -287,7 +305,7 @@ def test_more_never_takes_less(n_ctx: int, slots: int, kv_type: str, unified: bo
     here = cache_bytes(EIGHT_B, sizes)
     assert cache_bytes(EIGHT_B, replace(sizes, n_ctx=n_ctx + 256)) > here
     assert cache_bytes(EIGHT_B, replace(sizes, num_slots=slots + 1)) >= here
-    assert here >= n_ctx * slots * 32 * 2 * row_bytes(kv_type, 1024)
+    assert here >= n_ctx * slots * 32 * (row_bytes(sizes.key_type, 1024) + row_bytes(sizes.value_type, 1024))
     windowed = replace(EIGHT_B, windows=(1024, None) * 16)
     assert cache_bytes(windowed, replace(sizes, swa_full=False)) <= cache_bytes(windowed, sizes) == here
 

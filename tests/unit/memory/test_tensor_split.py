@@ -82,6 +82,7 @@ def test_fewer_than_two_gpus_are_refused(num_gpus: int) -> None:
     ("options", "says"),
     [
         (RunOptions(split="tensor", kv_type="q8_0"), "cache of type q8_0"),
+        (RunOptions(split="tensor", kv_type="q8_0,f16"), "cache of type q8_0,f16"),
         (RunOptions(split="tensor", flash_attn="off"), "needs flash attention"),
         (RunOptions(split="tensor", rpc=("box:50052",)), "--rpc"),
     ],

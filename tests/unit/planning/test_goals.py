@@ -19,7 +19,7 @@ from eaglelocal.memory.placement import WHOLE, Offload
 from eaglelocal.planning.candidate import GOALS, Term, compute_terms
 from eaglelocal.planning.candidate_evaluation import CacheSetup
 from eaglelocal.planning.options import ModelOption
-from eaglelocal.planning.quality import Age, effective_b, estimate_divergence
+from eaglelocal.planning.quality import KV_LOSS, Age, effective_b, estimate_divergence, estimate_kv_loss
 
 SETUP = CacheSetup(n_ctx=8192, kv_type="f16")
 
@@ -140,3 +140,10 @@ def test_an_unmeasured_quantization_is_worth_its_bits() -> None:
 def test_more_bits_never_lose_more(one: float, other: float) -> None:
     fewer, more = sorted((one, other))
     assert estimate_divergence(fewer, quants()) >= estimate_divergence(more, quants()) >= 0.0
+
+
+def test_a_cache_loses_more_with_fewer_bits_and_most_by_its_keys() -> None:
+    types = ["f16", "f16,q8_0", "q8_0,f16", "q8_0", "q8_0,q5_1", "q5_1,q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+    losses = [estimate_kv_loss(kv_type) for kv_type in types]
+    assert losses == sorted(losses) and losses[0] == 0.0
+    assert {name: estimate_kv_loss(name) for name in KV_LOSS} == pytest.approx(KV_LOSS)

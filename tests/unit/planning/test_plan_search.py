@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.catalog.draft_entries import find_unsupported_reason
-from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.run_options import PLANNED_KV_TYPES, RunOptions
 from eaglelocal.core.stats import MeasuredCosts, SizeCost
 from eaglelocal.gguf.draft_pairing import branch_problem
 from eaglelocal.memory.budget import RAM
@@ -36,7 +36,7 @@ from eaglelocal.planning.candidate import COMFORTABLE_CTX, GOALS
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
 from eaglelocal.planning.no_fit_hints import explain_choice, explain_no_fit
 from eaglelocal.planning.options import DraftOption, ModelOption
-from eaglelocal.planning.plan_search import DOES_NOT_PAY, exceeds_room, list_setups, search_plan
+from eaglelocal.planning.plan_search import DOES_NOT_PAY, exceeds_room, list_kv_types, list_setups, search_plan
 from eaglelocal.planning.speed import HOST_S
 
 pytestmark = pytest.mark.full
@@ -99,7 +99,7 @@ def everything(
         parted = [*map(partial(Offload, None), counts[1:]), *(Offload(layers, counts[-1]) for layers in counts)]
         offloads = [*map(Offload, counts), *(parted if each.shape.expert_bytes else ())]
         for draft in each.drafts:
-            for setup in list_setups(each, asked, on_gpu=has_gpus):
+            for setup in list_setups(each, asked, () if has_gpus else (RAM,)):
                 yield each, draft, setup, WHOLE
                 if has_gpus and setup.n_ctx <= COMFORTABLE_CTX:
                     yield from ((each, draft, setup, offload) for offload in offloads)
@@ -249,7 +249,7 @@ def test_no_cache_is_planned_that_llama_cpp_aborts_on() -> None:
     phi, machine, asked = (option("phi-4", "Q4_K_M"),), machine_named("cuda-12gb"), RunOptions(goal="balanced")
     kinds = {setup.kv_type for each in phi for setup in list_setups(each, replace(asked, parallel=4))}
     assert kinds == {"f16"}
-    assert {setup.kv_type for setup in list_setups(phi[0], replace(asked, parallel=1))} == {"f16", "q8_0", "q4_0"}
+    assert {setup.kv_type for setup in list_setups(phi[0], replace(asked, parallel=1))} == set(PLANNED_KV_TYPES)
     refused = search_plan(phi, machine, replace(asked, parallel=4, kv_type="q8_0"))
     assert refused.chosen is None
     assert [each.reason for each in refused.rejected] == [
@@ -282,3 +282,17 @@ def test_costs_measured_on_a_busy_machine_are_marked(factor: float, noise: float
     reasons = [reason for reason in measured_plan(factor, noise) if "measured here" in reason]
     command = "`eaglelocal tune --target qwen3-8b:Q4_K_M` measures again"
     assert reasons == ([f"{said}: if other programs ran then, {command}"] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("device", "kinds"),
+    [
+        ("CUDA0", ("f16", "q8_0", "q4_0")),
+        ("MTL0", ("f16", "q8_0", "q5_1", "q4_0")),
+        ("Vulkan0", PLANNED_KV_TYPES),
+        (RAM, ("f16", "q8_0", "q8_0,q4_0", "q4_0")),
+    ],
+)
+def test_types_of_the_cache_that_a_device_computes_with_fast(device: str, kinds: tuple[str, ...]) -> None:
+    assert list_kv_types(RunOptions(), (device,)) == kinds
+    assert list_kv_types(RunOptions(kv_type="iq4_nl"), (device,)) == ("iq4_nl",)

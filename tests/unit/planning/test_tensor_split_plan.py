@@ -58,7 +58,7 @@ def test_a_refused_architecture_is_rejected_with_the_reason() -> None:
 
 
 def test_only_f16_is_planned() -> None:
-    assert list_kv_types(RunOptions(split="tensor")) == ("f16",)
+    assert list_kv_types(RunOptions(split="tensor"), ("CUDA0", "CUDA1")) == ("f16",)
 
 
 def test_the_slowest_card_sets_the_pace() -> None:

@@ -295,6 +295,16 @@ def test_a_cache_that_was_said_decides_over_the_context(
     check_it_fits(found, with_card(11))
 
 
+def test_the_pieces_of_prompts_are_loaded_as_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-8b"]))
+    options = RunOptions(target=path, ctx=8192, kv_type="f16", draft="ngram")
+    for gib, piece in ((10.0, 256), (16.0, 512)):
+        found = on(with_card(gib), monkeypatch, options)
+        assert make_plan(found, on_progress=lambda fraction, what: None).n_batch == piece
+        assert (f"prompts are read {piece} tokens at a time" in found.note) is (piece != 512)
+        check_it_fits(found, with_card(gib))
+
+
 def test_layers_that_were_said_leave_room_for_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(write_sketch(tmp_path / "m.gguf", REAL["qwen3-8b"]))
     found = on(with_card(10), monkeypatch, RunOptions(target=path, gpu_layers=10))
