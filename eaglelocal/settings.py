@@ -22,15 +22,29 @@ from eaglelocal.core.run_options import (
     MODES,
     USER_KV_TYPES,
     list_draft_words,
-    parse_kv_type,
-    parse_rpc_hosts,
-    parse_split,
 )
 from eaglelocal.core.sampling import RANGES
-from eaglelocal.core.tensor_overrides import parse_overrides
-from eaglelocal.core.terminal_text import decode_text, join_surrogates
-from eaglelocal.core.thinking import CLOSING_WORDS, MAX_MESSAGE_CHARS, parse_thinking
-from eaglelocal.core.thinking import HINT as THINKING_HINT
+from eaglelocal.core.setting_readers import (
+    Reader,
+    number_within,
+    one_of,
+    read_boolean,
+    read_closing_words,
+    read_keys,
+    read_kv_type,
+    read_list,
+    read_overrides,
+    read_paths,
+    read_prose,
+    read_rpc_hosts,
+    read_split,
+    read_text,
+    read_thinking_limit,
+    whole,
+    word_or,
+)
+from eaglelocal.core.terminal_text import decode_text
+from eaglelocal.core.thinking import CLOSING_WORDS
 from eaglelocal.core.toml_text import read_toml_file, set_text_key
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ResourceError, UsageError
@@ -55,149 +69,7 @@ FLAG_VARIABLES = frozenset({
 OTHER_VARIABLES = frozenset(PREFIX + name for name in OWN_VARIABLES | FLAG_VARIABLES)  # ours, but not settings
 
 
-# ---- readers: raw value -> value; the text of a ValueError says what the value must be
-Reader = Callable[[object], object]
 T = TypeVar("T")
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("text")
-    return value
-
-
-def _prose(value: object) -> str:
-    """Read a text for the model. Surrogates are joined to characters here; texts that name files keep them."""
-    return join_surrogates(_text(value))
-
-
-def _list(value: object) -> tuple[str, ...]:
-    """Read a list of texts, or one text with commas."""
-    parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
-        raise ValueError("a list of texts, or one text with commas")
-    return tuple(part.strip() for part in parts if part.strip())
-
-
-def _files(value: object) -> tuple[str, ...]:
-    """Read a list of paths. An empty one, such as that of an unset variable, is an error: it names no file."""
-    if isinstance(value, list | tuple) and "" in value:
-        raise ValueError("the path of a file")
-    return _list(value)
-
-
-def _boolean(value: object) -> bool:
-    known = {"true": True, "false": False, True: True, False: False}
-    if not isinstance(value, str | bool) or value not in known:
-        raise ValueError("true or false")
-    return known[value]
-
-
-def _keys(value: object) -> tuple[tuple[str, str], ...]:
-    """Read a table of texts, or `action=key,key action=key`."""
-    if isinstance(value, str):
-        value = {action: keys for action, _, keys in (part.partition("=") for part in value.split())}
-    if not isinstance(value, dict) or not all(isinstance(keys, str) and keys for keys in value.values()):
-        raise ValueError('a table of actions and keys, such as quit = "q,ctrl+q"')
-    return tuple(value.items())
-
-
-def _choice(*names: str) -> Reader:
-    def read(value: object) -> str:
-        if value not in names:
-            raise ValueError("one of " + ", ".join(names))
-        return str(value)
-
-    return read
-
-
-def _thinking(value: object) -> str:
-    try:
-        parse_thinking(str(value) if _as_int(value) is not None else _text(value))
-    except UsageError:
-        raise ValueError(THINKING_HINT) from None
-    return str(value)
-
-
-def _message(value: object) -> str:
-    if len(text := _prose(value)) > MAX_MESSAGE_CHARS:
-        raise ValueError(f"a text of at most {MAX_MESSAGE_CHARS} characters")
-    return text
-
-
-def _split(value: object) -> str:
-    text = _text(value).replace(" ", "")
-    parse_split(text)
-    return text
-
-
-def _kv_type(value: object) -> str:
-    return parse_kv_type(_text(value))
-
-
-def _overrides(value: object) -> tuple[str, ...]:
-    parts = (value,) if isinstance(value, str) else value
-    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
-        raise ValueError("a list of texts, or one text with commas")
-    return tuple(str(each) for part in parts for each in parse_overrides(part))
-
-
-def _rpc(value: object) -> tuple[str, ...]:
-    return parse_rpc_hosts(",".join(map(str, value)) if isinstance(value, list | tuple) else _text(value))
-
-
-def _whole(low: float, high: float | None = None) -> Reader:
-    what = f"a whole number of at least {low:.0f}" if high is None else f"a whole number from {low:.0f} to {high:.0f}"
-
-    def read(value: object) -> int:
-        number = _as_int(value)
-        if number is None or number < low or (high is not None and number > high):
-            raise ValueError(what)
-        return number
-
-    return read
-
-
-def _number(low: float, high: float) -> Reader:
-    def read(value: object) -> float:
-        number = _as_float(value)
-        if number is None or not low <= number <= high:  # NaN fails too
-            raise ValueError(f"a number from {low:g} to {high:g}")
-        return number
-
-    return read
-
-
-def _or(word: str, meaning: object, reader: Reader) -> Reader:
-    """Return a reader that returns `meaning` for the word, and passes other values to `reader`."""
-
-    def read(value: object) -> object:
-        if value == word:
-            return meaning
-        try:
-            return reader(value)
-        except ValueError as error:
-            raise ValueError(f"{word} or {error}") from None
-
-    return read
-
-
-def _as_int(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        return None
-    try:
-        return int(value)
-    except ValueError:
-        return None
-
-
-def _as_float(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
 
 
 # ---- the settings: each row is a setting, its default, how its value is read, and its flag
@@ -216,9 +88,9 @@ class Flag:
     @property
     def kind(self) -> object:
         """Return the type of the flag's value as typed: READERS check and convert it, wherever it comes from."""
-        if self.read is _boolean:
+        if self.read is read_boolean:
             return bool | None
-        return list[str] | None if self.read in (_files, _overrides) else str | None
+        return list[str] | None if self.read in (read_paths, read_overrides) else str | None
 
 
 def setting(default: T, read: Reader, metavar: str = "", help: str = "", words: Sequence[str] = ()) -> T:
@@ -226,7 +98,7 @@ def setting(default: T, read: Reader, metavar: str = "", help: str = "", words: 
     return made
 
 
-COUNT, POSITIVE = _or("auto", None, _whole(0)), _or("auto", None, _whole(1))
+COUNT, POSITIVE = word_or("auto", None, whole(0)), word_or("auto", None, whole(1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,27 +107,31 @@ class Settings:
 
     # what answers
     target: str | None = setting(
-        None, _text, "REF", "The model: demo, demo@1b:bf16, qwen3-8b, user/repo:Q8_0, ./x.gguf."
+        None, read_text, "REF", "The model: demo, demo@1b:bf16, qwen3-8b, user/repo:Q8_0, ./x.gguf."
     )
-    url: str | None = setting(None, _text, "URL|none", "Ask this OpenAI-compatible server; none: load a model here.")
-    mmproj: str = setting("auto", _text, "auto|none|FILE", "Projector for images; auto: the one beside the model.")
+    url: str | None = setting(
+        None, read_text, "URL|none", "Ask this OpenAI-compatible server; none: load a model here."
+    )
+    mmproj: str = setting("auto", read_text, "auto|none|FILE", "Projector for images; auto: the one beside the model.")
     draft: str = setting(
         "auto",
-        _text,
+        read_text,
         "REF[,...]",
         f"What drafts: auto (unset), {', '.join(list_draft_words()[1:])}, or a head or small model (user/repo, GGUF).",
     )
-    lora: tuple[str, ...] = setting((), _files, "FILE[:SCALE]", "LoRA adapter of the model, a GGUF; can be repeated.")
+    lora: tuple[str, ...] = setting(
+        (), read_paths, "FILE[:SCALE]", "LoRA adapter of the model, a GGUF; can be repeated."
+    )
     draft_type: str = setting(
         "auto",
-        _choice("auto", "q4_0", "q8_0", "file"),
+        one_of("auto", "q4_0", "q8_0", "file"),
         "TYPE",
         "Weight type of a draft head: auto (q4_0), q8_0, q4_0, file: as it is stored.",
         ("auto", "q8_0", "q4_0", "file"),
     )
     spec: str | int = setting(
         "auto",
-        _or("auto", "auto", _or("off", "off", _or("pid", "pid", _whole(0)))),
+        word_or("auto", "auto", word_or("off", "off", word_or("pid", "pid", whole(0)))),
         "auto|off|pid|N",
         "Draft length: auto (unset) and pid adapt it, N (at most 16) is fixed.",
         ("auto", "off", "pid"),
@@ -269,48 +145,58 @@ class Settings:
     )
     override_tensor: tuple[str, ...] = setting(
         (),
-        _overrides,
+        read_overrides,
         "PATTERN=DEVICE",
         "Place the tensors whose name a regular expression finds, as in _exps=CPU; can be repeated.",
     )
-    device: str | None = setting(None, _text, "NAME", "GPUs to use, in llama.cpp's names: CUDA0; unset: all.")
+    device: str | None = setting(None, read_text, "NAME", "GPUs to use, in llama.cpp's names: CUDA0; unset: all.")
     split: str = setting(
-        "layer", _split, "HOW", "Split over several GPUs: layer (unset), tensor, row, none, or shares as 3,1.", MODES
+        "layer",
+        read_split,
+        "HOW",
+        "Split over several GPUs: layer (unset), tensor, row, none, or shares as 3,1.",
+        MODES,
     )
     rpc: tuple[str, ...] = setting(
-        (), _rpc, "HOST:PORT,...", "Place layers on llama.cpp's rpc-servers, in a network that you trust."
+        (), read_rpc_hosts, "HOST:PORT,...", "Place layers on llama.cpp's rpc-servers, in a network that you trust."
     )
     kv_type: str = setting(
         "f16",
-        _kv_type,
+        read_kv_type,
         "TYPE[,TYPE]",
         f"Type of the KV cache, or of keys and of values: {', '.join(USER_KV_TYPES)}; unset: f16 if it fits.",
         USER_KV_TYPES,
     )
-    flash_attn: str = setting("auto", _choice(*SWITCH), "auto|on|off", "Use flash attention.", SWITCH)
+    flash_attn: str = setting("auto", one_of(*SWITCH), "auto|on|off", "Use flash attention.", SWITCH)
     cache_ram: int | None = setting(
         None, COUNT, "MIB", "RAM for conversations that lost their slot; 0: none; unset: an eighth of what is free."
     )
     lookup_memory: int = setting(
         0,
-        _or("off", 0, _whole(0, MAX_LOOKUP_MEMORY)),
+        word_or("off", 0, whole(0, MAX_LOOKUP_MEMORY)),
         "off|TOKENS",
         "Keep so many tokens of each key's texts on disk, to draft from; `eaglelocal forget` deletes them.",
     )
     cache_disk: float = setting(
         0.0,
-        _or("off", 0.0, _number(0.0, MAX_CACHE_DISK)),
+        word_or("off", 0.0, number_within(0.0, MAX_CACHE_DISK)),
         "off|GB",
         "Keep long conversations' caches on disk, so that they go on after a restart without being read anew.",
     )
-    learn: bool = setting(False, _boolean, help="Keep answers on disk, and let the head learn from them in idle time.")
-    learn_gb: float = setting(1.0, _number(0.001, 10_000), "GB", "Most that --learn keeps of each model's answers.")
-    learn_days: float = setting(30.0, _number(1, 3650), "DAYS", "Days after which --learn drops an answer.")
-    learn_after: float = setting(60.0, _number(1, 86_400), "SECONDS", "Time without a request until learning begins.")
+    learn: bool = setting(
+        False, read_boolean, help="Keep answers on disk, and let the head learn from them in idle time."
+    )
+    learn_gb: float = setting(
+        1.0, number_within(0.001, 10_000), "GB", "Most that --learn keeps of each model's answers."
+    )
+    learn_days: float = setting(30.0, number_within(1, 3650), "DAYS", "Days after which --learn drops an answer.")
+    learn_after: float = setting(
+        60.0, number_within(1, 86_400), "SECONDS", "Time without a request until learning begins."
+    )
     ctx: int | None = setting(None, POSITIVE, "N", "Context of a conversation, in tokens; unset: as long as fits.")
     parallel: int | None = setting(
         None,
-        _or("auto", None, _whole(1, MAX_SLOTS)),
+        word_or("auto", None, whole(1, MAX_SLOTS)),
         "N",
         "Answers at once, at most 64; unset: 4, in `train` 8. Each has --ctx tokens.",
     )
@@ -318,74 +204,80 @@ class Settings:
     # how it answers
     temperature: float = setting(
         0.7,
-        _number(*RANGES["temperature"]),
+        number_within(*RANGES["temperature"]),
         "T",
         "Sampling temperature; 0: always the likeliest token. Unset: the model's own, or 0.7.",
     )
-    top_k: int = setting(40, _whole(*RANGES["top_k"]), "N", "Sample from the N likeliest tokens; 0: from all.")
+    top_k: int = setting(40, whole(*RANGES["top_k"]), "N", "Sample from the N likeliest tokens; 0: from all.")
     top_p: float = setting(
-        0.95, _number(*RANGES["top_p"]), "P", "Sample from the likeliest tokens whose probabilities reach P."
+        0.95, number_within(*RANGES["top_p"]), "P", "Sample from the likeliest tokens whose probabilities reach P."
     )
-    min_p: float = setting(0.05, _number(*RANGES["min_p"]), "P", "Leave out tokens below P times the likeliest.")
+    min_p: float = setting(0.05, number_within(*RANGES["min_p"]), "P", "Leave out tokens below P times the likeliest.")
     max_tokens: int | None = setting(
-        None, _whole(1, RANGES["max_tokens"][1]), "N", "Longest answer in tokens; unset: until the context is full."
+        None, whole(1, RANGES["max_tokens"][1]), "N", "Longest answer in tokens; unset: until the context is full."
     )
     thinking_budget: str = setting(
         "auto",
-        _thinking,
+        read_thinking_limit,
         "N|off|EFFORT",
         "Most tokens of thinking, or off, low, medium, high; unset: medium where the model has efforts.",
         ("off", "low", "medium", "high"),
     )
-    thinking_message: str = setting(CLOSING_WORDS, _message)  # ends the thinking that has used up its budget
+    thinking_message: str = setting(CLOSING_WORDS, read_closing_words)  # ends the thinking that has used up its budget
     stop_loops: bool | None = setting(
-        None, _boolean, help="End answers that repeat one passage without end; unset: in line mode of `chat`."
+        None, read_boolean, help="End answers that repeat one passage without end; unset: in line mode of `chat`."
     )
-    seed: int | None = setting(None, _whole(0, 2**32 - 1), "N", "The same seed gives the same answer.")
-    system: str | None = setting(None, _prose, "TEXT", "The system message.")
+    seed: int | None = setting(None, whole(0, 2**32 - 1), "N", "The same seed gives the same answer.")
+    system: str | None = setting(None, read_prose, "TEXT", "The system message.")
 
     # how it serves
-    colour: str = setting("auto", _choice("auto", "always", "never"))
-    host: str = setting("127.0.0.1", _text, "ADDRESS", "Address to listen on, 127.0.0.1 if unset; others need a key.")
-    ssl: str = setting(
-        "off", _choice("off", "auto"), "off|auto", "HTTPS with a certificate of our own, whose fingerprint is shown."
+    colour: str = setting("auto", one_of("auto", "always", "never"))
+    host: str = setting(
+        "127.0.0.1", read_text, "ADDRESS", "Address to listen on, 127.0.0.1 if unset; others need a key."
     )
-    ssl_cert: str | None = setting(None, _text, "FILE", "HTTPS with this certificate, in PEM.")
-    ssl_key: str | None = setting(None, _text, "FILE", "Key of that certificate, in PEM.")
-    port: int = setting(8421, _whole(0, 65535), "N", "Port to listen on; 8421 if unset.")
-    web_port: int = setting(8422, _whole(0, 65535), "N", "Port of the monitor in a browser; 8422 if unset.")
-    models: tuple[str, ...] = setting((), _list, "REF,REF", "More models, loaded when a request names them.")
-    alias: tuple[str, ...] = setting((), _list, "NAME,NAME", "More names for the first model; '*' accepts any name.")
+    ssl: str = setting(
+        "off", one_of("off", "auto"), "off|auto", "HTTPS with a certificate of our own, whose fingerprint is shown."
+    )
+    ssl_cert: str | None = setting(None, read_text, "FILE", "HTTPS with this certificate, in PEM.")
+    ssl_key: str | None = setting(None, read_text, "FILE", "Key of that certificate, in PEM.")
+    port: int = setting(8421, whole(0, 65535), "N", "Port to listen on; 8421 if unset.")
+    web_port: int = setting(8422, whole(0, 65535), "N", "Port of the monitor in a browser; 8422 if unset.")
+    models: tuple[str, ...] = setting((), read_list, "REF,REF", "More models, loaded when a request names them.")
+    alias: tuple[str, ...] = setting(
+        (), read_list, "NAME,NAME", "More names for the first model; '*' accepts any name."
+    )
     api_key_file: str | None = setting(
-        None, _text, "FILE", "Keys, in lines `name: key`; a missing file is written with a new key."
+        None, read_text, "FILE", "Keys, in lines `name: key`; a missing file is written with a new key."
     )
     shared_prefix: tuple[str, ...] = setting(
-        (), _files, "FILE", "System prompt, or how it begins, that is read once for all keys; can be repeated."
+        (), read_paths, "FILE", "System prompt, or how it begins, that is read once for all keys; can be repeated."
     )
     allowed_hosts: tuple[str, ...] = setting(
-        (), _list, "NAME,NAME", "More host names by which clients may call this server."
+        (), read_list, "NAME,NAME", "More host names by which clients may call this server."
     )
-    cors_origins: tuple[str, ...] = setting((), _list, "URL,URL", "Web pages that may call this server from a browser.")
+    cors_origins: tuple[str, ...] = setting(
+        (), read_list, "URL,URL", "Web pages that may call this server from a browser."
+    )
     max_waiting: int = setting(
-        64, _whole(0, 10_000), "N", "Requests that may wait, 64 if unset; the server refuses more with 429."
+        64, whole(0, 10_000), "N", "Requests that may wait, 64 if unset; the server refuses more with 429."
     )
     request_timeout: float = setting(
-        3600.0, _number(1, 86_400), "S", "Seconds that a request may take, including its wait; 3600 if unset."
+        3600.0, number_within(1, 86_400), "S", "Seconds that a request may take, including its wait; 3600 if unset."
     )
-    max_loaded: int = setting(0, _whole(0, 64), "N", "Most models loaded at once; 0 or unset: what fits.")
+    max_loaded: int = setting(0, whole(0, 64), "N", "Most models loaded at once; 0 or unset: what fits.")
     idle_unload: float = setting(
-        0.0, _number(0, 31_536_000), "S", "Unload a model after S seconds without requests; 0 (unset): never."
+        0.0, number_within(0, 31_536_000), "S", "Unload a model after S seconds without requests; 0 (unset): never."
     )
     drain: float = setting(
-        30.0, _number(0, 3600), "S", "Seconds for running answers when the server stops; 30 if unset."
+        30.0, number_within(0, 3600), "S", "Seconds for running answers when the server stops; 30 if unset."
     )
-    log: str = setting("text", _choice(*LOGS), "text|json", "Format of the log on stderr.", LOGS)
+    log: str = setting("text", one_of(*LOGS), "text|json", "Format of the log on stderr.", LOGS)
 
     # how it looks
-    theme: str = setting("dark", _choice("dark", "light", "contrast", "terminal"))
-    glyphs: str = setting("auto", _choice("auto", "unicode", "ascii"))  # auto: ascii unless the locale is UTF-8
-    figures: bool = setting(True, _boolean)  # a line of figures below each answer of a chat
-    keys: tuple[tuple[str, str], ...] = setting((), _keys)  # of screens: (action, keys) that replace the defaults
+    theme: str = setting("dark", one_of("dark", "light", "contrast", "terminal"))
+    glyphs: str = setting("auto", one_of("auto", "unicode", "ascii"))  # auto: ascii unless the locale is UTF-8
+    figures: bool = setting(True, read_boolean)  # a line of figures below each answer of a chat
+    keys: tuple[tuple[str, str], ...] = setting((), read_keys)  # of screens: (action, keys) that replace the defaults
     set_by: tuple[tuple[str, str], ...] = ()  # (setting, place) of every setting that was set
 
     @classmethod
