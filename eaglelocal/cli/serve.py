@@ -87,7 +87,8 @@ def run_server(
     from eaglelocal.cli.browser import bind_page
 
     access, key_names, own_key = open_access(settings, output)
-    owners = Owners(access.keys.names_on_disk, tuple(map(read_shared_prefix, settings.shared_prefix)))
+    prefixes = tuple(map(read_shared_prefix, settings.shared_prefix))
+    owners = Owners(access.keys.names_on_disk, prefixes, default_sampling(settings).thinking)
     decisions = plan_all(settings, output)
     certificate = find_certificate(settings)
     listening = bind_server_socket(settings)

@@ -14,6 +14,7 @@ from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AUTO_SPEC, MAX_DRAFT_TOKENS, Spec
 from eaglelocal.core.tensor_overrides import TensorOverride
+from eaglelocal.core.thinking import USUAL, Thinking
 
 NO_ROOM_FOR_IMAGES = "no images: not enough memory (--mmproj FILE loads the projector anyway)"
 MAX_SLOTS = 64
@@ -29,10 +30,12 @@ class Owners:
     names            (owner, digest of the key): the names of owners on disk. Files outlive the key file, in which
                      another key may get the same owner's name later
     shared_prefixes  beginnings of system prompts, whose cells all of them reuse
+    thinking         of requests that set none: templates may write it before the system prompt
     """
 
     names: tuple[tuple[str, str], ...] = ()
     shared_prefixes: tuple[str, ...] = ()
+    thinking: Thinking = USUAL
 
 
 NO_OWNERS = Owners()

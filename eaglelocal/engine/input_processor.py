@@ -16,6 +16,7 @@ from eaglelocal.core.ports import Constraints, ImageReader, TextPart, Vocabulary
 from eaglelocal.core.request import ChatRequest, Image, Message, Mixed, ReasoningLimit, Request, common_prefix
 from eaglelocal.core.run_options import suggest_ctx
 from eaglelocal.core.sampling import SamplingParams, fill_recommended
+from eaglelocal.core.thinking import USUAL, Thinking
 from eaglelocal.core.tools import Split, ToolUse
 from eaglelocal.engine.answer_constraint import AnswerConstraint, ConstraintSpec
 from eaglelocal.engine.prompt_tokens import (
@@ -89,13 +90,14 @@ class InputProcessor:
         """Let requests choose among these LoRA adapters; other requests get all of them, with their scales."""
         self._num_adapters, self.adapters = len(files), usual_mix(files)
 
-    def share(self, text: str) -> None:
+    def share(self, text: str, thinking: Thinking = USUAL) -> None:
         """Let owners share the cells of this text, if a system prompt begins with it. Raises RequestError.
 
         The shared tokens are those at its start that do not depend on what follows the text.
         """
         systems = [Message("system", text + behind) for behind in SHARED_BEHIND]
-        chats = [ChatRequest(id="", messages=(system, Message("user", "?"))) for system in systems]
+        params = SamplingParams(thinking=thinking)
+        chats = [ChatRequest(id="", messages=(system, Message("user", "?")), params=params) for system in systems]
         tokens, *others = [self.make_prompt(chat).tokens for chat in chats]
         self.shared.append(tokens[: min(common_prefix(tokens, other) for other in others)])
 

@@ -215,7 +215,7 @@ def share_prefixes(input_processor: InputProcessor, owners: Owners) -> list[str]
     notes = []
     for text in owners.shared_prefixes:
         try:
-            input_processor.share(text)
+            input_processor.share(text, owners.thinking)
         except RequestError as error:
             notes.append(f"--shared-prefix: {error.message}")
     return notes

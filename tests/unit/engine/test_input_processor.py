@@ -12,6 +12,7 @@ from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.ports import FillTokens
 from eaglelocal.core.request import AnswerOptions, ChatRequest, Message, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.thinking import Thinking
 from eaglelocal.core.tools import Split, Tool, ToolCall, ToolChoice, ToolUse
 from eaglelocal.engine.input_processor import InputProcessor
 from eaglelocal.errors import RequestError
@@ -142,6 +143,16 @@ def test_the_longest_of_several_shared_texts_counts() -> None:
     for system, expected in (("You are kind.", "You are kind."), ("You are it.", "You are"), ("No.", "")):
         assert count_shared(reader, system).removeprefix(OPENING) == expected
     assert reader.read(ChatRequest(id="a", text="You are kind.")).num_shared == 0
+
+
+@pytest.mark.parametrize(("shared", "asked"), [("high", "high"), ("", ""), ("", "medium")])
+def test_a_text_behind_the_effort_is_shared_with_the_servers_own(shared: str, asked: str) -> None:
+    effort = "{% for m in messages %}{{ (reasoning_effort or 'medium') + m.content }}{% endfor %}"
+    reader = InputProcessor(CharacterVocabulary(effort), N_CTX, Anything())
+    reader.share(SYSTEM, Thinking(shared))
+    messages = (Message("system", SYSTEM), Message("user", "Hi"))
+    request = ChatRequest(id="a", messages=messages, params=SamplingParams(thinking=Thinking(asked)))
+    assert shown(reader.read(request).prompt[: reader.read(request).num_shared]).endswith(SYSTEM)
 
 
 def test_a_text_that_does_not_fit_the_context_cannot_be_shared() -> None:
