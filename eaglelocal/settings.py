@@ -44,7 +44,6 @@ from eaglelocal.core.setting_readers import (
     word_or,
 )
 from eaglelocal.core.terminal_text import decode_text
-from eaglelocal.core.thinking import CLOSING_WORDS
 from eaglelocal.core.toml_text import read_toml_file, set_text_key
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ResourceError, UsageError
@@ -223,7 +222,7 @@ class Settings:
         "Most tokens of thinking, or off, low, medium, high; unset: medium where the model has efforts.",
         ("off", "low", "medium", "high"),
     )
-    thinking_message: str = setting(CLOSING_WORDS, read_closing_words)  # ends the thinking that has used up its budget
+    thinking_message: str | None = setting(None, read_closing_words)  # ends thinking that has used up its budget
     stop_loops: bool | None = setting(
         None, read_boolean, help="End answers that repeat one passage without end; unset: in line mode of `chat`."
     )

@@ -56,6 +56,9 @@ def is_flag(settings: Settings, name: str) -> bool:
 
 def default_sampling(settings: Settings) -> SamplingParams:
     """Return the default sampling of requests; parameters that were not set are left to the model's recommendation."""
+    thinking = parse_thinking(settings.thinking_budget)
+    if settings.thinking_message is not None:
+        thinking = replace(thinking, message=settings.thinking_message)
     return SamplingParams(
         temperature=settings.temperature,
         top_k=settings.top_k,
@@ -64,7 +67,7 @@ def default_sampling(settings: Settings) -> SamplingParams:
         max_tokens=settings.max_tokens,
         seed=settings.seed,
         stop_loops=bool(settings.stop_loops),
-        thinking=replace(parse_thinking(settings.thinking_budget), message=settings.thinking_message),
+        thinking=thinking,
         left_open=frozenset(name for name in RECOMMENDED if not settings.is_set(name)),
     )
 

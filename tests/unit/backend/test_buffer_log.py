@@ -16,6 +16,7 @@ from eaglelocal.backend.dry_run import (
     weight_buffers,
 )
 from eaglelocal.backend.llama_library import LlamaLog
+from eaglelocal.backend.model import Placement
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
 from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.memory.budget import RAM, Buffer
@@ -116,7 +117,8 @@ def test_without_gpus_all_weights_lie_in_main_memory_once() -> None:
 
 def test_experts_of_the_first_layers_stay_in_main_memory() -> None:
     blocks = [f"blk.{layer}.{part}.weight" for layer in (1, 2, 3) for part in ("attn_q", "ffn_up_exps")]
-    held = weight_buffers(tensors(*blocks), parse_layer_devices(LINES, DEVICES), borrows=False, n_cpu_moe=3)
+    layers = parse_layer_devices(LINES, DEVICES)
+    held = weight_buffers(tensors(*blocks), layers, borrows=False, placement=Placement(n_cpu_moe=3))
     assert by_device(held) == {"CUDA0": 1, RAM: 2, "CUDA1": 3}
 
 
