@@ -15,6 +15,8 @@ Q4_0 = (1.0, 2.22, 2.19, 1.74, 2.75, 4.5, 4.0, 3.51, 4.4, 5.0, 5.2, 5.47, 5.3, 5
 # 300 M parameters, q8_0: the second row takes another kernel, what follows costs little
 CLIFF = (1.0, 2.3, 2.33, 2.37, 2.45, 2.5, 2.55, 2.6, 2.75, 2.85, 2.95, 3.05, 3.2, 3.3, 3.4, 3.5, 3.7)
 GPU = (1.0, 1.01, 1.01, 1.02, 1.02, 1.03, 1.03, 1.04, 1.7, 1.7, 1.71, 1.71, 1.72, 1.72, 1.73, 1.73, 2.4)
+# three quarters of a step read experts from RAM, 8 of 128 a row, as recorded by tests/measures/expert_routing.py
+EXPERTS = (1.0, 1.65, 2.22, 2.71, 3.15, 3.58, 3.93, 4.25, 4.8, 5.18, 5.54, 5.88, 6.2, 6.5, 6.78, 7.06, 7.32)
 Level = Callable[[int], float]  # of a step's number
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from doubles.hindsight import Hindsight
-from doubles.simulated_machine import BF16, CLIFF, GPU, Q4_0, Q8_0, Level, SimulatedMachine, drifting, steady
+from doubles.simulated_machine import BF16, CLIFF, EXPERTS, GPU, Q4_0, Q8_0, Level, SimulatedMachine, drifting, steady
 from doubles.simulation import (
     PRIMARY,
     Answer,
@@ -35,7 +35,7 @@ from doubles.simulation import (
     speed,
 )
 
-CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "cliff": CLIFF, "gpu": GPU}
+CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "cliff": CLIFF, "gpu": GPU, "experts": EXPERTS}
 CHEAP, DEAR = DraftCosts(), DraftCosts(step_s=0.0035, row_s=0.0003, drafted_overhead_s=0.002)  # one row: 0.07 s
 
 # like the embedded head on the embedded texts: sure of nearly everything, and right

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from doubles.hindsight import Hindsight
-from doubles.simulated_machine import BF16, CLIFF, GPU, Q4_0, Q8_0, Level, SimulatedMachine, drifting, steady
+from doubles.simulated_machine import BF16, CLIFF, EXPERTS, GPU, Q4_0, Q8_0, Level, SimulatedMachine, drifting, steady
 from doubles.simulation import (
     CALIBRATED_ROWS,
     LOOKUP,
@@ -34,7 +34,7 @@ from eaglelocal.speculation.policy.slot_policy import DrafterSet, GateState
 
 pytestmark = pytest.mark.full
 
-CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "cliff": CLIFF}
+CURVES = {"bf16": BF16, "q8_0": Q8_0, "q4_0": Q4_0, "cliff": CLIFF, "experts": EXPERTS}
 EASY, HARD = Profile((0.85,)), Profile((0.1,), reported=(1.0, 1.0))
 HOPELESS = Profile((0.05,), spread=0.5, reported=(1.0, 2.0))
 TEXTS = {
@@ -81,7 +81,7 @@ def share_of_best(name: str, text: Text, *, num_slots: int, num_tokens: int, see
 @pytest.mark.parametrize(
     ("name", "text", "num_slots"),
     [("bf16", "good", 1), ("bf16", "overconfident", 1), ("q4_0", "good", 1), ("q4_0", "underconfident", 1)]
-    + [("bf16", "long stretches", 1), ("bf16", "good", 2)],
+    + [("bf16", "long stretches", 1), ("bf16", "good", 2), ("experts", "good", 1), ("experts", "great", 1)],
 )
 def test_near_the_best_in_hindsight(name: str, text: str, num_slots: int) -> None:
     share = share_of_best(name, TEXTS[text], num_slots=num_slots, num_tokens=2400, seeds=range(2))
