@@ -1,4 +1,4 @@
-"""How many different experts the rows of a draft touch: recorded in a small random mixture, beside the planner's figure.
+"""How many different experts a draft's rows touch: recorded in a small random mixture, beside the planner's figure.
 
     python tests/measures/expert_routing.py
 
