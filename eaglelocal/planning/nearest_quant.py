@@ -58,7 +58,7 @@ def _list_names(start: str, kind: str | None, size: str | None) -> tuple[str, ..
     >>> _list_names("Q4", None, "M"), _list_names("Q5", "K", "XL")
     (('Q4_K_M', 'Q4_K_XL'), ('Q5_K_XL', 'Q5_K_L', 'Q5_K_M', 'Q5_K'))
     """
-    is_mixture = start.startswith("Q") and kind in (None, "K")
+    is_mixture = start.startswith("Q") and (kind == "K" or (kind is None and start != "Q8"))  # the usual one is Q8_0
     bare = f"{start}_K" if is_mixture else f"{start}_{kind}" if kind else start
     ends = (f"_{size}",) if size else ("", "_M") if is_mixture else ("",)
     larger = MIXTURES if size == "XL" else (LARGER,) if is_mixture else ()

@@ -203,7 +203,7 @@ def _about_layers(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
         why = f"are on the {places}, as asked" if options.gpu_layers is not None else f"fit the {places}"
         on_gpu = f"{chosen.gpu_layers} of {layers + 1} layers {why}"
         yield f"{on_gpu}; the others run from main memory{memory}, prompts slowly"
-    if in_ram := chosen.n_cpu_moe - _count_taken_back(outcome, chosen):
+    if in_ram := count_experts_in_ram(outcome, chosen):
         why = ", as asked," if options.n_cpu_moe is not None and in_ram == chosen.n_cpu_moe else ""
         experts = f"the experts of {in_ram} of {layers} layers{why}"
         yield f"{experts} run from main memory{memory}, prompts slowly"
@@ -211,13 +211,13 @@ def _about_layers(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
         yield "macOS limits the GPU's memory; `sudo sysctl iogpu.wired_limit_mb=N` raises that until a restart"
 
 
-def _count_taken_back(outcome: SearchOutcome, chosen: Candidate) -> int:
-    """Return how many of the layers whose experts the plan keeps in RAM have all of them elsewhere, by overrides."""
+def count_experts_in_ram(outcome: SearchOutcome, chosen: Candidate) -> int:
+    """Return of how many layers a plan keeps the experts in RAM, without those that overrides place elsewhere."""
     moves = CandidateEvaluator(outcome.machine, outcome.options).find_moves(chosen.option, chosen.offload)
     moved = Counter(move.layer for move in moves if move.is_expert and move.source == RAM)
     tensors = chosen.option.header.tensors if moved and chosen.option.header is not None else ()
     experts = Counter(find_block(name) for name in tensors if is_expert(name))
-    return sum(moved[layer] == experts[layer] > 0 for layer in range(chosen.n_cpu_moe))
+    return chosen.n_cpu_moe - sum(moved[layer] == experts[layer] > 0 for layer in range(chosen.n_cpu_moe))
 
 
 def _about_measurement(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:

@@ -13,6 +13,7 @@ from doubles.weightless_models import REAL, write_sketch
 from eaglelocal.backend.dry_run import weight_buffers
 from eaglelocal.backend.model import Placement
 from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.cli.plan_report import layers_text
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.tensor_overrides import parse_overrides
 from eaglelocal.errors import UsageError
@@ -111,6 +112,8 @@ def test_experts_that_overrides_place_are_not_counted_in_ram(moe: ModelOption, p
     outcome = search_plan((moe,), machine_named("rtx-3090"), options)
     assert outcome.chosen is not None
     assert any(reason.startswith(experts) for reason in explain_choice(outcome, outcome.chosen))
+    counted = " ".join(experts.split()[1:6])  # `experts of 35 of 48`
+    assert counted in layers_text(outcome, outcome.chosen)
 
 
 def test_a_plan_without_the_overrides_is_hinted(moe: ModelOption) -> None:

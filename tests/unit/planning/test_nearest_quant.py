@@ -47,6 +47,7 @@ def test_an_unlisted_quantization_has_a_nearest(catalog: Catalog, wanted: str, n
         ("gemma-4-e4b", "Q4_0", "IQ4_XS"),
         ("gemma-4-e4b", "IQ3_S", "IQ3_XXS"),
         ("glm-5.3-flash", "Q3_K_M", "Q3_K_XL"),
+        ("muse-glimmer-30b", "Q8", "Q8_0"),  # not Q8_K_XL
     ],
 )
 def test_the_nearest_says_the_same_bits(catalog: Catalog, target: str, wanted: str, nearest: str) -> None:
