@@ -116,7 +116,7 @@ def test_values_are_read_alike_from_flag_and_environment(config: Path, name: str
         ("override_tensor", "[^]a]=CPU"),
         ("override_tensor", "ffn_[[:alpha:]]=CPU"),
         ("override_tensor", "[a||b]=CPU"),
-        ("override_tensor", f"{'(' * 500}a{')' * 500}=CPU"),
+        pytest.param("override_tensor", f"{'(' * 500}a{')' * 500}=CPU", id="nested"),
         ("ctx", "0"),
         ("parallel", "65"),
         ("temperature", "nan"),
@@ -141,7 +141,9 @@ def test_wrong_values_name_their_place(config: Path, name: str, raw: str) -> Non
     assert flag.value.exit_code == 2
     with pytest.raises(UsageError) as repeated:  # a flag that can be repeated comes as a list
         Settings.load({name: [raw, raw]}, {}, config)
-    assert "[" not in repeated.value.message.rpartition(", not ")[2] or "[" in raw
+    assert not repeated.value.message.endswith("']")
+    if name == "override_tensor":
+        assert repeated.value.hint == r"--override-tensor '\.ffn_.*_exps=CPU'"
     if raw:
         with pytest.raises(UsageError, match=f"^EAGLELOCAL_{name.upper()}: {name} must be "):
             Settings.load({}, {f"EAGLELOCAL_{name.upper()}": raw}, config)
