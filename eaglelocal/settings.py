@@ -43,6 +43,7 @@ from eaglelocal.core.setting_readers import (
     whole,
     word_or,
 )
+from eaglelocal.core.tensor_overrides import EXAMPLE
 from eaglelocal.core.terminal_text import decode_text
 from eaglelocal.core.toml_text import read_toml_file, set_text_key
 from eaglelocal.core.user_paths import quote_path
@@ -294,7 +295,8 @@ class Settings:
                     default = getattr(cls(), name)
                     usual = f"{default:g}" if isinstance(default, float) else default
                     hint = f"{place} {usual}" if isinstance(default, str | int | float) else f"leave {place} out"
-                raise UsageError(f"{subject} must be {error}, not {value!r}", hint=hint) from None
+                    hint = f"{place} '{EXAMPLE}'" if name == "override_tensor" else hint
+                raise UsageError(f"{subject} must be {error}, not {_as_given(value)}", hint=hint) from None
         return cls(**values, set_by=tuple(places.items()))
 
     def is_set(self, name: str) -> bool:
@@ -395,6 +397,13 @@ def _check_name(name: str, place: str, style: Callable[[str], str], *, otherwise
 
 def _suggest_edit(path: Path) -> str:
     return f"${{EDITOR:-vi}} {quote_path(path)}"
+
+
+def _as_given(value: object) -> str:
+    """Return the value as it was written; texts of a flag that can be repeated apart."""
+    if isinstance(value, list | tuple) and value and all(isinstance(each, str) for each in value):
+        return ", ".join(map(repr, value))
+    return repr(value)
 
 
 def _as_variable(name: str) -> str:

@@ -71,7 +71,10 @@ class Catalog:
 
         Raises UsageError with the nearest names, or on joined machines that are not all graphics cards.
         """
-        parts = [self._find_machine(part) for part in name.split("+")]
+        written = name.split("+")
+        if len(written) > 1 and not all(map(str.strip, written)):
+            raise UsageError(f"--machine {name}: a machine is missing beside a +", hint=f"--machine {EXAMPLE_JOINED}")
+        parts = [self._find_machine(part) for part in written]
         return parts[0] if len(parts) == 1 else join_machines(parts)
 
     def _find_machine(self, written: str) -> KnownMachine:
@@ -269,8 +272,9 @@ CUDA, VULKAN, METAL, CPU = "cuda", "vulkan", "metal", "cpu"
 KINDS = (CUDA, VULKAN, METAL, CPU)
 MAX_MIB, MAX_GB_S, MAX_GPUS = 1 << 30, 1e6, 64
 SEVERAL_CARDS_RAM = 64 * GIB  # at least, assumed beside several cards
+EXAMPLE_JOINED = "rtx-3090+rtx-3060"
 EXAMPLE_MACHINES = (
-    *("rtx-3090", "2x-rtx-3090", "rtx-3090+rtx-3060", "rx-7900-xtx", "strix-halo", "cuda-12gb", "m2-max-32gb"),
+    *("rtx-3090", "2x-rtx-3090", EXAMPLE_JOINED, "rx-7900-xtx", "strix-halo", "cuda-12gb", "m2-max-32gb"),
     "cpu-16gb",
 )
 
@@ -360,7 +364,7 @@ def multiply_cards(machine: KnownMachine, count: int) -> KnownMachine:
     if count == 1:
         return machine
     if not 0 < num_gpus <= MAX_GPUS:
-        problem = f"at most {MAX_GPUS} cards are planned for" if num_gpus else f"{machine.name} has no graphics card"
+        problem = f"at most {MAX_GPUS} cards are planned for" if num_gpus else _explain_no_cards(machine)
         raise UsageError(f"--machine {count}x-{machine.id}: {problem}", hint="--machine 2x-rtx-3090")
     return replace(
         machine,
@@ -373,18 +377,31 @@ def multiply_cards(machine: KnownMachine, count: int) -> KnownMachine:
 
 
 def join_machines(parts: Sequence[KnownMachine]) -> KnownMachine:
-    """Return a machine with the cards of all, and the most RAM of one. Raises UsageError if one has no cards."""
+    """Return a machine with the cards of all, and the most RAM of one.
+
+    Raises UsageError if one has no cards, or all together have too many.
+    """
     for part in parts:
         if not part.num_gpus:
-            raise UsageError(
-                f"{part.name} has no graphics card that could be joined to others", hint="--machine rtx-3090+rtx-3060"
-            )
+            raise UsageError(_explain_no_cards(part), hint=f"--machine {EXAMPLE_JOINED}")
+    if sum(part.num_gpus for part in parts) > MAX_GPUS:
+        written = "+".join(part.id for part in parts)
+        raise UsageError(
+            f"--machine {written}: at most {MAX_GPUS} cards are planned for", hint=f"--machine {EXAMPLE_JOINED}"
+        )
     first, *others = parts
     return replace(
         first,
         id="+".join(part.id for part in parts),
         name=" + ".join(part.name for part in parts),
         aliases=(),
+        notes=" ".join(dict.fromkeys(f"{part.name}: {part.notes}" for part in parts if part.notes)),
         ram_bytes=max(SEVERAL_CARDS_RAM, *(part.ram_bytes for part in parts)),
         others=tuple(others),
     )
+
+
+def _explain_no_cards(machine: KnownMachine) -> str:
+    if machine.shares_memory:
+        return f"the GPU of {machine.name} works in main memory and cannot be joined to others"
+    return f"{machine.name} has no graphics card that could be joined to others"

@@ -9,7 +9,10 @@ import re
 from collections import Counter
 
 MAKERS = frozenset({"nvidia", "geforce", "amd", "radeon", "apple", "intel"})
-FAMILIES = frozenset({"rtx", "gtx", "rx", "arc", "tesla"})  # which people leave out: a number identifies the card
+FAMILIES = frozenset(
+    {"rtx", "gtx", "rx", "arc", "tesla", "blackwell"}
+)  # which people leave out: a number identifies the card
+SYNONYMS = {"mobile": "laptop"}
 _WORD = re.compile(r"[a-z]+|\d+")
 _SIZE_UNIT = re.compile(r"(?<=\d)\s*gi?b\b")
 _COUNT = re.compile(r"(?P<first>[1-9]\d?)\s*x(?P<name>.+)|(?P<named>.*[\d\s_-])x\s*(?P<last>[1-9]\d?)")
@@ -31,7 +34,7 @@ def split_words(name: str) -> tuple[str, ...]:
     (('rtx', '3090', '24'), ('m', '4', 'max', '64'))
     """
     words = _WORD.findall(_SIZE_UNIT.sub("", name.lower()))
-    return tuple(word for word in words if word not in MAKERS)
+    return tuple(SYNONYMS.get(word, word) for word in words if word not in MAKERS)
 
 
 def split_count(name: str) -> tuple[str, int]:

@@ -16,7 +16,7 @@ from eaglelocal.core.user_paths import quote_word
 from eaglelocal.memory.budget import DeviceLoad
 from eaglelocal.planning.candidate import Candidate, Rejected
 from eaglelocal.planning.machine_spec import name_places
-from eaglelocal.planning.no_fit_hints import explain_choice
+from eaglelocal.planning.no_fit_hints import count_experts_in_ram, explain_choice
 from eaglelocal.planning.options import list_lookup_options
 from eaglelocal.planning.plan_search import SearchOutcome
 from eaglelocal.planning.speed import Certainty
@@ -72,7 +72,8 @@ def layers_text(outcome: SearchOutcome, candidate: Candidate) -> str:
         return ""
     blocks = candidate.option.shape.n_layer + 1
     on_gpu = blocks if candidate.gpu_layers is None else min(candidate.gpu_layers, blocks)
-    experts = f", experts of {candidate.n_cpu_moe} of {blocks - 1} in main memory" if candidate.n_cpu_moe else ""
+    in_ram = count_experts_in_ram(outcome, candidate)
+    experts = f", experts of {in_ram} of {blocks - 1} in main memory" if in_ram else ""
     return f", {on_gpu} of {blocks} layers on the {name_places(outcome.machine.gpus)}{experts}"
 
 

@@ -7,10 +7,14 @@ The first pattern that occurs in a tensor's name decides its device. llama.cpp r
 from __future__ import annotations
 
 import re
+import warnings
 
 from eaglelocal.core.records import dataclass
 
 PROCESSOR = "CPU"  # as llama.cpp names it
+EXAMPLE = r"\.ffn_.*_exps=CPU"
+# what std::regex reads otherwise: classes of POSIX or empty ones, and braces that are no {n}, {n,} or {n,m}
+UNLIKE = re.compile(r"\\.|(\[\^?\])|\[(?:\\.|[^\]\\[]|(\[[:.=])|\[(?![:.=]))*\]?|(\{(?!\d+(?:,\d*)?\}))")
 PYTHON_ONLY = re.compile(r"\(\?(?![:=!])|\\[AZ]|[*+?}]\+")  # what std::regex does not know
 
 
@@ -44,7 +48,7 @@ def parse_overrides(text: str) -> tuple[TensorOverride, ...]:
             found.append(TensorOverride(pattern.strip(), device.strip()))
             begun = ""
     if begun.strip() or not found:
-        raise ValueError(rf"PATTERN=DEVICE, as \.ffn_.*_exps=CPU; {begun.strip()!r} names no device")
+        raise ValueError(f"PATTERN=DEVICE, as {EXAMPLE}; {begun.strip()!r} names no device")
     for each in found:
         check_pattern(each)
     return tuple(found)
@@ -54,9 +58,16 @@ def check_pattern(override: TensorOverride) -> None:
     """Raise ValueError for a pattern that llama.cpp cannot read, or a missing part."""
     if not override.pattern or not override.device:
         raise ValueError(f"PATTERN=DEVICE, and both are needed in {str(override)!r}")
+    pattern = override.pattern
+    for found in UNLIKE.finditer(pattern):
+        if found.lastindex:
+            raise ValueError(f"PATTERN=DEVICE, and llama.cpp cannot read {found[found.lastindex]!r} in {pattern!r}")
     try:
-        re.compile(override.pattern)
-    except re.error as error:
-        raise ValueError(f"PATTERN=DEVICE, and {override.pattern!r} is no regular expression: {error}") from None
-    if unknown := PYTHON_ONLY.search(override.pattern):
-        raise ValueError(f"PATTERN=DEVICE, and llama.cpp does not know {unknown.group()!r} of {override.pattern!r}")
+        with warnings.catch_warnings(action="error", category=FutureWarning):  # a class that may change its meaning
+            re.compile(pattern)
+    except (re.error, FutureWarning) as error:
+        raise ValueError(f"PATTERN=DEVICE, and {pattern!r} is no regular expression: {error}") from None
+    except (RecursionError, OverflowError):
+        raise ValueError("PATTERN=DEVICE, and the pattern is nested too deep or repeats too often") from None
+    if unknown := PYTHON_ONLY.search(pattern):
+        raise ValueError(f"PATTERN=DEVICE, and llama.cpp does not know {unknown.group()!r} of {pattern!r}")

@@ -106,7 +106,7 @@ def make_known_spec(machine: KnownMachine) -> MachineSpec:
         name=machine.name,
         host=host,
         gpus=tuple(_known_gpus(machine)),
-        notes=("free memory as if only the system were running",),
+        notes=(*filter(None, [machine.notes.rstrip(".")]), "free memory as if only the system were running"),
         assumed=f"{machine.ram_bytes / GIB:.0f} GiB at {speed}"
         if machine.field_confidence.get("host") == ASSUMED
         else "",

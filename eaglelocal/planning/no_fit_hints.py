@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -17,6 +18,7 @@ from eaglelocal.core.plan import PIECES
 from eaglelocal.core.run_options import CTX_STEP, RunOptions
 from eaglelocal.core.stats import NOISY
 from eaglelocal.gguf.model_shape import ModelShape
+from eaglelocal.gguf.upper_layers import find_block, is_expert
 from eaglelocal.memory.budget import FILE_PAGES, RAM, DeviceLoad
 from eaglelocal.memory.cache_bytes import bits_per_value
 from eaglelocal.memory.cache_types import explain_slow_kernel
@@ -33,6 +35,7 @@ from eaglelocal.planning.plan_search import (
     list_small_pieces,
     search_plan,
 )
+from eaglelocal.planning.quality import estimate_kv_loss
 
 RAM_GIB = (32, 48, 64, 96, 128, 192, 256)  # usual sizes of RAM
 
@@ -115,6 +118,8 @@ def _other_asks(option: ModelOption, n_ctx: int, outcome: SearchOutcome) -> Iter
         yield "no --gpu-layers" if chosen.gpu_layers is None else f"--gpu-layers {chosen.gpu_layers}"
     if options.n_cpu_moe is not None and (chosen := planned(replace(options, n_cpu_moe=None))):
         yield f"--n-cpu-moe {chosen.n_cpu_moe}" if chosen.n_cpu_moe else "no --n-cpu-moe"
+    if options.override_tensor and planned(replace(options, override_tensor=())):
+        yield "no --override-tensor"
     if options.kv_type is not None and options.flash_attn != "off":
         planned_types = list_kv_types(replace(options, kv_type=None), name_computing(outcome.machine, options))
         smaller = [each for each in planned_types if bits_per_value(each) < bits_per_value(options.kv_type)]
@@ -144,6 +149,7 @@ def _suggest_smaller(option: ModelOption, outcome: SearchOutcome) -> str:
 
 # ---- reasons: explain the chosen plan in sentences with figures. Pure: takes an outcome, returns texts
 SPILLED = 4.0  # times the predicted time, under WSL 2: users report 27
+HARMFUL_LOSS = 0.2  # of quality, by the type of the cache
 SLOW = 1.5  # times the predicted time of a decode: one published speed in ten is off by more than a fifth
 
 
@@ -197,12 +203,21 @@ def _about_layers(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
         why = f"are on the {places}, as asked" if options.gpu_layers is not None else f"fit the {places}"
         on_gpu = f"{chosen.gpu_layers} of {layers + 1} layers {why}"
         yield f"{on_gpu}; the others run from main memory{memory}, prompts slowly"
-    if chosen.n_cpu_moe:
-        why = ", as asked," if options.n_cpu_moe is not None else ""
-        experts = f"the experts of {chosen.n_cpu_moe} of {layers} layers{why}"
+    if in_ram := count_experts_in_ram(outcome, chosen):
+        why = ", as asked," if options.n_cpu_moe is not None and in_ram == chosen.n_cpu_moe else ""
+        experts = f"the experts of {in_ram} of {layers} layers{why}"
         yield f"{experts} run from main memory{memory}, prompts slowly"
     if options.gpu_layers is None and any(gpu.kind == METAL for gpu in outcome.machine.gpus):
         yield "macOS limits the GPU's memory; `sudo sysctl iogpu.wired_limit_mb=N` raises that until a restart"
+
+
+def count_experts_in_ram(outcome: SearchOutcome, chosen: Candidate) -> int:
+    """Return of how many layers a plan keeps the experts in RAM, without those that overrides place elsewhere."""
+    moves = CandidateEvaluator(outcome.machine, outcome.options).find_moves(chosen.option, chosen.offload)
+    moved = Counter(move.layer for move in moves if move.is_expert and move.source == RAM)
+    tensors = chosen.option.header.tensors if moved and chosen.option.header is not None else ()
+    experts = Counter(find_block(name) for name in tensors if is_expert(name))
+    return chosen.n_cpu_moe - sum(moved[layer] == experts[layer] > 0 for layer in range(chosen.n_cpu_moe))
 
 
 def _about_measurement(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
@@ -257,8 +272,11 @@ def _about_overrides(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]
         return
     moves = CandidateEvaluator(outcome.machine, outcome.options).find_moves(chosen.option, chosen.offload)
     for place in dict.fromkeys(move.device for move in moves):
-        sizes = [move.tensor.nbytes for move in moves if move.device == place]
-        yield f"{count_noun(len(sizes), 'tensor')} ({format_memory(sum(sizes))}) on {place}, by --override-tensor"
+        there = [move for move in moves if move.device == place]
+        count, size = count_noun(len(there), "tensor"), format_memory(sum(move.tensor.nbytes for move in there))
+        is_slow = place == RAM and any(move.is_expert for move in there)
+        slow = "; prompts are read slowly" if is_slow else ""
+        yield f"{count} ({size}) on {place}, by --override-tensor{slow}"
     if overrides and not moves:
         yield "--override-tensor moves nothing: its tensors lie there anyway"
 
@@ -321,8 +339,8 @@ def _about_memory(chosen: Candidate, options: RunOptions) -> Iterator[str]:
         yield f"the cache is {setup.kv_type}, as asked"
     elif setup.kv_type != "f16":
         yield f"the cache is {setup.kv_type}, which makes room for {setup.n_ctx} tokens"
-    if setup.kv_type == "q4_0":
-        yield "a cache of four bits harms the answers of some models: fewer tokens in q8_0 are safer"
+    if estimate_kv_loss(setup.kv_type) >= HARMFUL_LOSS:
+        yield "keys of four bits harm the answers of some models: fewer tokens in q8_0 are safer"
     if chosen.option.shape.has_windows:
         yield (
             "layers with a window keep all tokens too, as there is room: a chat that branches is not read again"

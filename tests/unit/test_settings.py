@@ -76,6 +76,7 @@ def test_a_flag_that_cannot_be(config: Path, name: str, raw: object, message: st
         ("kv_type", "q8_0, q5_1", "q8_0,q5_1"),
         ("kv_type", "q5_1,q5_1", "q5_1"),
         ("override_tensor", r"blk\.\d{1,2}\.ffn=CPU, output=CUDA0", (r"blk\.\d{1,2}\.ffn=CPU", "output=CUDA0")),
+        ("override_tensor", r"a{2}b{2,}c{2,3}[^{[]\{=CPU", (r"a{2}b{2,}c{2,3}[^{[]\{=CPU",)),
         ("colour", "never", "never"),
         ("theme", "terminal", "terminal"),
         ("glyphs", "ascii", "ascii"),
@@ -109,6 +110,13 @@ def test_values_are_read_alike_from_flag_and_environment(config: Path, name: str
         ("override_tensor", "ffn_(=CPU"),
         ("override_tensor", "(?i)FFN=CPU"),
         ("override_tensor", "ffn=CPU,output"),
+        ("override_tensor", "attn_q{,3}=CPU"),  # what std::regex cannot read, or reads otherwise
+        ("override_tensor", "attn_q{=CPU"),
+        ("override_tensor", "[]a]=CPU"),
+        ("override_tensor", "[^]a]=CPU"),
+        ("override_tensor", "ffn_[[:alpha:]]=CPU"),
+        ("override_tensor", "[a||b]=CPU"),
+        pytest.param("override_tensor", f"{'(' * 500}a{')' * 500}=CPU", id="nested"),
         ("ctx", "0"),
         ("parallel", "65"),
         ("temperature", "nan"),
@@ -131,6 +139,11 @@ def test_wrong_values_name_their_place(config: Path, name: str, raw: str) -> Non
     assert flag.value.message.startswith(f"--{name.replace('_', '-')} must be ")
     assert flag.value.message.endswith(f"not {raw!r}")
     assert flag.value.exit_code == 2
+    with pytest.raises(UsageError) as repeated:  # a flag that can be repeated comes as a list
+        Settings.load({name: [raw, raw]}, {}, config)
+    assert not repeated.value.message.endswith("']")
+    if name == "override_tensor":
+        assert repeated.value.hint == r"--override-tensor '\.ffn_.*_exps=CPU'"
     if raw:
         with pytest.raises(UsageError, match=f"^EAGLELOCAL_{name.upper()}: {name} must be "):
             Settings.load({}, {f"EAGLELOCAL_{name.upper()}": raw}, config)

@@ -183,6 +183,11 @@ SPELLINGS = [
     ("m4 max 64", "m4-max-64gb", 0, 64),
     ("M4 Max 64GB", "m4-max-64gb", 0, 64),
     ("m4-max", "m4-max-36gb", 0, 36),  # the smallest
+    ("4060ti", "rtx-4060-ti-8gb", 1, 16),
+    ("5060ti", "rtx-5060-ti-8gb", 1, 16),
+    ("780m", "radeon-780m-16gb", 0, 16),
+    ("rtx pro 4000 24", "rtx-pro-4000", 1, 32),
+    ("rtx 4090 mobile", "rtx-4090-laptop", 1, 32),
     ("rtx-3090+rtx-3060", "rtx-3090+rtx-3060", 2, 64),
     ("2x3090 + RTX 3090 Ti", "2x-rtx-3090+rtx-3090-ti", 3, 64),
 ]
@@ -204,7 +209,10 @@ def test_a_machine_is_found_however_it_is_spelt(
         ("2x3091", "unknown machine '2x3091'", "did you mean 2x-rtx-3090?"),
         ("m4 max 65", "unknown machine 'm4 max 65'", "did you mean m4-max-64gb or "),
         ("rtx-3090+toaster", "unknown machine 'toaster'", "rtx-3090+rtx-3060"),
-        ("rtx-3090+m4-max", "Apple M4 Max, 36 GB has no graphics card that could be joined", "rtx-3090+rtx-3060"),
+        ("rtx-3090+m4-max", "the GPU of Apple M4 Max, 36 GB works in main memory and", "rtx-3090+rtx-3060"),
+        ("2x-dgx-spark", "--machine 2x-dgx-spark: the GPU of GB10 128GB works in main memory and", "2x-rtx-3090"),
+        ("rtx-3090+", "--machine rtx-3090+: a machine is missing beside a +", "rtx-3090+rtx-3060"),
+        ("64x3090+64x3090", "--machine 64x-rtx-3090+64x-rtx-3090: at most 64 cards", "rtx-3090+rtx-3060"),
         ("2x-cpu-16gb", "--machine 2x-cpu-ddr4-3200-16gb: CPU, DDR4-3200 dual channel, 16 GB has no", "2x-rtx-3090"),
         ("99x3090", "--machine 99x-rtx-3090: at most 64 cards are planned for", "2x-rtx-3090"),
     ],

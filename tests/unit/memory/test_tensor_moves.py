@@ -13,6 +13,7 @@ from doubles.weightless_models import REAL, write_sketch
 from eaglelocal.backend.dry_run import weight_buffers
 from eaglelocal.backend.model import Placement
 from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.cli.plan_report import layers_text
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.tensor_overrides import parse_overrides
 from eaglelocal.errors import UsageError
@@ -23,7 +24,7 @@ from eaglelocal.memory.budget import RAM, Buffer, MemoryKind
 from eaglelocal.memory.placement import Offload
 from eaglelocal.memory.tensor_moves import check_overrides, find_unmatched
 from eaglelocal.planning.candidate_evaluation import CacheSetup, CandidateEvaluator
-from eaglelocal.planning.no_fit_hints import explain_choice
+from eaglelocal.planning.no_fit_hints import explain_choice, explain_no_fit
 from eaglelocal.planning.options import ModelOption, make_file_option
 from eaglelocal.planning.plan_search import search_plan
 
@@ -90,14 +91,36 @@ def test_a_plan_says_what_moves(moe: ModelOption) -> None:
     outcome = search_plan((moe,), machine_named("rtx-3090"), options)
     assert outcome.chosen is not None and outcome.chosen.offload == Offload()
     reasons = explain_choice(outcome, outcome.chosen)
-    assert any(
-        reason.startswith("45 tensors (") and reason.endswith("on RAM, by --override-tensor") for reason in reasons
-    )
+    says = "on RAM, by --override-tensor; prompts are read slowly"
+    assert any(reason.startswith("45 tensors (") and reason.endswith(says) for reason in reasons)
     nowhere = search_plan((replace(moe, header=None),), machine_named("rtx-3090"), options)
     assert nowhere.chosen is not None
     assert any("is not counted" in reason for reason in explain_choice(nowhere, nowhere.chosen))
     odd = search_plan((moe,), machine_named("rtx-3090"), replace(options, override_tensor=("ffn_odd=CPU",)))
     assert odd.chosen is None and "no tensor of this file" in odd.rejected[0].reason
+
+
+@pytest.mark.parametrize(
+    ("pattern", "experts"),
+    [
+        (r"blk\.[0-4]\.ffn_.*_exps=CUDA0", "the experts of 35 of 48 layers run"),  # of the 40 that are asked for
+        (r"blk\.[0-4]\.ffn_up_exps=CUDA0", "the experts of 40 of 48 layers, as asked, run"),  # the others stay in RAM
+    ],
+)
+def test_experts_that_overrides_place_are_not_counted_in_ram(moe: ModelOption, pattern: str, experts: str) -> None:
+    options = RunOptions(override_tensor=(pattern,), n_cpu_moe=40, draft="none", ctx=8192)
+    outcome = search_plan((moe,), machine_named("rtx-3090"), options)
+    assert outcome.chosen is not None
+    assert any(reason.startswith(experts) for reason in explain_choice(outcome, outcome.chosen))
+    counted = " ".join(experts.split()[1:6])  # `experts of 35 of 48`
+    assert counted in layers_text(outcome, outcome.chosen)
+
+
+def test_a_plan_without_the_overrides_is_hinted(moe: ModelOption) -> None:
+    options = RunOptions(override_tensor=("_exps=CUDA0",), draft="none", ctx=8192)
+    outcome = search_plan((moe,), machine_named("rtx-3060"), options)
+    assert outcome.chosen is None
+    assert "no --override-tensor" in explain_no_fit(outcome)[1]
 
 
 def test_patterns_without_a_tensor_and_devices_that_are_not_used(moe: ModelOption) -> None:

@@ -191,3 +191,17 @@ def test_graphics_next_to_a_card_are_left_alone() -> None:
     assert not names(unserved)
     hidden = spec_of(replace(PLAIN, gpus=(RTX, replace(STRIX_HALO, index=1))), CUDA_VISIBLE_DEVICES="")
     assert [device.name for device in hidden.gpus] == ["Vulkan0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "note"),
+    [
+        ("p40", "CUDA 13 no longer builds for it: use CUDA 12"),
+        ("2x-p40", "CUDA 13 no longer builds for it: use CUDA 12"),
+        ("rtx-3060+p40", "Tesla P40 24GB: CUDA 13 no longer builds for it: use CUDA 12"),
+        ("rtx-3060", ""),
+    ],
+)
+def test_notes_of_the_catalog_are_kept(name: str, note: str) -> None:
+    spec = make_known_spec(load_catalog(user_folder=Path("/nonexistent")).machine(name))
+    assert spec.notes == (*filter(None, [note]), "free memory as if only the system were running")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.run_options import CTX_STEP, RunOptions
 from eaglelocal.planning.machine_spec import MachineSpec, replace_ram
-from eaglelocal.planning.no_fit_hints import explain_no_fit, most_that
+from eaglelocal.planning.no_fit_hints import explain_choice, explain_no_fit, most_that
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import SearchOutcome, search_plan
 
@@ -95,6 +95,17 @@ def test_more_memory_than_was_assumed_next_to_a_card_is_a_way_out() -> None:
     assert search_plan(alone, replace_ram(machine, 48 * GIB), BALANCED).chosen is not None
     missed(alone, replace_ram(machine, 40 * GIB), BALANCED)
     assert "--ram" not in explain_no_fit(missed(alone, machine_named("cpu-16gb"), BALANCED))[1]
+
+
+@pytest.mark.parametrize(
+    ("kv_type", "warns"), [("q4_0", True), ("q4_0,q8_0", True), ("q8_0,q4_0", False), ("q5_1", False)]
+)
+def test_keys_of_four_bits_are_warned_of(kv_type: str, warns: bool) -> None:
+    outcome = search_plan(
+        (option("qwen3-8b", "Q4_K_M"),), machine_named("rtx-3090"), replace(BALANCED, kv_type=kv_type)
+    )
+    assert outcome.chosen is not None
+    assert any("four bits harm" in reason for reason in explain_choice(outcome, outcome.chosen)) == warns
 
 
 def test_less_context_than_was_tried_may_fit() -> None:
