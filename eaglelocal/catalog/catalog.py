@@ -269,6 +269,7 @@ CUDA, VULKAN, METAL, CPU = "cuda", "vulkan", "metal", "cpu"
 KINDS = (CUDA, VULKAN, METAL, CPU)
 MAX_MIB, MAX_GB_S, MAX_GPUS = 1 << 30, 1e6, 64
 SEVERAL_CARDS_RAM = 64 * GIB  # at least, assumed beside several cards
+JOINED = " + "  # between the names of joined machines
 EXAMPLE_MACHINES = (
     *("rtx-3090", "2x-rtx-3090", "rtx-3090+rtx-3060", "rx-7900-xtx", "strix-halo", "cuda-12gb", "m2-max-32gb"),
     "cpu-16gb",
@@ -383,7 +384,7 @@ def join_machines(parts: Sequence[KnownMachine]) -> KnownMachine:
     return replace(
         first,
         id="+".join(part.id for part in parts),
-        name=" + ".join(part.name for part in parts),
+        name=JOINED.join(part.name for part in parts),
         aliases=(),
         ram_bytes=max(SEVERAL_CARDS_RAM, *(part.ram_bytes for part in parts)),
         others=tuple(others),

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from eaglelocal.catalog.catalog import CPU, CUDA, METAL, VULKAN, KnownMachine
+from eaglelocal.catalog.catalog import CPU, CUDA, JOINED, METAL, VULKAN, KnownMachine
 from eaglelocal.catalog.near_names import MAKERS
 from eaglelocal.core.amounts import GIB
 from eaglelocal.core.records import dataclass
@@ -136,8 +136,8 @@ def _known_gpus(machine: KnownMachine) -> Iterable[DeviceSpec]:
             bytes_s=bytes_s,
             flops=card.fp16_tflops * TERA if card.fp16_tflops else bytes_s * FLOPS_PER_BYTE[card.kind],
             shares_ram=shares,
-            capability=read_capability(machine.capability),
-            is_published=is_published(machine.name),
+            capability=read_capability(card.capability),
+            is_published=is_published(card.name.partition(JOINED)[0]),
         )
         numbers[card.kind] += 1
 
