@@ -214,7 +214,7 @@ class Curve:
         starting = launches * kernels.layer_s
         if device.kind == CPU:
             crossing = reading.num_crossings * CROSSING_S
-            return starting + crossing + self._cpu_s(reading, reading.shared_bytes + experts / CPU_EXPERTS, num_rows)
+            return starting + crossing + self._cpu_s(reading, experts, num_rows)
         reading_s = (reading.shared_bytes + experts) / read_bytes_s(device)
         divided_s = (reading_s + (num_rows - 1) * self._row_s(reading)) / device.num_cards
         return divided_s + starting + (2 * reading.num_layers * REDUCTION_S if device.num_cards > 1 else 0.0)
@@ -227,14 +227,21 @@ class Curve:
             return one_s * (METAL_ROW if self.arithmetic != HALVES else HALVES.row)
         return 2.0 * reading.parameters / (device.flops * ROW_SHARE)
 
-    def _cpu_s(self, reading: DeviceWork, num_bytes: float, num_rows: int) -> float:
-        """Return the seconds by bandwidth or arithmetic, whichever is slower; with few cores, arithmetic."""
+    def _cpu_s(self, reading: DeviceWork, experts: float, num_rows: int) -> float:
+        """Return the seconds by bandwidth or arithmetic, whichever is slower; with few cores, arithmetic.
+
+        experts  bytes that all rows read of them; each further row computes with as many as the first
+        """
         device = reading.device
         share, row = self.arithmetic
         if not device.has_layouts and self.arithmetic != HALVES:
             share, row = min(share, QUANTIZED.share), max(row, QUANTIZED.row)
-        one_s = max(num_bytes / device.bytes_s, 2.0 * reading.parameters / (device.flops * share))
-        return one_s * (1.0 + (num_rows - 1) * row)
+        computing_s = 2.0 * reading.parameters / (device.flops * share)
+        all_s, one_s = (
+            max((reading.shared_bytes + num_bytes / CPU_EXPERTS) / device.bytes_s, computing_s)
+            for num_bytes in (experts, reading.expert_bytes)
+        )
+        return all_s + (num_rows - 1) * row * one_s
 
 
 def find_kernels(device: DeviceSpec) -> Kernels:
