@@ -298,6 +298,7 @@ class KnownMachine:
     source: str = ""
     confidence: str = ""
     field_confidence: Mapping[str, Value]
+    is_own: bool = False  # described by the user
     others: tuple[KnownMachine, ...] = ()  # whose cards are in it too
 
     @property
@@ -331,6 +332,7 @@ def read_machine(id: str, table: TomlTable) -> KnownMachine:
         gpu_limit_bytes=None if limit_mib is None else limit_mib * MIB,
         ram_bytes=memory_mib * MIB if ram_gib is None else round(ram_gib * GIB),
         host_bandwidth_gb_s=host_bandwidth,
+        is_own=not table.path.is_relative_to(locations.profiles_dir()),
     )
     if kind not in KINDS:
         raise table.error(f"{id}.kind must be one of {', '.join(KINDS)}, not {kind!r}")

@@ -266,7 +266,7 @@ def name_kernels(device: DeviceSpec) -> str:
 
 def rate_certainty(devices: Sequence[DeviceSpec]) -> Certainty:
     """Return how sure a prediction for these devices is; each holds a part of the model."""
-    first, kinds = devices[0], {name_kernels(device) for device in devices}
+    first, kinds = devices[0], {(name_kernels(device), device.bytes_s, device.flops) for device in devices}
     if len(kinds) > 1 or any(device.num_cards > 1 or device.link for device in devices):
         return Certainty(UNSEEN_WITHIN, False, "split")
     device = "machine" if first.shares_ram else "processor" if first.kind == CPU else "card"
