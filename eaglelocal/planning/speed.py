@@ -150,7 +150,7 @@ class DeviceWork:
     num_layers: int = 0
     num_recurrent: int = 0  # of these
     num_routed: int = 0  # layers with their experts here
-    num_crossings: int = 0  # of these, on other devices themselves
+    num_crossings: int = 0  # layers on other devices with experts or moved tensors here
     parameters: float = 0.0  # multiplied for one token
 
 
@@ -330,12 +330,17 @@ def list_readings(
 def move_work(
     readings: Sequence[DeviceWork], moves: Sequence[TensorMove], model: SpeedModel, machine: MachineSpec
 ) -> list[DeviceWork]:
-    """Return the work of each device after some tensors moved. Embeddings are looked up, so they are no work."""
+    """Return the work of each device after some tensors moved. Embeddings are looked up, so they are no work.
+
+    The rows of a layer go once to each device that holds a moved tensor of it.
+    """
     works, shape = {work.device.name: work for work in readings}, model.shape
     experts: set[tuple[int | None, str, str]] = set()
+    crossings: set[tuple[int | None, str]] = set()
     for move in (move for move in moves if not is_input(move.tensor.name)):
         num_bytes = move.tensor.nbytes * (shape.n_expert_used / shape.n_expert if move.is_expert else 1.0)
         experts |= {(move.layer, move.source, move.device)} if move.is_expert else set()
+        crossings.add((move.layer, move.device))
         for name, change in ((move.source, -num_bytes), (move.device, num_bytes)):
             work = works.get(name) or DeviceWork(device=machine.device(name))
             works[name] = replace(
@@ -346,8 +351,9 @@ def move_work(
             )
     for _, source, device in experts:
         works[source] = replace(works[source], num_routed=max(works[source].num_routed - 1, 0))
-        moved = works[device]
-        works[device] = replace(moved, num_routed=moved.num_routed + 1, num_crossings=moved.num_crossings + 1)
+        works[device] = replace(works[device], num_routed=works[device].num_routed + 1)
+    for _, device in crossings:
+        works[device] = replace(works[device], num_crossings=works[device].num_crossings + 1)
     return list(works.values())
 
 
