@@ -376,12 +376,16 @@ def multiply_cards(machine: KnownMachine, count: int) -> KnownMachine:
 
 
 def join_machines(parts: Sequence[KnownMachine]) -> KnownMachine:
-    """Return a machine with the cards of all, and the most RAM of one. Raises UsageError if one has no cards."""
+    """Return a machine with the cards of all, and the most RAM of one. Raises UsageError if one has no cards.
+
+    The fastest card comes first, as CUDA orders them, whatever the order of the parts.
+    """
     for part in parts:
         if not part.num_gpus:
             raise UsageError(
                 f"{part.name} has no graphics card that could be joined to others", hint="--machine rtx-3090+rtx-3060"
             )
+    parts = sorted(parts, key=lambda part: (-part.bandwidth_gb_s, part.id))
     first, *others = parts
     return replace(
         first,

@@ -184,7 +184,9 @@ SPELLINGS = [
     ("M4 Max 64GB", "m4-max-64gb", 0, 64),
     ("m4-max", "m4-max-36gb", 0, 36),  # the smallest
     ("rtx-3090+rtx-3060", "rtx-3090+rtx-3060", 2, 64),
-    ("2x3090 + RTX 3090 Ti", "2x-rtx-3090+rtx-3090-ti", 3, 64),
+    ("rtx-3060+rtx-3090", "rtx-3090+rtx-3060", 2, 64),  # the fastest first
+    ("2x3090 + RTX 3090 Ti", "rtx-3090-ti+2x-rtx-3090", 3, 64),
+    ("RTX 3090 Ti + 2x3090", "rtx-3090-ti+2x-rtx-3090", 3, 64),
 ]
 
 
