@@ -273,6 +273,7 @@ KINDS = (CUDA, VULKAN, METAL, CPU)
 MAX_MIB, MAX_GB_S, MAX_GPUS = 1 << 30, 1e6, 64
 SEVERAL_CARDS_RAM = 64 * GIB  # at least, assumed beside several cards
 EXAMPLE_JOINED = "rtx-3090+rtx-3060"
+JOINED = " + "  # between the names of joined machines
 EXAMPLE_MACHINES = (
     *("rtx-3090", "2x-rtx-3090", EXAMPLE_JOINED, "rx-7900-xtx", "strix-halo", "cuda-12gb", "m2-max-32gb"),
     "cpu-16gb",
@@ -301,6 +302,7 @@ class KnownMachine:
     source: str = ""
     confidence: str = ""
     field_confidence: Mapping[str, Value]
+    is_own: bool = False  # described by the user
     others: tuple[KnownMachine, ...] = ()  # whose cards are in it too
 
     @property
@@ -334,6 +336,7 @@ def read_machine(id: str, table: TomlTable) -> KnownMachine:
         gpu_limit_bytes=None if limit_mib is None else limit_mib * MIB,
         ram_bytes=memory_mib * MIB if ram_gib is None else round(ram_gib * GIB),
         host_bandwidth_gb_s=host_bandwidth,
+        is_own=not table.path.is_relative_to(locations.profiles_dir()),
     )
     if kind not in KINDS:
         raise table.error(f"{id}.kind must be one of {', '.join(KINDS)}, not {kind!r}")
@@ -379,7 +382,7 @@ def multiply_cards(machine: KnownMachine, count: int) -> KnownMachine:
 def join_machines(parts: Sequence[KnownMachine]) -> KnownMachine:
     """Return a machine with the cards of all, and the most RAM of one.
 
-    Raises UsageError if one has no cards, or all together have too many.
+    The fastest card comes first, as CUDA orders them, whatever the order of the parts. Raises UsageError if one has no cards, or all together have too many.
     """
     for part in parts:
         if not part.num_gpus:
@@ -389,11 +392,12 @@ def join_machines(parts: Sequence[KnownMachine]) -> KnownMachine:
         raise UsageError(
             f"--machine {written}: at most {MAX_GPUS} cards are planned for", hint=f"--machine {EXAMPLE_JOINED}"
         )
+    parts = sorted(parts, key=lambda part: (-part.bandwidth_gb_s, part.id))
     first, *others = parts
     return replace(
         first,
         id="+".join(part.id for part in parts),
-        name=" + ".join(part.name for part in parts),
+        name=JOINED.join(part.name for part in parts),
         aliases=(),
         notes=" ".join(dict.fromkeys(f"{part.name}: {part.notes}" for part in parts if part.notes)),
         ram_bytes=max(SEVERAL_CARDS_RAM, *(part.ram_bytes for part in parts)),

@@ -33,7 +33,7 @@ class TomlTable:
 
     def __init__(self, content: Mapping[str, object], *, path: Path, name: str = "") -> None:
         self.content = content
-        self._path = path
+        self.path = path
         self._name = name
         self._read_keys: set[str] = set()
 
@@ -130,7 +130,7 @@ class TomlTable:
             return None
         if not isinstance(value, dict):
             raise self._value_error(key, "a table", value)
-        return TomlTable(value, path=self._path, name=self._full_key(key))
+        return TomlTable(value, path=self.path, name=self._full_key(key))
 
     def tables(self) -> Iterator[tuple[str, TomlTable]]:
         """Yield every key, each of which must be a table."""
@@ -155,7 +155,7 @@ class TomlTable:
                 raise self.error(f"unknown key {self._full_key(key)}", hint=hint)
 
     def error(self, message: str, *, hint: str = "") -> UsageError:
-        return UsageError(f"{self._path}: {message}", hint=hint)
+        return UsageError(f"{self.path}: {message}", hint=hint)
 
     def _check_bounds(self, key: str, value: float, minimum: float, maximum: float) -> float:
         if minimum <= value <= maximum:  # false for NaN

@@ -27,6 +27,7 @@ FORMAT = 4  # 3: measured before the package had CPU kernels of its own
 MAX_FILES = 64
 MAX_FILE_BYTES = 1 << 20
 USUAL_PLACEMENT = "None, None, layer"  # of `placement_key`, with default settings
+SIMILAR_KV_TYPES = ("f16", "q8_0")  # caches that cost so nearly the same that one curve stands for both
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,11 +152,14 @@ def load(key: Key) -> object | None:
     return state
 
 
-def find_newest_costs(machine: Machine, target: Header, library: str) -> object | None:
-    """Return the costs learned last for this model, machine and build, with one slot and default placement.
+def find_newest_costs(machine: Machine, target: Header, library: str, kv_type: str | None) -> object | None:
+    """Return the costs learned last for this model, machine, build and cache, with one slot and default placement.
 
     None if there are none. Another placement has another curve, so its costs are not returned.
+
+    kv_type  None: as planned, which is usually one of SIMILAR_KV_TYPES
     """
+    kv_types = SIMILAR_KV_TYPES if kv_type is None or kv_type in SIMILAR_KV_TYPES else (kv_type,)
     required = {
         "machine": machine_name(machine),
         "model": shape_hash(target),
@@ -164,7 +168,8 @@ def find_newest_costs(machine: Machine, target: Header, library: str) -> object 
         "num_slots": 1,
         "placement": USUAL_PLACEMENT,
     }
-    found = (path for path in _list_newest_first() if required.items() <= _read_key(path).items())
+    keys = ((path, _read_key(path)) for path in _list_newest_first())
+    found = (path for path, key in keys if required.items() <= key.items() and key.get("kv_type") in kv_types)
     newest = next(found, None)
     state: object = None if newest is None else _read_content(newest).get("state")
     return state

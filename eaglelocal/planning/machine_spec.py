@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from eaglelocal.catalog.catalog import CPU, CUDA, METAL, VULKAN, KnownMachine
+from eaglelocal.catalog.catalog import CPU, CUDA, JOINED, METAL, VULKAN, KnownMachine
 from eaglelocal.catalog.near_names import MAKERS
 from eaglelocal.core.amounts import GIB
 from eaglelocal.core.records import dataclass
@@ -33,7 +33,7 @@ USUAL_CLOCK = 3.2 * GIGA  # cycles a second, if the processor does not report it
 KNOWN_CORES = 8  # of a catalog machine
 THREAD_BYTES_S, DDR4_BYTES_S = 8.0 * GIGA, 38.0 * GIGA  # of unmeasured RAM: per thread, and at most
 NO_MODEL = MAKERS | {"graphics", "generation", "workstation", "edition", "r", "tm"}  # not of a model
-UNPUBLISHED = frozenset({"intel", "arc", "laptop", "mobile"})
+UNPUBLISHED = frozenset({"intel", "arc", "laptop", "mobile", "m5", "card"})  # card: any with so much memory
 ASSUMED = "assumed"  # `field_confidence` of catalog entries whose RAM was assumed
 MOST_LENT = 0.75  # share of RAM that a system can lend its integrated GPU
 SUSTAINED_SHARE = 0.69  # of the nominal bandwidth of memory
@@ -100,6 +100,7 @@ def make_known_spec(machine: KnownMachine) -> MachineSpec:
         free_bytes=machine.ram_bytes - system_bytes(machine.ram_bytes),
         bytes_s=machine.host_bandwidth_gb_s * GIGA * SUSTAINED_SHARE,
         flops=KNOWN_CORES * USUAL_CLOCK * CYCLE_FLOPS,
+        is_published=not machine.is_own,
     )
     speed = f"{machine.host_bandwidth_gb_s:.0f} GB/s"
     return MachineSpec(
@@ -136,15 +137,18 @@ def _known_gpus(machine: KnownMachine) -> Iterable[DeviceSpec]:
             bytes_s=bytes_s,
             flops=card.fp16_tflops * TERA if card.fp16_tflops else bytes_s * FLOPS_PER_BYTE[card.kind],
             shares_ram=shares,
-            capability=read_capability(machine.capability),
-            is_published=is_published(machine.name),
+            capability=read_capability(card.capability),
+            is_published=is_published(card.name.partition(JOINED)[0], card),
         )
         numbers[card.kind] += 1
 
 
-def is_published(name: str) -> bool:
-    """Return whether speeds of such devices were published: not of Intel's, nor of the slower cards of laptops."""
-    return not UNPUBLISHED & set(re.findall(r"[a-z]+", name.lower()))
+def is_published(name: str, entry: KnownMachine | None) -> bool:
+    """Return whether speeds of such devices were published: of devices in the catalog, but not of Intel's, of the
+    slower cards of laptops, or of machines that the user described.
+    """
+    words = set(re.findall(r"[a-z0-9]+", name.lower()))
+    return entry is not None and not entry.is_own and not UNPUBLISHED & words
 
 
 def read_capability(text: str | None) -> float | None:
@@ -232,6 +236,7 @@ def _host(machine: Machine) -> tuple[DeviceSpec, list[str]]:
         free_bytes=memory.available_bytes,
         bytes_s=bytes_s,
         flops=machine.cpu.usable_threads * (clock_mhz * MEGA if clock_mhz else USUAL_CLOCK) * CYCLE_FLOPS,
+        is_published=measured is not None,
         has_layouts=machine.cpu.has_avx2,
     ), notes
 
@@ -266,7 +271,7 @@ def _gpu(
         flops=tflops * TERA if tflops else float(bytes_s) * FLOPS_PER_BYTE[CUDA],
         shares_ram=gpu.shares_memory,
         capability=read_capability(gpu.capability),
-        is_published=entry is not None and is_published(name),
+        is_published=is_published(name, entry),
     ), notes
 
 
@@ -319,6 +324,7 @@ def _apple(
         bytes_s=bytes_s,
         flops=bytes_s * FLOPS_PER_BYTE[METAL],
         shares_ram=True,
+        is_published=is_published(name, entry),
     ), notes
 
 

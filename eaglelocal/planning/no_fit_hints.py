@@ -329,6 +329,7 @@ def describe_speed(candidate: Candidate) -> str:
 def _about_kernels(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
     """Yield the note on a cache for which the first of the devices has no fast kernel."""
     devices = name_computing(outcome.machine, outcome.options)
+    devices += (RAM,) if chosen.offload.gpu_layers is not None else ()
     notes = (explain_slow_kernel(chosen.setup.kv_type, device) for device in devices)
     yield from islice(filter(None, notes), 1)
 

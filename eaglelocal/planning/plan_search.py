@@ -355,7 +355,13 @@ class _Search:
                 offload, memory = evaluator.best_split(option, draft, setup, offload.n_cpu_moe)
             found.append((offload, memory))
         for offload, memory in found:
-            yield replace(self._way(option, draft, setup, offload), memory=memory)
+            if not self._is_slow_in_ram(setup, offload):
+                yield replace(self._way(option, draft, setup, offload), memory=memory)
+
+    def _is_slow_in_ram(self, setup: CacheSetup, offload: Offload) -> bool:
+        """Return whether the processor would read the cache of layers in RAM slowly, and the user did not ask so."""
+        is_asked = self._options.kv_type is not None
+        return not is_asked and offload.gpu_layers is not None and bool(explain_slow_kernel(setup.kv_type, RAM))
 
     def _reject(self, candidate: Candidate) -> None:
         reason = explain_missing_memory(candidate)

@@ -150,7 +150,7 @@ class DeviceWork:
     num_layers: int = 0
     num_recurrent: int = 0  # of these
     num_routed: int = 0  # layers with their experts here
-    num_crossings: int = 0  # of these, on other devices themselves
+    num_crossings: int = 0  # layers on other devices with experts or moved tensors here
     parameters: float = 0.0  # multiplied for one token
 
 
@@ -214,7 +214,7 @@ class Curve:
         starting = launches * kernels.layer_s
         if device.kind == CPU:
             crossing = reading.num_crossings * CROSSING_S
-            return starting + crossing + self._cpu_s(reading, reading.shared_bytes + experts / CPU_EXPERTS, num_rows)
+            return starting + crossing + self._cpu_s(reading, experts, num_rows)
         reading_s = (reading.shared_bytes + experts) / read_bytes_s(device)
         divided_s = (reading_s + (num_rows - 1) * self._row_s(reading)) / device.num_cards
         return divided_s + starting + (2 * reading.num_layers * REDUCTION_S if device.num_cards > 1 else 0.0)
@@ -227,14 +227,21 @@ class Curve:
             return one_s * (METAL_ROW if self.arithmetic != HALVES else HALVES.row)
         return 2.0 * reading.parameters / (device.flops * ROW_SHARE)
 
-    def _cpu_s(self, reading: DeviceWork, num_bytes: float, num_rows: int) -> float:
-        """Return the seconds by bandwidth or arithmetic, whichever is slower; with few cores, arithmetic."""
+    def _cpu_s(self, reading: DeviceWork, experts: float, num_rows: int) -> float:
+        """Return the seconds by bandwidth or arithmetic, whichever is slower; with few cores, arithmetic.
+
+        experts  bytes that all rows read of them; each further row computes with as many as the first
+        """
         device = reading.device
         share, row = self.arithmetic
         if not device.has_layouts and self.arithmetic != HALVES:
             share, row = min(share, QUANTIZED.share), max(row, QUANTIZED.row)
-        one_s = max(num_bytes / device.bytes_s, 2.0 * reading.parameters / (device.flops * share))
-        return one_s * (1.0 + (num_rows - 1) * row)
+        computing_s = 2.0 * reading.parameters / (device.flops * share)
+        all_s, one_s = (
+            max((reading.shared_bytes + num_bytes / CPU_EXPERTS) / device.bytes_s, computing_s)
+            for num_bytes in (experts, reading.expert_bytes)
+        )
+        return all_s + (num_rows - 1) * row * one_s
 
 
 def find_kernels(device: DeviceSpec) -> Kernels:
@@ -259,7 +266,7 @@ def name_kernels(device: DeviceSpec) -> str:
 
 def rate_certainty(devices: Sequence[DeviceSpec]) -> Certainty:
     """Return how sure a prediction for these devices is; each holds a part of the model."""
-    first, kinds = devices[0], {name_kernels(device) for device in devices}
+    first, kinds = devices[0], {(name_kernels(device), device.bytes_s, device.flops) for device in devices}
     if len(kinds) > 1 or any(device.num_cards > 1 or device.link for device in devices):
         return Certainty(UNSEEN_WITHIN, False, "split")
     device = "machine" if first.shares_ram else "processor" if first.kind == CPU else "card"
@@ -323,12 +330,17 @@ def list_readings(
 def move_work(
     readings: Sequence[DeviceWork], moves: Sequence[TensorMove], model: SpeedModel, machine: MachineSpec
 ) -> list[DeviceWork]:
-    """Return the work of each device after some tensors moved. Embeddings are looked up, so they are no work."""
+    """Return the work of each device after some tensors moved. Embeddings are looked up, so they are no work.
+
+    The rows of a layer go once to each device that holds a moved tensor of it.
+    """
     works, shape = {work.device.name: work for work in readings}, model.shape
     experts: set[tuple[int | None, str, str]] = set()
+    crossings: set[tuple[int | None, str]] = set()
     for move in (move for move in moves if not is_input(move.tensor.name)):
         num_bytes = move.tensor.nbytes * (shape.n_expert_used / shape.n_expert if move.is_expert else 1.0)
         experts |= {(move.layer, move.source, move.device)} if move.is_expert else set()
+        crossings.add((move.layer, move.device))
         for name, change in ((move.source, -num_bytes), (move.device, num_bytes)):
             work = works.get(name) or DeviceWork(device=machine.device(name))
             works[name] = replace(
@@ -339,8 +351,9 @@ def move_work(
             )
     for _, source, device in experts:
         works[source] = replace(works[source], num_routed=max(works[source].num_routed - 1, 0))
-        moved = works[device]
-        works[device] = replace(moved, num_routed=moved.num_routed + 1, num_crossings=moved.num_crossings + 1)
+        works[device] = replace(works[device], num_routed=works[device].num_routed + 1)
+    for _, device in crossings:
+        works[device] = replace(works[device], num_crossings=works[device].num_crossings + 1)
     return list(works.values())
 
 

@@ -51,7 +51,7 @@ def plan_target(options: RunOptions, *, machine_name: str | None = None, ram_gib
     elsewhere = None if machine_name is None and ram_gib is None else find_known_machine(machine_name, catalog, ram_gib)
     models = find_models(options, catalog)
     machine = elsewhere or add_servers(this_machine(catalog.machines), options.rpc)
-    return plan_models(models, machine, options, measured=read_measured_costs(models, machine))
+    return plan_models(models, machine, options, measured=read_measured_costs(models, machine, options.kv_type))
 
 
 def autoplan(options: RunOptions, *, other_needs: Needs = ()) -> Decision:
@@ -151,7 +151,8 @@ def costs_little(smaller: Candidate, largest: Candidate) -> bool:
 
 def _find_best(decision: Decision, models: Sequence[ModelOption], machine: MachineSpec) -> Decision:
     options = decision.options
-    chosen = plan_models(models, machine, options, measured=read_measured_costs(models, machine)).chosen
+    measured = read_measured_costs(models, machine, options.kv_type)
+    chosen = plan_models(models, machine, options, measured=measured).chosen
     if chosen is None:
         return dataclasses.replace(decision, fits=False)
     return dataclasses.replace(

@@ -335,13 +335,18 @@ def _is_file_of(option: DraftOption, draft: DraftInfo, catalog: Catalog) -> bool
 
 
 # ---- measured costs: read the decode costs that engines measured on this machine for the models on its disk
-def read_measured_costs(options: Iterable[ModelOption], machine: MachineSpec) -> Mapping[str, MeasuredCosts]:
-    """Return the measured costs by the reference of the option; empty for a machine that is not this one."""
+def read_measured_costs(
+    options: Iterable[ModelOption], machine: MachineSpec, kv_type: str | None
+) -> Mapping[str, MeasuredCosts]:
+    """Return the measured costs by the reference of the option; empty for a machine that is not this one.
+
+    kv_type  of the cache that the user asked for; None: as planned
+    """
     found: dict[str, MeasuredCosts] = {}
     for option in options:
         if option.header is None or machine.probed is None:
             continue
-        state = find_newest_costs(machine.probed, option.header, BUILD)
+        state = find_newest_costs(machine.probed, option.header, BUILD, kv_type)
         if state is not None:
             with suppress(*UNREADABLE):
                 found[option.reference] = SavedCosts.read(state).measured()

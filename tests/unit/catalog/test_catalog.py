@@ -189,7 +189,9 @@ SPELLINGS = [
     ("rtx pro 4000 24", "rtx-pro-4000", 1, 32),
     ("rtx 4090 mobile", "rtx-4090-laptop", 1, 32),
     ("rtx-3090+rtx-3060", "rtx-3090+rtx-3060", 2, 64),
-    ("2x3090 + RTX 3090 Ti", "2x-rtx-3090+rtx-3090-ti", 3, 64),
+    ("rtx-3060+rtx-3090", "rtx-3090+rtx-3060", 2, 64),  # the fastest first
+    ("2x3090 + RTX 3090 Ti", "rtx-3090-ti+2x-rtx-3090", 3, 64),
+    ("RTX 3090 Ti + 2x3090", "rtx-3090-ti+2x-rtx-3090", 3, 64),
 ]
 
 

@@ -64,6 +64,24 @@ def test_experts_by_pattern_take_what_experts_by_layers_take(moe: ModelOption) -
     assert speed == pytest.approx(by_layers.predict(moe, draft, Offload(None, 15)).plain_tok_s, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "crossings", "routed"),
+    [
+        (EXPERTS, 15, 15),
+        (r"attn_q\.=CPU", 48, 0),
+        (r"blk\.[0-4]\.attn_(q|k)\.=CPU", 5, 0),  # two tensors of a layer cross once
+        (r"token_embd=CPU", 0, 0),
+    ],
+)
+def test_rows_cross_to_each_layer_with_a_moved_tensor(
+    moe: ModelOption, pattern: str, crossings: int, routed: int
+) -> None:
+    readings = evaluator_with(pattern).make_curve(moe, moe.drafts[-1]).readings
+    in_ram = [reading for reading in readings if reading.device.name == RAM]
+    assert sum(reading.num_crossings for reading in in_ram) == crossings
+    assert sum(reading.num_routed for reading in in_ram) == routed
+
+
 def test_the_first_pattern_decides_and_precedes_experts_by_layers(moe: ModelOption) -> None:
     assert moe.header is not None
     tensors = list(moe.header.tensors.values())

@@ -12,7 +12,13 @@ from eaglelocal.cli.plan_report import certainty_text
 from eaglelocal.core.run_options import TENSOR, RunOptions
 from eaglelocal.memory.placement import WHOLE, Offload
 from eaglelocal.planning.candidate_evaluation import CandidateEvaluator
-from eaglelocal.planning.machine_spec import DeviceSpec, is_published, make_known_spec, read_capability
+from eaglelocal.planning.machine_spec import (
+    DeviceSpec,
+    is_published,
+    make_known_spec,
+    make_machine_spec,
+    read_capability,
+)
 from eaglelocal.planning.options import NO_DRAFT_OPTION, make_catalog_options
 from eaglelocal.planning.speed import (
     KERNELS,
@@ -25,6 +31,7 @@ from eaglelocal.planning.speed import (
     name_kernels,
     rate_certainty,
 )
+from eaglelocal.probe.machine import Bandwidth, Cpu, LlamaCpp, Machine, MainMemory
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +72,9 @@ def test_a_device_has_the_kernels_of_its_kind(catalog: Catalog, machine: str, ke
         ("cpu-16gb", Certainty(KERNELS[CPU].within, True, "processor")),
         ("arc-b580", Certainty(UNSEEN_WITHIN, False, "card")),
         ("rtx-3080-laptop-16gb", Certainty(UNSEEN_WITHIN, False, "card")),
+        ("cuda-12gb", Certainty(UNSEEN_WITHIN, False, "card")),
+        ("m5-max-64gb", Certainty(UNSEEN_WITHIN, False, "machine")),
+        ("rtx-3090+rtx-3060", Certainty(UNSEEN_WITHIN, False, "split")),
     ],
 )
 def test_how_sure_a_prediction_is(catalog: Catalog, machine: str, certainty: Certainty) -> None:
@@ -76,7 +86,7 @@ def test_a_split_between_unequal_devices_was_not_seen(catalog: Catalog) -> None:
     unseen = Certainty(UNSEEN_WITHIN, False, "split")
     card, host = main_device(catalog, "rtx-3090"), main_device(catalog, "cpu-16gb")
     assert rate_certainty([card, host]) == unseen
-    assert rate_certainty([card, main_device(catalog, "rtx-4090")]) == unseen
+    assert rate_certainty([card, main_device(catalog, "rtx-3060")]) == unseen
     assert rate_certainty([replace(card, num_cards=2)]) == unseen
 
 
@@ -111,10 +121,34 @@ def test_certainty_in_words(certainty: Certainty, text: str) -> None:
         ("NVIDIA GeForce RTX 3080 Laptop GPU", False),
         ("AMD Radeon RX 7900 XTX (RADV NAVI31)", True),
         ("Intel(R) Arc(tm) A770 Graphics (DG2)", False),
+        ("Apple M4 Max", True),
+        ("Apple M5 Max", False),
     ],
 )
-def test_devices_whose_speeds_were_published(name: str, published: bool) -> None:
-    assert is_published(name) == published
+def test_devices_whose_speeds_were_published(catalog: Catalog, name: str, published: bool) -> None:
+    assert is_published(name, catalog.machine("rtx-3090")) == published
+    assert not is_published(name, None)
+
+
+def test_no_speeds_of_a_machine_that_the_user_described_were_published(tmp_path: Path) -> None:
+    path = tmp_path / "machines" / "own.toml"
+    path.parent.mkdir()
+    path.write_text('[mine]\nname = "Mine"\nkind = "cpu"\nmemory_mib = 16384\nbandwidth_gb_s = 80.0\n')
+    assert not main_device(load_catalog(user_folder=tmp_path), "mine").is_published
+
+
+@pytest.mark.parametrize("is_measured", [True, False])
+def test_a_processor_counts_as_known_where_its_memory_was_measured(is_measured: bool) -> None:
+    quick = Bandwidth(bytes_s=5e10, low_bytes_s=5e10, high_bytes_s=5e10, threads=8, measured_at=1e9, others_share=0.0)
+    machine = Machine(
+        gpus=(),
+        unified=None,
+        cpu=Cpu(usable_threads=8, bandwidth=quick if is_measured else None),
+        memory=MainMemory(),
+        cache_free_bytes=None,
+        llama_cpp=LlamaCpp(),
+    )
+    assert make_machine_spec(machine, {}).host.is_published == is_measured
 
 
 @pytest.mark.parametrize(("text", "number"), [("8.6", 8.6), ("12.0", 12.0), ("", None), (None, None), ("sm_86", None)])

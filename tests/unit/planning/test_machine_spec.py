@@ -132,6 +132,16 @@ def test_a_known_machine_with_one_memory_shares_it() -> None:
     assert (card.name, card.shares_ram) == ("Vulkan0", False)
 
 
+def test_each_card_of_an_unequal_pair_is_its_own() -> None:
+    known = load_catalog(user_folder=Path("/nonexistent"))
+    cards = make_known_spec(known.machine("rtx-4090+arc-b580+rtx-3060")).gpus
+    assert {(card.name, card.capability, card.is_published) for card in cards} == {
+        ("CUDA0", 8.9, True),
+        ("CUDA1", 8.6, True),
+        ("Vulkan0", None, False),
+    }
+
+
 def test_apples_limits_are_those_that_the_probe_expects() -> None:
     for machine in load_catalog(user_folder=Path("/nonexistent")).machines.values():
         if machine.kind == "metal":

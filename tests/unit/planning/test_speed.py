@@ -125,6 +125,19 @@ def test_experts_on_the_host_cost_what_a_token_reads_of_them(catalog: Catalog) -
     assert decode_s(1, 48, gpu_layers=0) == decode_s(1, 0, gpu_layers=0)
 
 
+@pytest.mark.parametrize(
+    ("machine", "target", "gpu_layers"),
+    [("rtx-3060", "gpt-oss-20b", 12), ("cpu-16gb", "gpt-oss-20b", None), ("cpu-16gb", "qwen3-8b", None)],
+)
+def test_rows_together_never_cost_more_than_one_by_one(
+    catalog: Catalog, machine: str, target: str, gpu_layers: int | None
+) -> None:
+    """Also with experts in RAM: the bytes that all rows read together are read once."""
+    quant = "MXFP4" if target == "gpt-oss-20b" else "Q4_K_M"
+    chosen = curve(catalog, machine, target, quant, gpu_layers=gpu_layers)
+    assert all(chosen.decode_s(count) <= count * chosen.decode_s(1) for count in (2, 8, 64))
+
+
 @cache
 def curves() -> tuple[Curve, ...]:
     known = load_catalog(user_folder=Path("/nonexistent"))

@@ -34,6 +34,18 @@ def test_a_cache_that_was_asked_for_decides_over_the_context() -> None:
     assert "the cache is f16, as asked" in explain_choice(outcome, said)
 
 
+@pytest.mark.parametrize("asked", [None, "q5_1"])
+def test_a_cache_that_a_processor_reads_slowly_is_left_to_the_user(asked: str | None) -> None:
+    """Layers in RAM beside a card whose kernels read all types."""
+    options = RunOptions(goal="balanced", ctx=32768, kv_type=asked)
+    outcome = search_plan((option("qwen3-32b", "Q4_K_M"),), machine_named("arc-b580"), options)
+    check_fits(outcome)
+    chosen = chosen_of(outcome)
+    said = [reason for reason in explain_choice(outcome, chosen) if "our own kernel does not read it" in reason]
+    assert chosen.gpu_layers is not None
+    assert (chosen.setup.kv_type == "q5_1", bool(said)) == (asked is not None, asked is not None)
+
+
 @pytest.mark.parametrize("layers", [0, 10, 64, 65, 999])
 def test_layers_that_were_asked_for_stay_on_the_gpu(layers: int) -> None:
     outcome = search_plan(

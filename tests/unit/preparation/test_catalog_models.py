@@ -166,7 +166,7 @@ def test_what_was_measured_here_decides(hub: Path, catalog: Catalog) -> None:
     both = [*options(catalog, quant="Q4_K_M").values(), *options(catalog, "qwen3-0.6b", quant="Q8_0").values()]
 
     def best(spec: MachineSpec = HERE) -> tuple[str, bool]:
-        chosen = plan_models(both, spec, RunOptions(), measured=read_measured_costs(both, spec)).chosen
+        chosen = plan_models(both, spec, RunOptions(), measured=read_measured_costs(both, spec, None)).chosen
         assert chosen is not None
         return chosen.option.reference, chosen.prediction.is_measured
 
@@ -176,6 +176,26 @@ def test_what_was_measured_here_decides(hub: Path, catalog: Catalog) -> None:
     measure(slow, 2.0)
     assert best() == ("qwen3-0.6b:Q8_0", False)
     assert best(replace(HERE, probed=None)) == ("qwen3-8b:Q4_K_M", False)  # a machine of the catalog
+
+
+@pytest.mark.parametrize(
+    ("measured", "asked", "stands_for_it"),
+    [
+        ("f16", None, True),
+        ("f16", "q8_0", True),
+        ("q8_0", "f16", True),
+        ("f16", "q5_1", False),
+        ("f16", "q8_0,q5_1", False),
+        ("q5_1", "q5_1", True),
+        ("q5_1", None, False),
+    ],
+)
+def test_costs_count_for_the_cache_with_which_they_were_measured(
+    hub: Path, catalog: Catalog, measured: str, asked: str | None, stands_for_it: bool
+) -> None:
+    measure(pulled(hub, TARGET_REPO, "Qwen3-8B-Q4_K_M", EIGHT), 2.0, kv_type=measured)
+    found = read_measured_costs(options(catalog, quant="Q4_K_M").values(), HERE, asked)
+    assert bool(found) == stands_for_it
 
 
 def test_a_draft_that_is_here_is_planned_whatever_is_known_of_others(hub: Path) -> None:
