@@ -382,7 +382,8 @@ def multiply_cards(machine: KnownMachine, count: int) -> KnownMachine:
 def join_machines(parts: Sequence[KnownMachine]) -> KnownMachine:
     """Return a machine with the cards of all, and the most RAM of one.
 
-    The fastest card comes first, as CUDA orders them, whatever the order of the parts. Raises UsageError if one has no cards, or all together have too many.
+    The fastest card comes first, as CUDA orders them, whatever the order of the parts.
+    Raises UsageError if one has no cards, or all together have too many.
     """
     for part in parts:
         if not part.num_gpus:
