@@ -255,6 +255,8 @@ def grow(
 
 def force_drafts(drafted: Drafted, plan: StepPlan, forced: Mapping[int, tuple[int, ...]]) -> Drafted:
     """Put in the tokens that must come next, as many as the step has rows for."""
+    if not forced:
+        return drafted
     known = [s for s in plan.decode if s.slot in forced]
     lengths = [min(s.draft_room, plan.max_draft) for s in known]
     drafts = {s.slot: make_forced_draft(forced[s.slot][:n], s.request) for s, n in zip(known, lengths, strict=True)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from doubles.margin import find_bound, margin_differences
 from doubles.real_engine import ask, real_engine
 from doubles.rendered_here import RenderedHere
 
+from eaglelocal.core.constraint import Constraint, Syntax
 from eaglelocal.core.request import AUTO_SPEC, ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.thinking import CLOSING_WORDS, Thinking
@@ -66,6 +68,24 @@ def test_thinking_ends_at_its_budget_whatever_is_drafted(smollm2: Path, kind: st
         assert len(result.tokens) == MAX_TOKENS
         assert result.text
     plain.close()
+
+
+@pytest.mark.parametrize(("kind", "length"), [("none", 0), ("ngram", 6), ("draft_model", 4)])
+def test_a_schema_holds_behind_the_closing_words(smollm2: Path, kind: str, length: int) -> None:
+    engine = thinking_engine(smollm2, kind, length)
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}
+    request = ChatRequest(
+        id="a",
+        messages=(Message("user", "How many legs has a dog? Answer in JSON."),),
+        is_split=True,
+        params=SamplingParams(temperature=0.0, max_tokens=150, thinking=Thinking(budget=12)),
+        constraint=Constraint(Syntax.JSON_SCHEMA, json.dumps({**schema, "additionalProperties": False})),
+    )
+    result = drive(engine, [request])["a"]
+    engine.close()
+    assert result.failed is None
+    assert CLOSING_WORDS.strip() in result.reasoning
+    assert isinstance(json.loads(result.text)["n"], int)
 
 
 @pytest.mark.parametrize("kind", ["none", "ngram"])
