@@ -21,7 +21,16 @@ from eaglelocal.client.http_connection import make_connection, parse_url, unreac
 from eaglelocal.client.http_server import choose_model, is_ours, read_info, read_snapshot
 from eaglelocal.client.http_stream import Dialect, StreamedAnswer, build_request, count, data_lines, mapping, refusal
 from eaglelocal.client.server_reading import DISCONNECTED
-from eaglelocal.core.events import EngineInfo, EngineSnapshot, Failed, Finished, TextPiece, Tokens
+from eaglelocal.core.events import (
+    EngineInfo,
+    EngineSnapshot,
+    Failed,
+    Finished,
+    PromptProgress,
+    Started,
+    TextPiece,
+    Tokens,
+)
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.terminal_text import join_in_json
@@ -38,7 +47,7 @@ class HttpClient:
     """A Client (client/client.py) over HTTP. `start` chooses the model; requests may come from any thread."""
 
     def __init__(self, url: str, *, api_key: str = "", model: str = "", reuses_prompts: bool = False) -> None:
-        """`model` is the model to use, if not the first. `reuses_prompts` allows prompt caching (benchmarks do not)."""
+        """`model` is the model to use, if not the first. `reuses_prompts`: benchmarks do not."""
         self._url, self._parts, self._api_key = url, parse_url(url), api_key
         self._requested_model, self._model = model, ""
         self._dialect = Dialect(reuses_prompts=reuses_prompts)  # until the server rejects fields that are not OpenAI's
@@ -133,6 +142,7 @@ class HttpClient:
                 response = self._send_request(connection, exchange)
                 while data := next(response, ""):
                     exchange.emit(exchange.answer.take(data, time.perf_counter()))
+                    exchange.emit_progress()
         finally:  # on any end: emit a pending surrogate half
             exchange.emit(exchange.answer.flush(time.perf_counter()))
         if not exchange.answer.finish_reason:
@@ -206,6 +216,7 @@ class _Exchange:
         self.request, self.on_event = request, on_event
         self.answer = StreamedAnswer(is_split=request.is_split)
         self._socket: socket.socket | None = None
+        self._has_started = False
         self.is_cancelled = False
 
     def attach(self, connected: socket.socket) -> None:
@@ -213,6 +224,14 @@ class _Exchange:
         self._socket = connected
         if self.is_cancelled:
             self.disconnect()
+
+    def emit_progress(self) -> None:
+        if progress := self.answer.progress:
+            total, cached = count(progress, "total"), count(progress, "cache")
+            if not self._has_started:
+                self.on_event(Started(self.request.id, total, cached))
+            self._has_started = True
+            self.on_event(PromptProgress(self.request.id, count(progress, "processed")))
 
     def emit(self, pieces: tuple[TextPiece, ...]) -> None:
         if pieces:

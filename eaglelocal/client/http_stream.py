@@ -32,7 +32,10 @@ MAX_QUOTED_CHARS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """The fields beyond OpenAI's that a server understands, and whether to reuse cached prompts."""
+    """The fields beyond OpenAI's that a server understands.
+
+    reuses_prompts  reuse cached prompts, and report how much of a prompt has been read
+    """
 
     extensions: bool = True  # llama.cpp's: more samplers, and `cache_prompt`
     is_ours: bool = False  # it also understands `spec`, `lora` and `tell_drafted`
@@ -54,7 +57,7 @@ def build_request(request: ChatRequest, model: str, dialect: Dialect) -> tuple[s
     if dialect.extensions:
         body |= _chosen_params(params, "top_k", "min_p", "repeat_penalty", "repeat_last_n")
         body |= _changed_params(params, "typical_p", "ignore_eos")
-        body |= {} if dialect.reuses_prompts else {"cache_prompt": False}
+        body |= {"return_progress": True} if dialect.reuses_prompts else {"cache_prompt": False}
     if dialect.is_ours and request.messages:
         body["tell_drafted"] = True
     if dialect.is_ours and request.spec is not None:
@@ -128,6 +131,7 @@ class StreamedAnswer:
     usage: Mapping[str, object] = field(default_factory=dict)
     llama_timings: Mapping[str, object] = field(default_factory=dict)
     speculation: Mapping[str, object] = field(default_factory=dict)  # sent by a server of ours
+    progress: Mapping[str, object] = field(default_factory=dict)  # llama.cpp's `prompt_progress` in the last event
     num_flagged_tokens: int = 0  # tokens that a server of ours flagged as drafted or not
     is_thinking: bool = False  # the last text was reasoning
     _reasoning: SurrogateJoiner = field(default_factory=SurrogateJoiner)
@@ -141,6 +145,7 @@ class StreamedAnswer:
         self.usage = mapping(chunk.get("usage")) or self.usage
         self.llama_timings = mapping(chunk.get("timings")) or self.llama_timings
         self.speculation = mapping(chunk.get("speculation")) or self.speculation
+        self.progress = mapping(chunk.get("prompt_progress"))
         choice = next(iter(objects(chunk.get("choices"))), {})
         self.finish_reason = str(choice.get("finish_reason") or self.finish_reason)
         flags = chunk.get("drafted")

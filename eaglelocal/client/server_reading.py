@@ -58,6 +58,7 @@ class RequestRow:
     drafting: str = ""
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
+    read_tokens: int | None = None  # of the prompt so far, with the cached ones
     generated_tokens: int | None = None
     tok_s: float | None = None
     acceptance: float | None = None  # accepted / drafted, when known; accepted / generated is in `share`

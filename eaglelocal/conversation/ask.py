@@ -16,6 +16,7 @@ from eaglelocal.core.events import (
     Failed,
     Finished,
     Prompted,
+    PromptProgress,
     RequestEvent,
     SpeculationChanged,
     Started,
@@ -75,7 +76,7 @@ def _apply_event(outcome: RequestOutcome, event: RequestEvent) -> RequestOutcome
             return replace(outcome, text=text, reasoning=reasoning, finished=event)
         case Failed():
             return replace(outcome, error=event.error)
-        case Prompted() | SpeculationChanged() | Embeddings():
+        case Prompted() | PromptProgress() | SpeculationChanged() | Embeddings():
             return outcome  # the line after the answer shows how drafting ended
 
 

@@ -103,6 +103,13 @@ class Started:
     unbound: tuple[str, ...] = ()  # keywords of the request's schemas that are not enforced
 
 
+class PromptProgress(NamedTuple):
+    """A step has read a part of a prompt, and not its end, which comes with the first tokens."""
+
+    request_id: str
+    num_read: int  # tokens of the prompt so far, reused ones too
+
+
 @dataclass(frozen=True, slots=True)
 class Prompted:
     """The model's input, for requests that ask to see it."""
@@ -240,7 +247,7 @@ class Warned:
 WorkEvent = Begun | Rested
 Report = Callable[[LoadProgress | WorkEvent], None]  # sends at once; from any thread
 ReportWork = Callable[[WorkEvent], None]
-RequestEvent = Prompted | Started | Tokens | SpeculationChanged | Embeddings | Finished | Failed
+RequestEvent = Prompted | Started | PromptProgress | Tokens | SpeculationChanged | Embeddings | Finished | Failed
 
 
 # ---- to the engine

@@ -319,6 +319,7 @@ class Engine:
         if step is not None:
             rows, num_extra, num_slots = step.decoded.num_rows, step.num_extra_rows, len(step.planned.plan.decode)
             times = self._timing.measure(step.marks, num_slots=num_slots, num_rows=rows, num_drafted=num_extra)
+            self._outbox += self._answers.report_prompts(step.planned.plan)
             self._outbox += self._answers.show_changes(self._learning.learn(step, times))
             self._outbox += self._answers.emit(step.verdicts, step.drafted, times)
 

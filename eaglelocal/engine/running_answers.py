@@ -10,7 +10,15 @@ from collections.abc import Sequence as Several
 from dataclasses import replace
 
 from eaglelocal.core.draft import SWITCHED_OFF, Draft, Verdict
-from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
+from eaglelocal.core.events import (
+    Failed,
+    Finished,
+    PromptProgress,
+    RequestEvent,
+    SpeculationChanged,
+    Started,
+    Tokens,
+)
 from eaglelocal.core.ports import Context, Vocabulary
 from eaglelocal.core.request import Spec
 from eaglelocal.core.sequence import Sequence
@@ -177,6 +185,14 @@ class RunningAnswers:
             is_end=(lambda token: False) if sequence.request.continues_after_eos else self._vocabulary.is_end,
             limit=sequence.num_left,
         )
+
+    def report_prompts(self, plan: StepPlan) -> list[RequestEvent]:
+        """Return how far prompts have been read whose ends are still to come."""
+        return [
+            PromptProgress(chunk.sequence.request.id, chunk.sequence.rows_before(chunk.first + chunk.count))
+            for chunk in plan.prefill
+            if chunk.slot in self._by_slot and not chunk.is_last
+        ]
 
     def extend(self, verdicts: Mapping[int, Verdict]) -> bool:
         """Add the verdicts' tokens to their sequences; return whether an answer ends by a token, limit or error.

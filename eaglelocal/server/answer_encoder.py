@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
@@ -23,9 +24,11 @@ class AnswerEncoder(ABC):
     """Formats the answers to one call: as a whole, or as a stream of server-sent events.
 
     What most APIs have in common is defined here. `stream_end`: sent after the last event, also after a failure.
+    `has_progress`: the client asked how much of its prompt has been read.
     """
 
     stream_end: ClassVar[str] = ""
+    has_progress = False
 
     @abstractmethod
     def encode_whole(self, choices: Sequence[AnswerState]) -> object:
@@ -33,6 +36,10 @@ class AnswerEncoder(ABC):
 
     def encode_start(self, choices: Sequence[AnswerState]) -> str:
         """Return the first events of a stream."""
+        return ""
+
+    def encode_progress(self, choice: AnswerState) -> str:
+        """Return the event for the part of the prompt that has been read."""
         return ""
 
     def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
@@ -157,6 +164,17 @@ def encode_timings(*choices: AnswerState) -> dict[str, object]:
         "verify_ms": _ms(sum(one.verify_s for one in timings)),
         "host_ms": _ms(sum(one.host_s for one in timings)),
     }
+
+
+def encode_prompt_progress(choice: AnswerState) -> dict[str, object]:
+    """Return llama.cpp's `prompt_progress`, in tokens; `processed` includes those of the cache."""
+    progress = {
+        "total": choice.prompt_tokens,
+        "cache": choice.cached_tokens,
+        "processed": choice.num_read,
+        "time_ms": round((time.perf_counter() - choice.started_at) * 1000),
+    }
+    return {"prompt_progress": progress}
 
 
 def _ms(seconds: float) -> float:

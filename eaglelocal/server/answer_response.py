@@ -151,6 +151,8 @@ class AnswerResponse(Response):
     def _encode(self, choices: list[AnswerState]) -> str:
         parts = []
         for choice in choices:
+            if choice.take_progress() and self._encoder.has_progress:
+                parts.append(self._encoder.encode_progress(choice))
             if delta := choice.take_delta():
                 parts.append(self._encoder.encode_delta(choice, delta))
             if choice.finished is not None:

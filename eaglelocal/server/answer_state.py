@@ -13,6 +13,7 @@ from eaglelocal.core.events import (
     Failed,
     Finished,
     Prompted,
+    PromptProgress,
     RequestEvent,
     SpeculationChanged,
     Started,
@@ -123,6 +124,8 @@ class AnswerState:
     num_reasoning_tokens: int = 0  # tokens
     num_accepted: int = 0  # tokens that came from drafts
     drafting_state: str = ""  # on, asleep, off; "" before it starts
+    num_read: int = 0  # tokens of the prompt so far, reused ones too
+    started_at: float = 0.0
     first_token_at: float = 0.0
     last_token_at: float = 0.0  # when its newest token arrived
     ended_at: float = 0.0
@@ -132,6 +135,7 @@ class AnswerState:
     tokens: list[int] = field(default_factory=list)  # of the answer
     opening: str = ""  # the first characters of its text, by which its kind is guessed
     has_calls: bool = False
+    _has_read_more: bool = False  # since `take_progress`
     _delta: Delta = field(default_factory=Delta)
     _held_logprobs: list[Sampled] = field(default_factory=list)  # logprobs of tokens whose text has not arrived
     _is_in_text: bool = True  # the newest part is text, not reasoning or a call
@@ -221,15 +225,21 @@ class AnswerState:
             case Failed(_, error):
                 self.error = error
             case Started():
-                self.started, self.drafting_state = event, "on"
+                self.started, self.drafting_state, self.started_at = event, "on", now
+                self._read(event.cached_tokens)
+            case PromptProgress(_, num_read):
+                self._read(num_read)
             case SpeculationChanged():
                 self.drafting_state = event.state
+
+    def _read(self, num_read: int) -> None:
+        self.num_read, self._has_read_more = num_read, True
 
     def _apply_tokens(self, event: Tokens, now: float) -> None:
         if self.num_tokens:
             self.token_gaps_s.append(now - self.last_token_at)
         else:
-            self.first_token_at = now
+            self.first_token_at, self.num_read = now, self.prompt_tokens
         self.last_token_at = now
         for piece in event.pieces:
             self._apply_piece(piece)
@@ -289,6 +299,11 @@ class AnswerState:
         self.token_gaps_s, self.tokens, self.embeddings, self.prompted = [], [], None, None
         self.opening = ""
         self._delta, self._held_logprobs = Delta(), []
+
+    def take_progress(self) -> bool:
+        """Return whether more of the prompt has been read since the last call, and the answer has not begun."""
+        has_read_more, self._has_read_more = self._has_read_more, False
+        return has_read_more and not self.num_tokens
 
     def take_delta(self) -> Delta:
         """Return the parts that arrived since the last call."""

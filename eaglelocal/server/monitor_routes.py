@@ -222,6 +222,7 @@ def request_row(model: str, choice: AnswerState, state: str) -> dict[str, object
         "drafting": choice.drafting_state,
         "prompt_tokens": choice.prompt_tokens,
         "cached_tokens": choice.cached_tokens,
+        "read_tokens": choice.num_read,
         "completion_tokens": choice.num_tokens,
         "accepted_tokens": choice.num_accepted,
         "tok_s": round(choice.tok_s, 2),

@@ -62,6 +62,7 @@ class EngineCall:
     requests: tuple[ChatRequest, ...]
     is_streamed: bool = False
     has_usage: bool = False  # a stream ends with a chunk with the usage
+    has_progress: bool = False  # a stream says how much of the prompt has been read
     num_prompts: int = 1
     fields: FieldTranslation = NOT_TRANSLATED
 
@@ -178,7 +179,13 @@ def list_texts(request: ChatRequest) -> Iterator[str]:
 
 def _make_call(body: AnswerFields, requests: Iterable[ChatRequest]) -> EngineCall:
     has_usage = bool(body.stream_options and body.stream_options.include_usage)
-    return EngineCall(model=body.model, requests=tuple(requests), is_streamed=bool(body.stream), has_usage=has_usage)
+    return EngineCall(
+        model=body.model,
+        requests=tuple(requests),
+        is_streamed=bool(body.stream),
+        has_usage=has_usage,
+        has_progress=bool(body.return_progress),
+    )
 
 
 def _make_choices(request: ChatRequest, count: int) -> list[ChatRequest]:

@@ -392,6 +392,9 @@ class SamplingGiven(Body):
         return {name: getattr(self, name) for name in SamplingGiven.model_fields}
 
 
+PROGRESS = "`true` streams `prompt_progress` while the prompt is read: tokens in total, from the cache, and so far."
+
+
 class AnswerFields(SamplingGiven):
     """The fields shared by chat and plain completions."""
 
@@ -404,6 +407,7 @@ class AnswerFields(SamplingGiven):
     max_completion_tokens: Limit | None = None  # the same; has precedence
     n_predict: ReadingLimit | None = None  # llama-server's name for it
     response_format: ResponseFormat | None = None
+    return_progress: Annotated[bool | None, Field(description=PROGRESS)] = None  # llama-server's
     store: bool | None = None  # false: nothing is kept of the answer, see `serve --learn`
     user: Any = None  # ignored
 

@@ -12,7 +12,7 @@ from doubles.scripted_context import ScriptedContext, ScriptedHead, Table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.core.events import Begun, Finished, Rested, Started
+from eaglelocal.core.events import Begun, Finished, PromptProgress, Rested, SpeculationChanged, Started, Tokens
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.drafters.draft_model import DraftModel
@@ -65,6 +65,21 @@ def test_a_prompt_gets_rows_while_every_other_slot_decodes() -> None:
     while harness.engine.has_work:
         finished += [event.request_id for event in harness.engine.step() if isinstance(event, Finished)]
     assert finished[0] == "late"
+
+
+@pytest.mark.parametrize("num_reused", [0, 50])
+def test_a_prompt_tells_how_much_of_it_is_read(num_reused: int) -> None:
+    harness = EngineHarness(TABLE, NoDrafter(), num_draft_tokens=0, n_batch=16)
+    if num_reused:
+        harness.run([ask("before", prompt_of(9, num_reused))])
+    harness.engine.submit(ask("long", (*prompt_of(9, num_reused), *prompt_of(3, 40))))
+    events = []
+    while harness.engine.has_work:
+        events += harness.engine.step()
+    progress = [event for event in events if isinstance(event, PromptProgress)]
+    assert progress == [PromptProgress("long", num_reused + 16), PromptProgress("long", num_reused + 32)]
+    kinds = [type(event) for event in events if not isinstance(event, SpeculationChanged)]
+    assert kinds[:4] == [Started, PromptProgress, PromptProgress, Tokens]
 
 
 def test_a_long_prompt_next_to_an_answer_is_read_at_the_answers_pace() -> None:

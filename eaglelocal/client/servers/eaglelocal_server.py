@@ -131,6 +131,7 @@ def _row(value: object) -> RequestRow:
         drafting=text(row, "drafting"),
         prompt_tokens=whole(row, "prompt_tokens") if is_counted else None,
         cached_tokens=whole(row, "cached_tokens") if is_counted else None,
+        read_tokens=whole(row, "read_tokens") if is_counted else None,
         generated_tokens=whole(row, "completion_tokens"),
         tok_s=number(row, "tok_s") or None,
         acceptance=number(stats, "acceptance_rate") if number(stats, "drafts") else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field, RootModel
@@ -19,7 +19,7 @@ from eaglelocal.core.adapters import MAX_ADAPTERS, AdapterFile, adapter_objects,
 from eaglelocal.core.events import EngineInfo, Prompted
 from eaglelocal.core.request import ChatRequest, Mixed
 from eaglelocal.core.sampling import Sampled, SamplingParams, TokenLogprob, fill_recommended
-from eaglelocal.server.answer_encoder import AnswerEncoder, encode_event, encode_statistics
+from eaglelocal.server.answer_encoder import AnswerEncoder, encode_event, encode_prompt_progress, encode_statistics
 from eaglelocal.server.answer_response import EVENT_STREAM, respond, respond_once
 from eaglelocal.server.answer_state import WAITING, AnswerState, Delta
 from eaglelocal.server.http_errors import PERMISSION, Problem, unavailable
@@ -189,6 +189,7 @@ def respond_to(body: LlamaAnswerFields, call: EngineCall, server: ServerState) -
     encoder = LlamaServerEncoder(
         name, server.models, call.is_streamed, body.response_fields, has_tokens=bool(body.return_tokens)
     )
+    encoder.has_progress = call.has_progress
     return respond(server, call, encoder)
 
 
@@ -331,14 +332,20 @@ class LlamaServerEncoder(AnswerEncoder):
         self._note_new_line(choice, delta)
         return self._select_fields(self._last_fields(choice, delta.text) | probabilities(delta.sampled))
 
+    def encode_progress(self, choice: AnswerState) -> str:
+        return self._encode_piece(choice, Delta(), encode_prompt_progress(choice))
+
     def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
         self._note_new_line(choice, delta)
+        return self._encode_piece(choice, delta, probabilities(delta.sampled))
+
+    def _encode_piece(self, choice: AnswerState, delta: Delta, extra: Mapping[str, object]) -> str:
         fields = self._first_fields(choice, delta.text) | {
             "stop": False,
             "tokens_predicted": choice.num_tokens,
             "tokens_evaluated": choice.prompt_tokens,
         }
-        return encode_event(fields | probabilities(delta.sampled))
+        return encode_event({**fields, **extra})
 
     def encode_choice_end(self, choice: AnswerState) -> str:
         return encode_event(self._select_fields(self._last_fields(choice, "")))

@@ -15,6 +15,7 @@ from eaglelocal.server.answer_encoder import (
     decode_piece,
     encode_event,
     encode_logprobs,
+    encode_prompt_progress,
     encode_statistics,
     encode_usage,
     read_input,
@@ -32,7 +33,7 @@ class OpenAIEncoder(AnswerEncoder):
     stream_end = DONE
 
     def __init__(self, call: EngineCall, heads: tuple[Mapping[str, object], Mapping[str, object]]) -> None:
-        self._num_prompts, self._has_usage = call.num_prompts, call.has_usage
+        self._num_prompts, self._has_usage, self.has_progress = call.num_prompts, call.has_usage, call.has_progress
         self._whole_head, self._chunk_head = heads
 
     def encode_whole(self, choices: Sequence[AnswerState]) -> Mapping[str, object]:
@@ -69,6 +70,9 @@ class ChatEncoder(OpenAIEncoder):
 
     def encode_start(self, choices: Sequence[AnswerState]) -> str:
         return "".join(self._delta(choice.index, {"role": "assistant", "content": ""}) for choice in choices)
+
+    def encode_progress(self, choice: AnswerState) -> str:
+        return self._delta(choice.index, {}, extra=encode_prompt_progress(choice))
 
     def encode_part(self, choice: AnswerState, part: DeltaPart) -> str:
         """Return a chunk for each reasoning, text and call: some clients read only one of them from a chunk."""
@@ -160,6 +164,9 @@ class CompletionEncoder(OpenAIEncoder):
         head |= {"created": int(time.time()), "model": model}
         super().__init__(call, (head, head))
         self._offsets: dict[int, int] = {}  # characters sent of each choice, for `text_offset` of logprobs
+
+    def encode_progress(self, choice: AnswerState) -> str:
+        return self._chunk(self._encode_choice(choice, Delta(), None), encode_prompt_progress(choice))
 
     def encode_delta(self, choice: AnswerState, delta: Delta) -> str:
         return self._chunk(self._encode_choice(choice, delta, None))

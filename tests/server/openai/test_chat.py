@@ -68,6 +68,24 @@ def test_a_stream_says_what_was_drafted_where_that_is_asked_for(typist: Server) 
     assert sum(flags) == whole.usage.completion_tokens_details.accepted_prediction_tokens
 
 
+@pytest.mark.parametrize(
+    ("path", "given"), [("/v1/chat/completions", "messages"), ("/v1/completions", "prompt"), ("/completion", "prompt")]
+)
+def test_a_stream_tells_how_much_of_its_prompt_is_read_where_that_is_asked(
+    typist: Server, path: str, given: str
+) -> None:
+    long = "say hello and then goodbye " * 10
+    prompt = run_script(long) if given == "messages" else long
+    body = {given: prompt, "max_tokens": 3, "stream": True, "cache_prompt": False}
+    lines = typist.http.post(path, json={**body, "return_progress": True}).text.split("\n\n")
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    found = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
+    assert [one["processed"] for one in found] == sorted({one["processed"] for one in found})
+    assert all(0 <= one["processed"] < one["total"] and one["cache"] == 0 for one in found)
+    assert found[-1]["processed"] >= found[-1]["total"] - 64  # rows of a step
+    assert "prompt_progress" not in typist.http.post(path, json=body).text
+
+
 def test_usage_of_a_stream_comes_when_it_is_asked_for(typist: Server) -> None:
     stream = typist.openai().chat.completions.create(
         model="typist", messages=HELLO, max_tokens=9, stream=True, stream_options={"include_usage": True}

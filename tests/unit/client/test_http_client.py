@@ -15,7 +15,7 @@ from eaglelocal.client.http_client import HttpClient
 from eaglelocal.client.http_connection import parse_url
 from eaglelocal.client.http_server import choose_model, read_info
 from eaglelocal.client.http_stream import NO_ID, Dialect, StreamedAnswer, build_request, data_lines, refusal
-from eaglelocal.core.events import Tokens
+from eaglelocal.core.events import Finished, PromptProgress, Started, Tokens
 from eaglelocal.core.request import ChatRequest, Image, Message, fixed_spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
@@ -43,6 +43,15 @@ def test_an_answer_arrives_piece_by_piece_with_its_figures() -> None:
     assert (finished.reason, finished.prompt_tokens, finished.completion_tokens) == ("stop", 7, 3)
     assert finished.timings.ttft_s >= 0
     assert finished.speculation.reason == "not reported by the server"
+
+
+def test_the_reading_of_a_prompt_is_told() -> None:
+    progress = [{"choices": [], "prompt_progress": {"total": 9, "cache": 2, "processed": read}} for read in (2, 6)]
+    with serving(Script([*progress, *words("x")])) as url, HttpClient(url, reuses_prompts=True) as client:
+        client.start()
+        events = list(client.stream(question()))
+    assert events[:3] == [Started("q", 9, 2), PromptProgress("q", 2), PromptProgress("q", 6)]
+    assert [type(event) for event in events[3:]] == [Tokens, Finished]
 
 
 def test_figures_of_llama_cpp_are_preferred() -> None:
@@ -282,7 +291,9 @@ def test_all_sampling_is_passed_on_and_only_where_it_is_not_the_default() -> Non
     )
     request = ChatRequest(id="q", text="x", params=params)
     full = build_request(request, "m", Dialect(reuses_prompts=True))[1]
-    expected = {name: full[name] for name in full.keys() - {"model", "stream", "stream_options", "prompt"}}
+    expected = {
+        name: full[name] for name in full.keys() - {"model", "stream", "stream_options", "prompt", "return_progress"}
+    }
     assert expected == {
         "temperature": 0.5,
         "top_p": 0.9,
