@@ -7,16 +7,17 @@ the caller.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 
-from eaglelocal.cli.output import Output
+from eaglelocal.cli.output import Output, StatusLine
 from eaglelocal.conversation.answer_stats import format_ending, statistics_line
 from eaglelocal.conversation.ask import AskResult, ask, follow_answer, left_out_line
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome, Session
-from eaglelocal.core.events import Finished, RequestEvent, TextPiece, Tokens
+from eaglelocal.core.events import Finished, PromptProgress, RequestEvent, Started, TextPiece, Tokens
 from eaglelocal.core.records import dataclass
 from eaglelocal.text.loop_guard import LoopGuard
 
@@ -67,8 +68,10 @@ class Asker:
         """Show the answer as it arrives; Ctrl-C stops it."""
         guard = LoopGuard()
         stream = None if self.quiet else self.output.answer(tint=self.tint)  # else the JSON object holds the text
+        reading = ReadingLine(self.output.status())
 
         def receive(event: RequestEvent) -> None:
+            reading.show(event)
             pieces = _text_pieces(event)
             if stream is not None:
                 stream.show(pieces)
@@ -103,6 +106,27 @@ class Asker:
                 self.output.note(f"the answer is empty{'' if outcome.text else ': the model ended it at once'}")
         elif outcome.text:
             self.output.note("the answer above is cut off")
+
+
+class ReadingLine:
+    """A line on stderr with how much of a long prompt has been read, until the answer begins."""
+
+    def __init__(self, status: StatusLine) -> None:
+        self._status, self._sent_at = status, time.monotonic()
+        self._num_tokens = 0  # of the prompt
+        self._is_shown = False
+
+    def show(self, event: RequestEvent) -> None:
+        match event:
+            case Started(prompt_tokens=num_tokens):
+                self._num_tokens = num_tokens
+            case PromptProgress(_, num_read):
+                seconds = time.monotonic() - self._sent_at
+                self._status.show(f"reading {num_read}/{self._num_tokens} · {seconds:.0f} s")
+                self._is_shown = True
+            case _ if self._is_shown:
+                self._status.show()
+                self._is_shown = False
 
 
 def _text_pieces(event: RequestEvent) -> tuple[TextPiece, ...]:

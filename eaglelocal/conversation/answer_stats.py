@@ -42,6 +42,13 @@ def model_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
     return [*lines, *(f"note     {note}" for note in info.notes)]
 
 
+def unusual_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
+    """Return what is unusual about a model: notes, and why nothing drafts, unless that was wished."""
+    reason = info.draft_reason or ("" if plan is None or plan.speculates else plan.draft_reason)
+    is_plain = info.draft == "none" and reason and reason != SWITCHED_OFF
+    return [*([f"no draft: {reason}"] if is_plain else []), *info.notes]
+
+
 def _server_lines(info: EngineInfo) -> list[str]:
     draft = info.draft if info.draft != "none" or not info.draft_reason else info.draft_reason
     context = [f"context  {info.n_ctx} tokens"] if info.n_ctx else []
@@ -81,13 +88,27 @@ def _describe_draft(info: EngineInfo, plan: Plan, *, without: str) -> str:
     return f"{without}: {'your setting' if reason == SWITCHED_OFF else reason}"
 
 
+def answer_line(finished: Finished, n_ctx: int = 0) -> str:
+    """Return `87 tokens · 4.1 s`, for a screen that shows speeds elsewhere; n_ctx as in `statistics_line`."""
+    timings = finished.timings
+    seconds = [f"{timings.ttft_s + timings.decode_s:.1f} s"] if finished.completion_tokens else []
+    return " · ".join([*_count_tokens(finished), *seconds, *format_ending(finished, n_ctx)])
+
+
+def _count_tokens(finished: Finished) -> list[str]:
+    """Return the tokens of an answer, which the reason for its end may name too."""
+    is_named = finished.reason == "length" or not finished.completion_tokens
+    return [] if is_named else [count_noun(finished.completion_tokens, "token")]
+
+
 def statistics_line(finished: Finished, n_ctx: int = 0) -> str:
     """Return the line of figures shown after each answer; n_ctx: tokens of the context, 0 if unknown.
 
-    `41.2 tok/s · 1.64x plain (estimated) · first token 0.21 s`. More is in `/stats` and in the panel.
+    `87 tokens · 41.2 tok/s · 1.64x plain (estimated) · first token 0.21 s`. More is in `/stats` and in the panel.
     """
     timings, speculation = finished.timings, finished.speculation
-    parts = [f"{timings.decode_tok_s:.1f} tok/s"] if finished.completion_tokens > 1 else []
+    parts = _count_tokens(finished)
+    parts += [f"{timings.decode_tok_s:.1f} tok/s"] if finished.completion_tokens > 1 else []
     if speculation.drafts and speculation.speedup_estimate is not None:
         parts.append(f"{speculation.speedup_estimate:.2f}x plain (estimated)")
     parts += [f"first token {timings.ttft_s:.2f} s"] if finished.completion_tokens else []

@@ -120,6 +120,27 @@ class TokenEstimate:
         return round(num_chars * self.tokens_per_char + _estimate_overhead(messages))
 
 
+@dataclass(frozen=True, slots=True)
+class ContextUse:
+    """How full the context is, in tokens; `size` 0: not known."""
+
+    size: int = 0
+    system: int = 0  # estimated
+    history: int = 0  # questions and answers that are sent again
+
+    @property
+    def used(self) -> int:
+        return self.system + self.history
+
+    @property
+    def share(self) -> float:
+        return min(self.used / self.size, 1.0) if self.size else 0.0
+
+    @property
+    def free(self) -> int:
+        return max(self.size - self.used, 0)
+
+
 def calibrate_estimate(messages: tuple[Message, ...], num_tokens: int) -> TokenEstimate:
     """Return the estimate that gives `num_tokens` for these messages.
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.answer_stats import MessageOutput
-from eaglelocal.conversation.conversation import Conversation, TokenEstimate, Turn, calibrate_estimate
+from eaglelocal.conversation.conversation import ContextUse, Conversation, TokenEstimate, Turn, calibrate_estimate
 from eaglelocal.conversation.pictures import AttachedPicture, Pictures, join_pictures
 from eaglelocal.conversation.sampling_form import apply_changes, find_changes
 from eaglelocal.core.adapters import AdapterFile, AdapterMix, apply_mix, list_scales, make_mix
@@ -136,6 +136,7 @@ class Session:
     attached: Pictures = ()  # sent with the next question
     target: str = ""  # reference of the first model; "": it is at a server
     keeps_model: bool = False  # the user named it, so a saved conversation does not change it
+    _counted: tuple[Turn | None, int] = None, 0  # the last turn for which the engine counted the context's tokens
     _base_params: SamplingParams = field(init=False)  # before anything was set while chatting
 
     def __post_init__(self) -> None:
@@ -166,6 +167,18 @@ class Session:
         """The tokens that the next answer may be thought about, as far as is known here."""
         room = min(self.params.max_tokens or MAX_BUDGET, self.model.info.n_ctx or MAX_BUDGET)
         return choose_budget(self.params.thinking, self.model.info.efforts, room)
+
+    @property
+    def context_use(self) -> ContextUse:
+        """How full the context is between two questions: as counted after the last answer, else estimated."""
+        conversation = self.conversation
+        sent = conversation.turns[conversation.num_forgotten :]
+        system = self.estimate.count_tokens((Message("system", conversation.system),)) if conversation.system else 0
+        history = self.estimate.count_tokens(tuple(message for turn in sent for message in turn.messages()))
+        last, counted = self._counted
+        if sent and sent[-1] is last:
+            history = max(counted - system, 0)
+        return ContextUse(self.model.info.n_ctx, system, history)
 
     @property
     def shown_adapters(self) -> tuple[AdapterFile, ...]:
@@ -229,6 +242,9 @@ class Session:
         if outcome.finished is not None:
             self.answers.append(outcome.finished)
             self._calibrate(outcome.finished, num_forgotten)
+            if not outcome.reasoning:  # it is not sent again
+                num_tokens = outcome.finished.prompt_tokens + outcome.finished.completion_tokens
+                self._counted = self.conversation.turns[-1], num_tokens
 
     def switch(self, choice: ModelChoice) -> None:
         """Load another model, or the same one with another draft; the old one is unloaded first.

@@ -90,6 +90,7 @@ class Verdict(NamedTuple):
 
 # ---- the state of drafting in words, the same on every screen and in every report
 SWITCHED_OFF = "switched off"  # reason of the state `off` that the user chose
+LOOKUPS_GO_ON = ", only lookups draft"  # after the reason of the state `asleep`, where there are any
 MEASURING = "measuring whether drafting pays"  # reason of the state `asleep` during a probe
 NOT_REPORTED = "not reported by the server"
 

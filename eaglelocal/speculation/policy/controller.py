@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from eaglelocal.core.adapters import NO_ADAPTERS, AdapterMix
-from eaglelocal.core.draft import SWITCHED_OFF, Draft, Verdict
+from eaglelocal.core.draft import LOOKUPS_GO_ON, SWITCHED_OFF, Draft, Verdict
 from eaglelocal.core.request import MAX_DRAFT_TOKENS, OFF, DraftPolicy, Spec, fixed_spec
 from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.speculation.acceptance.acceptance_model import AcceptanceModel
@@ -130,7 +130,10 @@ class Controller:
             return None, SWITCHED_OFF
         if policy.gate is None:
             return GateState.AWAKE, "a PID rule" if policy.pid is not None else f"{policy.length} tokens"
-        return policy.gate.state, policy.gate.reason
+        state, reason = policy.gate.state, policy.gate.reason
+        if state is GateState.ASLEEP and self._drafters.lookups:
+            reason += LOOKUPS_GO_ON
+        return state, reason
 
     # ---- steps
     def may_look(self, slots: Sequence[int], num_cells: int, num_reading: int = 0) -> bool | None:

@@ -59,7 +59,14 @@ CHAT_BINDINGS: list[BindingType] = [
     Binding("f4", "settings", "Settings", id="settings", show=False, tooltip="system message and sampling"),
     Binding("f5", "model", "Model", id="model", show=False, tooltip="change the model or draft"),
     Binding("f8", "copy_answer", "Copy answer", id="copy_answer", show=False, tooltip="copy it as Markdown"),
-    Binding("f9", "toggle_marks", "Mark drafted", id="tint", show=False, tooltip="mark text that was drafted"),
+    Binding(
+        "f9",
+        "toggle_marks",
+        "Mark drafted",
+        id="tint",
+        show=False,
+        tooltip="mark drafted text, and where drafts are accepted",
+    ),
     Binding("ctrl+t", "toggle_thoughts", "Thoughts", id="thoughts", show=False, tooltip="unfold or fold thoughts"),
     Binding("ctrl+g", "editor", "$EDITOR", id="editor", show=False, tooltip="edit the question in $EDITOR"),
     Binding("ctrl+home", "scroll_chat('top')", "Start", id="top", show=False, tooltip="go to the start", priority=True),
@@ -67,13 +74,11 @@ CHAT_BINDINGS: list[BindingType] = [
     Binding("ctrl+q", "quit", "Leave", id="leave"),
 ]
 CHAT_CSS = """
-#title, #status { height: 1; padding: 0 1; }
-#title { background: $panel; }
+#status { height: 1; padding: 0 1; }
 ChatApp.-ascii #panel { border-left: ascii $secondary; }
 ChatApp.-ascii #body.stacked #panel { border-left: none; border-top: ascii $secondary; }
 ChatApp.-ascii PromptInput { border: ascii $secondary; }
 ChatApp.-ascii Dialog #box, ChatApp.-ascii Dialog TextArea { border: ascii $secondary; }
-#title:ansi { background: ansi_default; text-style: reverse; }
 """
 
 
@@ -122,7 +127,6 @@ class ChatApp(EagleApp[int]):
         self._marks_drafted = marks_drafted
 
     def compose(self) -> ComposeResult:
-        yield self.view.title
         yield self.view.panes
         yield self.view.status
         yield self.prompt
@@ -266,6 +270,7 @@ class ChatApp(EagleApp[int]):
     def action_toggle_marks(self) -> None:
         self._marks_drafted = not self._marks_drafted
         self._restyle()
+        self.view.panes.toggle_details(self._marks_drafted)
         self.notify("drafted and accepted text is marked" if self._marks_drafted else "drafted text is not marked")
 
     def action_toggle_thoughts(self) -> None:

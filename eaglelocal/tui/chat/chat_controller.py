@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal.client.server_reading import ServerReading, ServerTotals, make_reading
+from eaglelocal.conversation.conversation import ContextUse
 from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
@@ -80,15 +81,11 @@ class ChatController:
     # ---- state
     @property
     def activity(self) -> Activity:
-        return Activity(
-            is_answering=self._answer.is_running,
-            is_stopping=self._answer.is_stopping,
-            image_reading_s=self._answer.image_reading_s,
-            is_looping=self._answer.is_looping,
-            thinking=self._answer.thinking,
-            is_busy=self.is_busy,
-            waiting=self.waiting,
-        )
+        return Activity(answer=self._answer.work, is_busy=self.is_busy, waiting=self.waiting)
+
+    @property
+    def context_use(self) -> ContextUse:
+        return ContextUse() if self._tasks.session is None else self._tasks.session.context_use
 
     @property
     def is_busy(self) -> bool:

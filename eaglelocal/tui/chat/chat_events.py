@@ -17,14 +17,23 @@ from eaglelocal.tui.transcript.entries import LiveAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerWork:
+    """How far an answer has come."""
+
+    phase: str  # waiting, reading, reading images, thinking, answering
+    seconds: float  # since the phase began
+    count: int = 0  # tokens of the phase so far
+    total: int | None = None  # tokens of the phase, or their limit; None: not known, or no limit
+    num_cached: int = 0  # tokens in the context, as far as is known
+    is_stopping: bool = False
+    is_looping: bool = False  # it repeats one short passage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
     """The activity of the chat at one moment."""
 
-    is_answering: bool = False
-    is_stopping: bool = False
-    image_reading_s: float | None = None  # since images were sent, until the first token; None: none are being read
-    is_looping: bool = False  # the answer repeats one short passage
-    thinking: str = ""  # the tokens of thinking so far
+    answer: AnswerWork | None = None
     is_busy: bool = False
     waiting: tuple[str, ...] = ()  # the questions and commands that have not started
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from eaglelocal.conversation.ask import follow_answer
 from eaglelocal.conversation.pictures import Pictures, describe_question
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome
-from eaglelocal.core.amounts import count_noun
-from eaglelocal.core.events import Finished, RequestEvent, TextPiece, Tokens
+from eaglelocal.core.events import Finished, PromptProgress, RequestEvent, Started, TextPiece, Tokens
 from eaglelocal.text.loop_guard import LoopGuard
-from eaglelocal.tui.chat.chat_events import Emit, FirstTokensReceived, QuestionSent
+from eaglelocal.tui.chat.chat_events import AnswerWork, Emit, FirstTokensReceived, QuestionSent
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.transcript.entries import LiveAnswer
+
+WAITING = AnswerWork(phase="waiting", seconds=0.0)
+READING_IMAGES = replace(WAITING, phase="reading images")
 
 
 class CurrentAnswer:
@@ -23,25 +26,22 @@ class CurrentAnswer:
     def __init__(self, emit: Emit, feed: Feed) -> None:
         self._emit, self._feed = emit, feed
         self._events: AnswerEvents | None = None
-        self._live = LiveAnswer()
+        self._live, self._guard = LiveAnswer(), LoopGuard()
         self._is_closed = False
-        self.is_stopping = False  # cancelled; the engine still reads images to their end
-        self._images_sent_at: float | None = None  # None: the question has no images
-        self._guard = LoopGuard()
-        self._num_thinking = 0
+        self._is_stopping = False  # cancelled; the engine still reads images to their end
         self._budget: int | None = None
+        self._work, self._began_at = WAITING, 0.0  # of the phase
         self._has_ended = threading.Event()  # until `wait_for_end` reports it
 
     def begin(self, question: str, pictures: Pictures, budget: int | None = None) -> None:
         """Announce the question whose answer is followed next. `budget`: tokens of thinking; None: any number."""
-        self._live, self._guard = LiveAnswer(), LoopGuard()
-        self._num_thinking, self._budget = 0, budget
-        self._images_sent_at = time.monotonic() if pictures else None
+        self._live, self._guard, self._budget = LiveAnswer(), LoopGuard(), budget
+        self._enter(READING_IMAGES if pictures else WAITING)
         self._emit(QuestionSent(describe_question(question, pictures), self._live))
 
     def follow(self, events: AnswerEvents) -> RequestOutcome:
         """Pass the events to the feed and the live answer until the last one. Return the outcome."""
-        self.is_stopping, self._events = False, events
+        self._is_stopping, self._events = False, events
         if self._is_closed:
             events.cancel()
         try:
@@ -53,55 +53,51 @@ class CurrentAnswer:
     def _receive(self, event: RequestEvent) -> None:
         self._feed.add_event(event, time.monotonic())
         match event:
+            case Started(prompt_tokens=total, cached_tokens=cached) if self._work.phase == "waiting":
+                # since it was sent: the engine reports the start of a prompt with its first rows
+                self._work = replace(WAITING, phase="reading", count=cached, total=total, num_cached=cached)
+            case PromptProgress(_, num_read) if self._work.phase == "reading":
+                self._work = replace(self._work, count=num_read, num_cached=num_read)
             case Tokens(pieces=pieces):
                 is_first = not self._live.has_begun
                 self._live.push(pieces)
+                self._count(pieces)
                 if is_first:
                     self._emit(FirstTokensReceived())
-                self._watch(pieces)
             case Finished(text=text, reasoning=reasoning):
                 self._live.push((TextPiece(-1, text, False, reasoning=reasoning),))
 
-    def _watch(self, pieces: Sequence[TextPiece]) -> None:
-        """Count the tokens of thinking, and notice an answer that repeats itself."""
-        if any(piece.text for piece in pieces):
-            self._num_thinking, self._budget = 0, None
-        else:
-            self._num_thinking += sum(bool(piece.reasoning) for piece in pieces)
+    def _enter(self, work: AnswerWork) -> None:
+        self._work, self._began_at = work, time.monotonic()
+
+    def _count(self, pieces: Sequence[TextPiece]) -> None:
+        """Count the tokens of thinking, and then of the text, and notice an answer that repeats itself."""
+        work = self._work
+        num_cached = (work.total or 0 if work.phase == "reading" else work.num_cached) + len(pieces)
+        phase = "answering" if work.phase == "answering" or any(piece.text for piece in pieces) else "thinking"
+        if phase != work.phase:
+            self._enter(AnswerWork(phase=phase, seconds=0.0, total=self._budget if phase == "thinking" else None))
+        self._work = replace(self._work, count=self._work.count + len(pieces), num_cached=num_cached)
         for piece in pieces:
             self._guard.push(piece.reasoning + piece.text)
 
     @property
-    def is_looping(self) -> bool:
-        return self._guard.is_looping
-
-    @property
-    def thinking(self) -> str:
-        """The tokens of thinking so far, such as `312 of 512 tokens`; "" before them, and once the text has begun."""
-        if not self._num_thinking:
-            return ""
-        if self._budget is None:
-            return count_noun(self._num_thinking, "token")
-        return (
-            f"{min(self._num_thinking, self._budget)} of {count_noun(self._budget, 'token')}"  # without closing words
-        )
+    def work(self) -> AnswerWork | None:
+        """How far the answer has come; None if none is running."""
+        if self._events is None:
+            return None
+        seconds = time.monotonic() - self._began_at
+        return replace(self._work, seconds=seconds, is_stopping=self._is_stopping, is_looping=self._guard.is_looping)
 
     @property
     def is_running(self) -> bool:
         return self._events is not None
 
-    @property
-    def image_reading_s(self) -> float | None:
-        """The seconds since images were sent, until the first token; None if no images are being read."""
-        if self._images_sent_at is None or self._live.has_begun:
-            return None
-        return time.monotonic() - self._images_sent_at
-
     def cancel(self) -> bool:
         """Cancel the answer. Return True if there was one."""
         events = self._events
         if events is not None:
-            self.is_stopping = True
+            self._is_stopping = True
             events.cancel()
         return events is not None
 

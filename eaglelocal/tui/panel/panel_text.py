@@ -115,7 +115,7 @@ def _format_small(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
 
 
 def _format_figures(frame: PanelFrame) -> tuple[str, str]:
-    gain = frame.figures.gain if frame.drafting.state != "off" else None  # otherwise it covers earlier tokens
+    gain = frame.figures.gain if frame.drafting.state == "on" else None  # otherwise it covers earlier tokens
     return format_tok_s(frame.tok_s), "" if gain is None else f"{gain:.2f}" if gain < 9.995 else f"{gain:.1f}"
 
 

@@ -21,7 +21,7 @@ from textual.scrollbar import ScrollBarRender
 from textual.selection import Selection
 from textual.strip import Strip
 
-from eaglelocal.conversation.answer_stats import format_ending, statistics_line
+from eaglelocal.conversation.answer_stats import answer_line, format_ending
 from eaglelocal.conversation.ask import AskResult, left_out_line
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.errors import EagleLocalError
@@ -105,7 +105,7 @@ class Transcript(ScrollView):
             self.note(left_out_line(result.num_left_out, n_ctx))
         if outcome.finished is not None:
             endings = format_ending(outcome.finished, n_ctx)
-            line = statistics_line(outcome.finished, n_ctx) if self.has_figures else " · ".join(endings)
+            line = answer_line(outcome.finished, n_ctx) if self.has_figures else " · ".join(endings)
         else:
             line = "the answer above is incomplete" if outcome.text else ""
         if line:

@@ -1,0 +1,124 @@
+"""Format the status line of the chat screen: what happens now, or else the state of the chat. Pure.
+
+It is the only line with figures while the panel is closed. Each figure has a name, so that it needs no legend:
+`answering · 87 tokens · 4 s · esc stops`, then `smollm2 · 1.2 k/8.2 k (15 %) · 31.2 tok/s · drafts 1.42x`.
+"""
+
+from __future__ import annotations
+
+from rich.cells import cell_len, set_cell_size
+
+from eaglelocal.client.server_reading import DISCONNECTED
+from eaglelocal.conversation.conversation import ContextUse
+from eaglelocal.core.adapters import describe_adapters
+from eaglelocal.core.amounts import count_noun
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.terminal_text import clean_line
+from eaglelocal.tui.chat.chat_events import Activity, AnswerWork, ModelChanged
+from eaglelocal.tui.glyphs import Glyphs
+from eaglelocal.tui.panel.feed import PanelFrame
+from eaglelocal.tui.panel.panel_text import format_bar, format_count, format_percent, format_tok_s
+from eaglelocal.tui.styled_lines import ELLIPSIS, Line, Role, StyledSpan, cell_width, fit_line, make_line
+
+BAR_CELLS = 16
+MIN_NAME_CELLS = 10
+STATE_TEXTS = {  # by state of the engine
+    "loading": "loading the model",
+    "restarting": "restarting the engine",
+    DISCONNECTED: "the server does not answer",
+    "failed": "the engine has failed; /model REF loads another",
+    "closed": "the engine has ended",
+}
+
+
+def format_work(
+    progress: LoadProgress | None, state: str, activity: Activity, glyphs: Glyphs, *, stop_key: str
+) -> Line:
+    """Describe the work in progress, and the number of waiting questions; empty if there is none."""
+    spans: Line = ()
+    if progress is not None:
+        spans = format_progress(progress, glyphs)
+    elif state in STATE_TEXTS:
+        spans = make_line((STATE_TEXTS[state], "warn"))
+    elif activity.answer is not None:
+        spans = format_answer(activity.answer, glyphs, stop_key)
+    elif activity.is_busy:
+        spans = make_line(("busy", "quiet"))
+    if not activity.waiting:
+        return spans
+    hint = "" if activity.answer is not None or not stop_key else f", {stop_key} takes back"
+    before = (*spans, StyledSpan(f" {glyphs.dot} ", "quiet")) if spans else ()
+    return (*before, StyledSpan(f"{len(activity.waiting)} waiting{hint}", "quiet"))
+
+
+def format_progress(progress: LoadProgress, glyphs: Glyphs) -> Line:
+    fraction = min(max(progress.fraction, 0.0), 1.0)
+    bar = format_bar(fraction, BAR_CELLS, glyphs, "accent")
+    return make_line(*bar, f" {format_percent(fraction):>5}  ", (progress.what, "quiet"))
+
+
+def format_answer(work: AnswerWork, glyphs: Glyphs, stop_key: str) -> Line:
+    """Return `reading 640/1 930 · 12 s · esc stops`, then `answering · 87 tokens · 4 s · esc stops`."""
+    role: Role = "warn" if work.is_looping else "accent"
+    name, count = ("repeating itself" if work.is_looping else work.phase), ""
+    if work.phase == "reading" and work.total:
+        name = f"reading {format_count(work.count)}/{format_count(work.total)}"
+    elif work.count:
+        limit = f"{format_count(min(work.count, work.total))} of " if work.total else ""
+        count = limit + count_noun(work.total or work.count, "token")
+    stops = f"{stop_key} stops" if stop_key else ""
+    parts = [count, f"{work.seconds:.0f} s", "stopping" if work.is_stopping else stops]
+    return make_line((name, role), *((f" {glyphs.dot} {part}", "quiet") for part in parts if part))
+
+
+def format_rest(
+    model: ModelChanged | None, context: ContextUse, frame: PanelFrame | None, width: int, glyphs: Glyphs
+) -> Line:
+    """Return the model, how full its context is, and the figures of `frame`, if given, as far as they fit."""
+    if model is None:
+        return make_line(("eaglelocal", "strong"))
+    figures = [format_context_use(context), *(() if frame is None else format_figures(frame))]
+    spans = [StyledSpan(f" {glyphs.dot} {figure}", "quiet") for figure in figures if figure]
+    while spans and cell_width(tuple(spans)) > width - MIN_NAME_CELLS:
+        spans.pop()
+    return (*format_model(model, width - cell_width(tuple(spans))), *spans)
+
+
+def format_model(model: ModelChanged, width: int) -> Line:
+    """Return the model's name and its adapters, cut to `width` cells."""
+    target = shorten(clean_line(model.model.info.target), width)
+    adapters = shorten(clean_line(describe_adapters(model.adapters)), width - cell_len(target) - 2)
+    return make_line((target, "strong"), (f"  {adapters}" if adapters else "", "accent"))
+
+
+def format_context_use(context: ContextUse) -> str:
+    if not context.size:
+        return f"{format_count(context.used)} tokens" if context.used else ""
+    return f"{_shorten_count(context.used)}/{_shorten_count(context.size)} ({format_percent(context.share)})"
+
+
+def _shorten_count(count: int) -> str:
+    return str(count) if count < 1000 else f"{count / 1000:.1f}k"
+
+
+def format_figures(frame: PanelFrame) -> list[str]:
+    """Return the speed, and what drafts gain or that they are paused: of the same tokens; empty before the first."""
+    if not frame.tok_s:
+        return []
+    gain = f"drafts {frame.figures.gain:.2f}x" if frame.figures.gain else ""
+    drafts = {"asleep": "drafts paused", "off": "no drafts"}.get(frame.drafting.state, gain)
+    return [f"{format_tok_s(frame.tok_s)} tok/s", *([drafts] if drafts else [])]
+
+
+def shorten(name: str, width: int) -> str:
+    """Return a name, cut to `width` cells with an ellipsis; "" if it would be cut to fewer than MIN_NAME_CELLS."""
+    if cell_len(name) <= width:
+        return name
+    return set_cell_size(name, width - len(ELLIPSIS)).rstrip() + ELLIPSIS if width >= MIN_NAME_CELLS else ""
+
+
+def justify(left: Line, right: Line, width: int) -> Line:
+    """Return a line of `width` cells with its parts at the two ends; the right one only if it fits."""
+    if not right or cell_width(left) + 2 + cell_width(right) > width:
+        return fit_line(left, width)
+    return (*fit_line(left, width - cell_width(right)), *right)
