@@ -133,8 +133,9 @@ class ChatObserver:
         await self.pilot.press("enter")
 
     async def ready(self) -> None:
-        await self.until(lambda: not self.app.controller.is_busy and "context" in self.text, "a model that is ready")
-        await self.until(lambda: bool(self.text.partition("\n")[0].strip()), "a title")  # which has its width by then
+        view = self.app.view
+        await self.until(lambda: not self.app.controller.is_busy and view.model is not None, "a model that is ready")
+        await self.until(lambda: bool(view.status.text), "a status")  # which has its width by then
 
     async def idle(self) -> None:
         await self.until(

@@ -41,13 +41,15 @@ def test_a_question_is_answered_on_the_screen_and_the_panel_shows_its_acceptance
     terminal.sees("Ask something")
     terminal.type("What is acceptance length?")  # typed while the model loads
     terminal.press("Enter")
-    shown = terminal.sees("first token", "ready")
+    shown = terminal.sees("tok/s · ")
     assert "verification" in shown
     terminal.press("F2")
-    shown = terminal.sees("gain over plain", "%, length ")
+    terminal.sees("Drafts ", "answer     time")
+    terminal.press("F9")
+    shown = terminal.sees("%, length ")
     assert float(re.search(r"%, length\s+(\d+\.\d+)", shown).group(1)) > 1.0  # type: ignore[union-attr]
     terminal.resize(130, 40)
-    terminal.sees("What is acceptance length?", "gain over plain")
+    terminal.sees("What is acceptance length?", "Drafts ")
     terminal.press("C-q")
     terminal.sees("ended with 0")
     assert list((tmp_path / "state" / "eaglelocal" / "conversations").glob("What is acceptance length.json"))
@@ -57,27 +59,27 @@ def test_ctrl_z_gives_the_shell_back_and_fg_the_whole_screen(
     terminal: tmux.TmuxScreen, environ: dict[str, str]
 ) -> None:
     terminal.start(CHAT, environ)
-    terminal.sees("context", "ready")
+    terminal.sees("(0 %)")
     terminal.type("kept")
     terminal.sees("│ kept")
     terminal.press("C-z")
     terminal.until(lambda text: "Ask" not in text and "ended with" in text, "the shell")
     terminal.type("fg")
     terminal.press("Enter")
-    terminal.sees("context", "ready", "│ kept", "^q Leave")
+    terminal.sees("(0 %)", "│ kept", "^q Leave")
     terminal.press("C-q")
 
 
 def test_to_be_asked_to_continue_changes_nothing(terminal: tmux.TmuxScreen, environ: dict[str, str]) -> None:
     """Each SIGCONT began to read the keys in one thread more."""
     terminal.start(CHAT, environ)
-    terminal.sees("context", "ready")
+    terminal.sees("(0 %)")
     chat = next(each for each in processes(environ) if "chat" in each.cmdline())
     num_threads = chat.num_threads()
     for _ in range(NUM_SIGNALS):
         chat.send_signal(signal.SIGCONT)
         time.sleep(0.2)  # signals that come at once are one
-    terminal.sees("ready", "^q Leave")
+    terminal.sees("(0 %)", "^q Leave")
 
     def is_read(shown: str) -> bool:
         """Types until it is seen: the terminal drops keys that come while it is set up again."""
@@ -95,7 +97,7 @@ def test_to_be_asked_to_continue_changes_nothing(terminal: tmux.TmuxScreen, envi
 def test_a_closed_terminal_ends_it(tmp_path: Path, environ: dict[str, str], expected: str) -> None:
     with tmux.TmuxScreen(tmp_path) as terminal:
         terminal.start(CHAT, environ)
-        terminal.sees("context", "ready")
+        terminal.sees("(0 %)")
         ours = processes(environ)
         if expected:
             terminal.type(expected)
@@ -108,14 +110,14 @@ def test_an_engine_that_is_killed_is_started_again_and_the_next_question_works(
     terminal: tmux.TmuxScreen, environ: dict[str, str]
 ) -> None:
     terminal.start(CHAT, environ)
-    terminal.sees("context", "ready")
+    terminal.sees("(0 %)")
     ours = processes(environ)
     (engine,) = [each for each in ours if "chat" not in each.cmdline() and "eaglelocal" in str(each.cmdline())]
     engine.kill()
     terminal.sees("running again")
     terminal.type("What is acceptance length?")
     terminal.press("Enter")
-    terminal.sees("first token")
+    terminal.sees("tok/s · ")
     terminal.press("C-q")
     terminal.sees("ended with 0")
     wait_until(lambda: not any(process.is_running() for process in ours), "engine and program end")

@@ -23,9 +23,9 @@ def test_a_question_is_answered_with_its_figures(tmp_path: Path) -> None:
     stage = ChatHarness(tmp_path)
 
     async def scenario(person: ChatObserver) -> None:
-        await person.sees("scripted model", "scripted head")
+        await person.sees("scripted model · 0/2.0k (0 %)")
         await person.ask("why?")
-        await person.sees("❯ why?", "the first answer", "41.2 tok/s", "plain (estimated)")
+        await person.sees("❯ why?", "the first answer", "3 tokens · ", "41.2 tok/s · drafts ")
         await person.ask("and?")
         await person.sees("and another one")
 
@@ -88,7 +88,7 @@ def test_esc_stops_an_answer_and_the_next_question_works(tmp_path: Path) -> None
 
     async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
-        await person.sees("half an", "answering, esc stops")
+        await person.sees("half an", "answering ·", "esc stops")
         await person.pilot.press("escape")
         await person.sees("stopped")
         await person.ask("two")
@@ -149,7 +149,7 @@ def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_pa
         await person.ask("hello")
         await person.sees("error: no model is loaded")
         await person.ask("/model other")
-        await person.sees("target   other")
+        await person.sees("other · 0/2.0k")
         await person.ask("hello")
         await person.sees("the first answer")
         await person.ask("/model another")
@@ -215,14 +215,14 @@ def test_a_notice_takes_the_place_of_the_activity_and_covers_nothing(tmp_path: P
         def lines(text: str) -> list[str]:
             return [line for line in person.text.splitlines() if text in line]
 
-        await person.until(lambda: any("41.2 tok/s" in line for line in lines("ready")), "a status line with figures")
+        await person.until(lambda: any("41.2 tok/s" in line for line in lines("scripted model ·")), "a status line with figures")
         person.app.notify("it has [been] done", timeout=2, markup=False)
         await person.sees("it has [been] done")
         (line,) = lines("it has [been] done")
-        assert "41.2 tok/s" in line and "ready" not in line
+        assert "41.2 tok/s" in line and "scripted model" not in line
         assert not person.app.query(Toast)
         await person.no_longer_sees("it has [been] done")
-        await person.sees("ready")
+        await person.sees("scripted model ·")
 
     play(stage, scenario)
 
@@ -423,23 +423,23 @@ def test_resizing_during_a_stream_shows_the_same_words(tmp_path: Path) -> None:
 
 
 def test_the_panel_stands_next_to_or_below_and_can_be_sent_away(tmp_path: Path) -> None:
-    stage = ChatHarness(tmp_path, size=(120, 40))
+    stage = ChatHarness(tmp_path, size=(150, 40))
 
     async def scenario(person: ChatObserver) -> None:
         panel, transcript = person.app.view.panel, person.app.view.transcript
         assert not panel.display
         await person.pilot.press("f2")
-        await person.sees("no answer yet")
+        await person.sees("No answer yet")
         assert panel.region.y == transcript.region.y
         await person.pilot.resize_terminal(90, 40)
         await person.until(lambda: panel.region.y > transcript.region.y, "a panel below")
         await person.pilot.press("f2")
-        await person.no_longer_sees("no answer yet")
+        await person.no_longer_sees("No answer yet")
         await person.pilot.resize_terminal(80, 24)
         await person.pilot.press("f2")
-        await person.sees("no answer yet")
+        await person.sees("No answer yet")
         await person.pilot.press("f2")
-        await person.no_longer_sees("no answer yet")
+        await person.no_longer_sees("No answer yet")
         await person.pilot.resize_terminal(160, 40)
         await person.pilot.pause(0.1)
         assert not panel.display  # it was hidden by hand
@@ -455,7 +455,7 @@ def test_the_panel_is_off_until_there_is_much_room(tmp_path: Path) -> None:
         await person.ask("what is that?")
         await person.sees("the first answer")
         await person.idle()
-        await person.sees("tok/s", "acceptance ")  # the quiet line below tells the figures
+        await person.sees("tok/s · drafts ")
         await person.pilot.resize_terminal(140, 50)
         await person.until(lambda: person.app.view.panel.display, "a panel beside the transcript")
 
@@ -467,13 +467,15 @@ def test_a_resize_under_a_dialog_is_not_lost(tmp_path: Path) -> None:
 
     async def scenario(person: ChatObserver) -> None:
         body = person.app.screen_stack[0].query_one("#body")
+        await person.ask("hello")
+        await person.sees("the first answer")
         assert body.has_class("stacked") and not person.app.view.panel.display
         await person.pilot.press("f4")
         await person.sees("temperature")
         await person.pilot.resize_terminal(140, 40)
         await person.until(lambda: not body.has_class("stacked"), "the wide layout, under the dialog")
         await person.pilot.press("escape")
-        await person.sees("no answer yet")
+        await person.sees("answer     time")
         assert person.app.view.panel.region.y == person.app.view.transcript.region.y
 
     play(stage, scenario)
@@ -550,9 +552,9 @@ def test_the_status_shows_that_pictures_are_read_and_that_it_stops(tmp_path: Pat
     async def scenario(person: ChatObserver) -> None:
         await person.ready()
         await person.ask("what is it")
-        await person.sees("reading images, ", "answering, esc stops")
+        await person.sees("reading images · ", "answering ·", "esc stops")
         await person.pilot.press("escape")
-        await person.sees("stopped", "ready")
+        await person.sees("stopped", "scripted model ·")
         await person.no_longer_sees("reading images")
 
     play(stage, scenario)
@@ -631,7 +633,6 @@ def test_clear_also_clears_notices(tmp_path: Path) -> None:
         await person.ask("/new")
         await person.no_longer_sees("unknown command")
         assert "the conversation was cleared" not in person.text
-        await person.sees("target   scripted model")
 
     play(ChatHarness(tmp_path), scenario)
 

@@ -115,7 +115,7 @@ def test_the_chat_is_resized_while_it_answers(tmp_path: Path) -> None:
                     await pilot.press("escape", "f2", "a", "ctrl+r")
         await pilot.press("escape", "escape")
         await pilot.resize_terminal(80, 24)
-        await spectator.sees("ready")
+        await spectator.ready()
 
     play(stage, scenario)
 
