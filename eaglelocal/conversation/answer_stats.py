@@ -43,7 +43,7 @@ def model_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
 
 
 def unusual_lines(info: EngineInfo, plan: Plan | None) -> list[str]:
-    """Return what is unusual about a model: notes, and why nothing drafts, unless that was wished."""
+    """Return what is unusual about a model: notes, and why nothing drafts, unless that is a setting."""
     reason = info.draft_reason or ("" if plan is None or plan.speculates else plan.draft_reason)
     is_plain = info.draft == "none" and reason and reason != SWITCHED_OFF
     return [*([f"no draft: {reason}"] if is_plain else []), *info.notes]

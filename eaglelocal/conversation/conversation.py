@@ -122,7 +122,7 @@ class TokenEstimate:
 
 @dataclass(frozen=True, slots=True)
 class ContextUse:
-    """How full the context is, in tokens; `size` 0: not known."""
+    """The use of the context, in tokens; `size` 0: not known."""
 
     size: int = 0
     system: int = 0  # estimated

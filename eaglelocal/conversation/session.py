@@ -170,7 +170,7 @@ class Session:
 
     @property
     def context_use(self) -> ContextUse:
-        """How full the context is between two questions: as counted after the last answer, else estimated."""
+        """The use of the context between two questions: as counted after the last answer, else estimated."""
         conversation = self.conversation
         sent = conversation.turns[conversation.num_forgotten :]
         system = self.estimate.count_tokens((Message("system", conversation.system),)) if conversation.system else 0

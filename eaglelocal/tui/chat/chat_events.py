@@ -18,7 +18,7 @@ from eaglelocal.tui.transcript.entries import LiveAnswer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerWork:
-    """How far an answer has come."""
+    """The progress of an answer."""
 
     phase: str  # waiting, reading, reading images, thinking, answering
     seconds: float  # since the phase began

@@ -83,7 +83,7 @@ class CurrentAnswer:
 
     @property
     def work(self) -> AnswerWork | None:
-        """How far the answer has come; None if none is running."""
+        """The progress of the answer; None if none is running."""
         if self._events is None:
             return None
         seconds = time.monotonic() - self._began_at

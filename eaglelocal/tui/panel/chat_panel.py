@@ -31,7 +31,7 @@ MIN_SAVED_SHARE = 0.02  # of the time: less is within what the estimate of plain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFigures:
-    """What the panel shows of a chat; `answers` are of one model, the newest last."""
+    """The figures of a chat; `answers` are of one model, the newest last."""
 
     context: ContextUse
     frame: PanelFrame

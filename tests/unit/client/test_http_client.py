@@ -312,7 +312,7 @@ def test_all_sampling_is_passed_on_and_only_where_it_is_not_the_default() -> Non
     }
     open_too = replace(params, left_open=frozenset({"temperature", "top_k", "min_p"}))  # the server's to decide
     body = build_request(replace(request, params=open_too), "m", Dialect())[1]
-    assert full.keys() - body.keys() == {"temperature", "top_k", "min_p"}
+    assert full.keys() - body.keys() == {"temperature", "top_k", "min_p", "return_progress"}
     neutral = build_request(ChatRequest(id="q", text="x"), "m", Dialect())[
         1
     ]  # or the model's makers would have their say

@@ -30,12 +30,12 @@ def finished(speculation: SpeculationStats, *, tokens: int = 110, reason: str = 
 
 
 def test_the_line_of_a_drafted_answer() -> None:
-    assert statistics_line(finished(ON)) == "41.2 tok/s · 1.64x plain (estimated) · first token 0.21 s"
+    assert statistics_line(finished(ON)) == "110 tokens · 41.2 tok/s · 1.64x plain (estimated) · first token 0.21 s"
 
 
 def test_a_gain_that_was_not_measured_is_not_invented() -> None:
     line = statistics_line(finished(SpeculationStats("on", "", 1, 2, 1, (1,), emitted_tokens=2)))
-    assert line == "41.2 tok/s · first token 0.21 s"
+    assert line == "110 tokens · 41.2 tok/s · first token 0.21 s"
 
 
 def test_nothing_drafted_shows_no_gain() -> None:
