@@ -1,6 +1,7 @@
 """What the chat screen costs: a core's share while an answer streams and while nothing happens, frames of a long
 conversation, and the time to the first screen.
 
+    python tests/measures/chat_screen.py --keys --rate 200  # only from a key to its letter, while an answer streams
     python tests/measures/chat_screen.py                    # needs no model: a scripted client says 50 tokens a second
 
 The program runs on a pseudo terminal whose other end is read at once, so what is measured is its own work.
@@ -52,12 +53,12 @@ def tokens_of(text: str) -> list[str]:
     return [text[i : i + 4] for i in range(0, len(text), 4)]
 
 
-def child(folder: Path) -> None:
-    """The screen with a client that says TOK_S tokens a second, in steps."""
+def child(folder: Path, tok_s: float) -> None:
+    """The screen with a client that says so many tokens a second, in steps."""
     words = tokens_of(TEXT * 400)
     steps = tuple("".join(words[i : i + STEP_TOKENS]) for i in range(0, len(words), STEP_TOKENS))
     stage = ChatHarness(
-        folder, scripts=(Script(steps, delay_s=STEP_TOKENS / TOK_S, drafted=frozenset(range(0, 9999, 2))),)
+        folder, scripts=(Script(steps, delay_s=STEP_TOKENS / tok_s, drafted=frozenset(range(0, 9999, 2))),)
     )
     stage.app.run()
 
@@ -117,6 +118,35 @@ def shares(size: tuple[int, int], seconds: float, *, panel: bool) -> Iterator[tu
         terminal.program.wait()
 
 
+def key_times(size: tuple[int, int], tok_s: float) -> list[float]:
+    """Seconds from a key to the output that holds its letter, while an answer of `tok_s` tokens a second streams."""
+    taken = []
+    with tempfile.TemporaryDirectory() as folder:
+        terminal = opened([sys.executable, __file__, "--child", folder, "--rate", str(tok_s)], size, {})
+        drain(terminal, 6.0)
+        os.write(terminal.end, b"why?\r")
+        drain(terminal, 5.0)
+        for code in range(0x430, 0x430 + 32):  # Cyrillic letters, which nothing else on the screen has
+            key, shown = chr(code).encode(), b""
+            began = time.monotonic()
+            os.write(terminal.end, key)
+            while key not in shown and time.monotonic() - began < 5.0:
+                if select.select([terminal.end], [], [], 0.001)[0]:
+                    shown += os.read(terminal.end, 65536)
+            taken.append(time.monotonic() - began)
+            drain(terminal, 0.23)
+        terminal.program.kill()
+        terminal.program.wait()
+    return taken
+
+
+def drain(terminal: Terminal, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if select.select([terminal.end], [], [], 0.05)[0]:
+            os.read(terminal.end, 65536)
+
+
 def first_screen_s() -> tuple[float, float]:
     """From the start of the program to the prompt, with the embedded model still to be loaded: passed, computed.
 
@@ -167,10 +197,18 @@ async def until(pilot: object, condition) -> None:  # type: ignore[no-untyped-de
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--child", type=Path)
+    parser.add_argument("--rate", type=float, default=TOK_S)
     parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--keys", action="store_true", help="only the time from a key to its letter, at --rate")
     arguments = parser.parse_args()
     if arguments.child is not None:
-        return child(arguments.child)
+        return child(arguments.child, arguments.rate)
+    if arguments.keys:
+        for size in ((80, 24), (160, 45)):
+            taken = sorted(key_times(size, arguments.rate))
+            print(f"{size[0]}x{size[1]}: a key is shown after {statistics.median(taken) * 1000:.0f} ms, nine of ten "
+                  f"within {taken[len(taken) * 9 // 10] * 1000:.0f}, all within {taken[-1] * 1000:.0f}")  # fmt: skip
+        return None
     starts = [first_screen_s() for _ in range(4)]
     print("first screen:", ", ".join(f"{passed:.2f} s ({computed:.2f} s computed)" for passed, computed in starts))
     for size, panel in (((80, 24), False), ((80, 24), True), ((120, 40), False), ((200, 60), False)):
