@@ -87,5 +87,8 @@ def test_values_of_a_step_with_a_prompt_are_not_kept() -> None:
 
 
 def test_a_prompt_is_read_by_the_drafter_if_drafts_pay_beside_the_others() -> None:
-    states = [make_controller(STEEP, {0: AUTO_SPEC}, num_running=num_running).state(0)[0] for num_running in (1, 8)]
-    assert states == [GateState.AWAKE, GateState.ASLEEP]
+    (alone, _), (beside, reason) = (
+        make_controller(STEEP, {0: AUTO_SPEC}, num_running=num_running).state(0) for num_running in (1, 8)
+    )
+    assert [alone, beside] == [GateState.AWAKE, GateState.ASLEEP]
+    assert reason.endswith(", only lookups draft")
