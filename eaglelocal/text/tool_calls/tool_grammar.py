@@ -232,7 +232,7 @@ class _GrammarBuilder:
     def _harmony_call(self, tool: Tool, arguments: str) -> str:
         """Return an expression for a harmony call, with the recipient after the channel or before it."""
         to = f"to=functions.{tool.name}"
-        kind = f'(" "? {self._mark(CONSTRAIN)}? "json")?'
+        kind = f'(" "? {self._mark(CONSTRAIN)} "json" | " json")?'  # apart from a name before it
         after = f"{self._mark(CHANNEL)} {quote(f'commentary {to}')} {kind}"
         before = f'{quote(f" {to}")} {self._mark(CHANNEL)} "commentary" {kind}'
         return f'({after} | {before}) " "? {self._mark(MESSAGE)} {arguments}'
