@@ -182,6 +182,7 @@ class StreamedAnswer:
 
     def make_finished(self, request_id: str, reason: str = "") -> Finished:
         details = mapping(self.usage.get("prompt_tokens_details"))
+        spent = mapping(self.usage.get("completion_tokens_details"))
         cached = amount(self.llama_timings, "cache_n") or amount(details, "cached_tokens")
         return Finished(
             request_id,
@@ -189,6 +190,7 @@ class StreamedAnswer:
             text="",
             prompt_tokens=int(amount(self.usage, "prompt_tokens") or amount(self.llama_timings, "prompt_n") + cached),
             completion_tokens=self.num_tokens,
+            reasoning_tokens=count(spent, "reasoning_tokens"),
             timings=self._timings(),
             speculation=self._speculation(),
         )

@@ -112,7 +112,13 @@ def statistics_line(finished: Finished, n_ctx: int = 0) -> str:
     if speculation.drafts and speculation.speedup_estimate is not None:
         parts.append(f"{speculation.speedup_estimate:.2f}x plain (estimated)")
     parts += [f"first token {timings.ttft_s:.2f} s"] if finished.completion_tokens else []
+    parts += describe_reasoning(finished.reasoning_tokens)
     return " · ".join([*parts, *format_ending(finished, n_ctx)])
+
+
+def describe_reasoning(num_tokens: int) -> list[str]:
+    """Return how many tokens were thinking, in a list; an empty one if none were."""
+    return [f"{count_noun(num_tokens, 'token')} of thinking"] if num_tokens else []
 
 
 def _format_state(speculation: SpeculationStats) -> list[str]:
@@ -148,7 +154,11 @@ def answer_object(
         **({"is_loop": True} if is_loop else {}),
         "target": info.target,
         "draft": info.draft,
-        "usage": {"prompt_tokens": finished.prompt_tokens, "completion_tokens": finished.completion_tokens},
+        "usage": {
+            "prompt_tokens": finished.prompt_tokens,
+            "completion_tokens": finished.completion_tokens,
+            "reasoning_tokens": finished.reasoning_tokens,
+        },
         "timings": {
             "ttft_s": timings.ttft_s,
             "decode_tok_s": timings.decode_tok_s,
@@ -185,7 +195,8 @@ def _answer_lines(answers: Sequence[Finished]) -> list[str]:
     decode_s = sum(answer.timings.decode_s for answer in answers)
     speed = f", {after_first / decode_s:.1f} tok/s" if decode_s else ""
     total = sum_stats([answer.speculation for answer in answers])
-    lines = [f"answers       {len(answers)}, {count_noun(tokens, 'token')}{speed}"]
+    thinking = describe_reasoning(sum(answer.reasoning_tokens for answer in answers))
+    lines = [", ".join([f"answers       {len(answers)}, {count_noun(tokens, 'token')}{speed}", *thinking])]
     if not total.drafts:
         return [*lines, *(f"drafting      {text}" for text in _format_state(answers[-1].speculation))]
     return [

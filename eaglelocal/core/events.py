@@ -171,6 +171,7 @@ class Finished:
     timings: Timings
     speculation: SpeculationStats
     reasoning: str = ""  # rest of the reasoning that was held back
+    reasoning_tokens: int = 0  # of completion_tokens; 0 if the answer is not split
     stop: str = ""  # the stop string that ended it
     is_loop: bool = False  # it repeated itself, and was ended
     tokens: tuple[int, ...] = ()  # prompt and answer, if the request asked for them

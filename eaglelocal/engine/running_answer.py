@@ -39,6 +39,7 @@ class RunningAnswer:
     clock: Clock
     counter: SpeculationCounter = field(default_factory=SpeculationCounter)
     num_tokens: int = 0  # tokens of the text; the sequence may have more, sampled after the stop string
+    num_reasoning: int = 0  # of them; the marker that opens it counts too
     num_calls: int = 0
     stop: str = ""  # the stop string that ended it
     guard: LoopGuard | None = None
@@ -86,6 +87,7 @@ class RunningAnswer:
                 pieces.append(TextPiece(sampled.token, "", is_drafted))
                 return "stop"
             piece = self.text.push(sampled.token)
+            self.num_reasoning += isinstance(self.text, SplitAnswerText) and self.text.in_reasoning
             pieces.append(TextPiece(sampled.token, piece.text, is_drafted, logprobs, piece.reasoning, piece.calls))
             if piece.stopped:
                 self.stop = piece.stop or ""

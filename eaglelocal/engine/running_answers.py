@@ -256,6 +256,7 @@ class RunningAnswers:
             unread_calls=rest.unread,
             prompt_tokens=sequence.num_prompt_rows,
             completion_tokens=answer.num_tokens,
+            reasoning_tokens=answer.num_reasoning,
             timings=timings,
             speculation=answer.counter.stats(
                 state=state, reason=state_reason, speedup_estimate=answer.speedup(timings.decode_s)

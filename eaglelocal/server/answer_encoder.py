@@ -123,7 +123,7 @@ def encode_usage(choices: Sequence[AnswerState], *, num_prompts: int = 1) -> dic
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": sum(choice.cached_tokens for choice in first)},
         "completion_tokens_details": {
-            "reasoning_tokens": sum(choice.num_reasoning_tokens for choice in choices),
+            "reasoning_tokens": sum(choice.reasoning_tokens for choice in choices),
             "accepted_prediction_tokens": stats.accepted_tokens,
             "rejected_prediction_tokens": stats.draft_tokens - stats.accepted_tokens,
         },

@@ -121,7 +121,6 @@ class AnswerState:
     is_refused: bool = False  # it was never submitted
     client: str = ""  # the program or address that sent it; "" if it is not known
     num_tokens: int = 0
-    num_reasoning_tokens: int = 0  # tokens
     num_accepted: int = 0  # tokens that came from drafts
     drafting_state: str = ""  # on, asleep, off; "" before it starts
     num_read: int = 0  # tokens of the prompt so far, reused ones too
@@ -197,6 +196,10 @@ class AnswerState:
         return self.finished.prompt_tokens if self.finished else self.started.prompt_tokens if self.started else 0
 
     @property
+    def reasoning_tokens(self) -> int:
+        return self.finished.reasoning_tokens if self.finished else 0
+
+    @property
     def cached_tokens(self) -> int:
         return self.started.cached_tokens if self.started else 0
 
@@ -254,7 +257,6 @@ class AnswerState:
             self._held_logprobs.append(piece.sampled)
         if piece.reasoning:
             self._delta.add_reasoning(piece.reasoning)
-            self.num_reasoning_tokens += 1
             self._held_logprobs = self._held_logprobs[-1:] if piece.text else []
         self.has_calls = self.has_calls or bool(piece.calls)
         if len(self.opening) < MAX_CHARS:

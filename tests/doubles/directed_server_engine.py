@@ -66,6 +66,7 @@ class _Scene:
     request: ChatRequest
     directions: Iterator[RequestEvent]
     num_tokens: int = 0
+    num_reasoning: int = 0
     num_calls: int = 0
     reason: str = "stop"
     is_loop: bool = False
@@ -76,6 +77,7 @@ class _Scene:
 
     def tokens(self, text: str, **more: object) -> Tokens:
         self.num_tokens += 1
+        self.num_reasoning += "reasoning" in more
         return Tokens(self.id, (TextPiece(self.num_tokens, text, drafted=False, **more),))  # type: ignore[arg-type]
 
 
@@ -227,7 +229,15 @@ class DirectedEngine:
     def _finished(self, scene: _Scene) -> Finished:
         script = script_of(scene.request)
         return Finished(
-            scene.id, scene.reason, "", len(script), scene.num_tokens, TIMINGS, STATS, is_loop=scene.is_loop
+            scene.id,
+            scene.reason,
+            "",
+            len(script),
+            scene.num_tokens,
+            TIMINGS,
+            STATS,
+            reasoning_tokens=scene.num_reasoning,
+            is_loop=scene.is_loop,
         )
 
 

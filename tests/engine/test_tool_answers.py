@@ -117,6 +117,14 @@ def test_thought_text_and_calls(length: int) -> None:
     assert result.calls[0].id != result.calls[1].id
 
 
+@pytest.mark.parametrize(("fields", "num"), [({}, 2), ({"is_split": False}, 0)])
+def test_tokens_of_reasoning_are_counted(fields: dict[str, object], num: int) -> None:
+    """With the marker that opens it."""
+    result = run_request(says("abcdef", **fields))
+    assert result.finished is not None
+    assert (result.finished.reasoning_tokens, result.finished.completion_tokens) == (num, 7)
+
+
 def test_without_calls_it_stops() -> None:
     result = run_request(says("abcdef"))
     assert (result.reasoning, result.text, result.calls, ending(result)) == ("hm", "Yes.", [], "stop")

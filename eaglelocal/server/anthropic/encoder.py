@@ -123,13 +123,14 @@ def stop_fields(choice: AnswerState) -> dict[str, Any]:
     return {"stop_reason": REASONS.get(choice.finish_reason, "end_turn"), "stop_sequence": None}
 
 
-def encode_usage(choice: AnswerState) -> dict[str, int]:
+def encode_usage(choice: AnswerState) -> dict[str, object]:
     """Return the usage. In this API, input tokens exclude those from the cache."""
     return {
         "input_tokens": choice.prompt_tokens - choice.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": choice.cached_tokens,
         "output_tokens": choice.num_tokens,
+        "output_tokens_details": {"thinking_tokens": choice.reasoning_tokens},
     }
 
 

@@ -236,6 +236,6 @@ def encode_usage(choice: AnswerState) -> Event:
         "input_tokens": choice.prompt_tokens,
         "input_tokens_details": {"cached_tokens": choice.cached_tokens},
         "output_tokens": choice.num_tokens,
-        "output_tokens_details": {"reasoning_tokens": choice.num_reasoning_tokens},
+        "output_tokens_details": {"reasoning_tokens": choice.reasoning_tokens},
         "total_tokens": choice.prompt_tokens + choice.num_tokens,
     }

@@ -74,6 +74,8 @@ def test_thinking_text_and_tools_are_blocks_of_their_own(actor: Server) -> None:
         thinking, text, *calls = answer.content
         assert thinking.type == "thinking"
         assert (thinking.thinking, thinking.signature) == ("It is far. ", "")
+        assert answer.usage.output_tokens_details is not None
+        assert answer.usage.output_tokens_details.thinking_tokens == 3
         assert text.type == "text"
         assert text.text == "Let me see."
         assert [(call.type, call.name, call.input) for call in calls if call.type == "tool_use"] == [

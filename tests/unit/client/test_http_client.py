@@ -251,6 +251,13 @@ def test_what_came_with_the_first_piece_has_no_part_in_the_speed() -> None:
     assert answer.make_finished("q").timings.decode_tok_s == pytest.approx(32 / 2.1)
 
 
+@pytest.mark.parametrize(("usage", "num"), [({"completion_tokens_details": {"reasoning_tokens": 7}}, 7), ({}, 0)])
+def test_tokens_of_thinking_are_those_that_the_server_counts(usage: dict[str, object], num: int) -> None:
+    answer = StreamedAnswer()
+    answer.take(json.dumps({"usage": usage}), 0.0)
+    assert answer.make_finished("q").reasoning_tokens == num
+
+
 def test_a_refusal_that_is_no_json_is_quoted() -> None:
     assert "502: <html>" in refusal("http://x", 502, b"<html>").message
 

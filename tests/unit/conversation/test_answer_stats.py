@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from doubles.scripted_client import ScriptedClient, says, scripted_plan
@@ -57,7 +58,7 @@ def test_a_cut_answer_says_so() -> None:
 def test_the_object_has_exactly_the_keys_of_the_contract() -> None:
     value = json.loads(json.dumps(answer_object("hi", finished(ON), ScriptedClient((says("x"),)).info)))
     assert list(value) == ["text", "finish_reason", "target", "draft", "usage", "timings", "speculation"]
-    assert list(value["usage"]) == ["prompt_tokens", "completion_tokens"]
+    assert list(value["usage"]) == ["prompt_tokens", "completion_tokens", "reasoning_tokens"]
     assert list(value["timings"]) == ["ttft_s", "decode_tok_s", "draft_s", "verify_s", "host_s"]
     assert list(value["speculation"]) == [
         "state",
@@ -72,6 +73,14 @@ def test_the_object_has_exactly_the_keys_of_the_contract() -> None:
     ]
     assert value["speculation"]["acceptance_length"] == 109 / 35
     assert value["speculation"]["accepted_per_position"] == [30, 24, 20]
+
+
+def test_tokens_of_thinking_are_counted() -> None:
+    thought = replace(finished(ON), reasoning_tokens=31)
+    assert statistics_line(thought).endswith(" · 31 tokens of thinking")
+    assert answer_object("hi", thought, ScriptedClient((says("x"),)).info)["usage"]["reasoning_tokens"] == 31
+    totals = total_lines([thought, thought], EngineSnapshot(0, 0, 70, 24, 220, ON, 0.1, 3.9, 600 * 2**20), 0)
+    assert totals[0].endswith("2, 220 tokens, 54.5 tok/s, 62 tokens of thinking")
 
 
 def test_totals_add_up_over_answers() -> None:
