@@ -220,7 +220,8 @@ class Settings:
         "auto",
         read_thinking_limit,
         "N|off|EFFORT",
-        "Most tokens of thinking, or off, low, medium, high; unset: medium where the model has efforts.",
+        "Most tokens of thinking, or off, or an effort: low, medium, high. An effort switches thinking on, "
+        "in `chat` a number too. Unset: medium where the model has efforts.",
         ("off", "low", "medium", "high"),
     )
     thinking_message: str | None = setting(None, read_closing_words)  # ends thinking that has used up its budget

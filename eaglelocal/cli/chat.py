@@ -260,10 +260,11 @@ def open_session(
         plan=lambda choice: plan_run(apply_choice(options, choice), output),
         load=lambda plan: load_model(plan, output, learning=begun.open_learning(output)),
     )
+    params = default_sampling(settings)
     return Session(
         loader=loader,
         model=model,
-        params=default_sampling(settings),
+        params=replace(params, thinking=params.thinking.switch_on()),
         conversation=begun.conversation,
         spec=None if joined is None else choose_spec(settings, joined),
         choice=choice,

@@ -117,8 +117,8 @@ def statistics_line(finished: Finished, n_ctx: int = 0) -> str:
 
 
 def describe_reasoning(num_tokens: int) -> list[str]:
-    """Return how many tokens were thinking, in a list; an empty one if none were."""
-    return [f"{count_noun(num_tokens, 'token')} of thinking"] if num_tokens else []
+    """Return how many tokens were thought, in a list; an empty one if none were."""
+    return [f"{count_noun(num_tokens, 'thinking token')}"] if num_tokens else []
 
 
 def _format_state(speculation: SpeculationStats) -> list[str]:

@@ -25,7 +25,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AUTO_SPEC, OFF, Spec, parse_spec
 from eaglelocal.core.run_options import ModelChoice, list_draft_words
 from eaglelocal.core.sampling import fill_recommended
-from eaglelocal.core.thinking import USUAL_EFFORT, parse_thinking
+from eaglelocal.core.thinking import parse_thinking
 from eaglelocal.errors import UsageError
 from eaglelocal.text.reasoning.efforts import describe_thinking
 from eaglelocal.text.reasoning.model_families import detect_family
@@ -185,9 +185,7 @@ def _think(context: ActionContext, argument: str) -> None:
     """Show how long the model may think, after setting it; a number is the most tokens, and switches thinking on."""
     session = context.session
     if argument:
-        thinking = parse_thinking(argument, name="/think")
-        if thinking.budget:
-            thinking = replace(thinking, effort=USUAL_EFFORT)
+        thinking = parse_thinking(argument, name="/think").switch_on()
         message = session.params.thinking.message
         session.set_params(replace(session.params, thinking=replace(thinking, message=message)))
     info = session.model.info

@@ -36,6 +36,10 @@ class Thinking:
     def is_off(self) -> bool:
         return self.budget == 0 or self.effort == OFF_EFFORT
 
+    def switch_on(self) -> Thinking:
+        """Return the limit as a chat means it: a model that thinks only if asked does so for a number, too."""
+        return Thinking(USUAL_EFFORT, self.budget, self.message) if self.budget else self
+
     def __str__(self) -> str:
         if self.is_off:
             return "off"

@@ -6,6 +6,7 @@ Knows the engine's events; nothing of HTTP and the formats of the APIs.
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 from dataclasses import field, replace
 
 from eaglelocal.core.events import (
@@ -54,6 +55,7 @@ class ReasoningRun:
     """A run of reasoning text."""
 
     text: str = ""
+    drafted: list[bool] = field(default_factory=list)  # of each token with text
 
 
 DeltaPart = TextRun | ReasoningRun | CallPart
@@ -72,12 +74,15 @@ class Delta:
         assert isinstance(last, TextRun)
         return last
 
-    def add_reasoning(self, text: str) -> None:
-        last = self.parts[-1] if self.parts else None
-        if isinstance(last, ReasoningRun):
-            last.text += text
-        elif text:
-            self.parts.append(ReasoningRun(text))
+    def add_reasoning(self, text: str, drafted: Sequence[bool] = ()) -> None:
+        if not text:
+            return
+        if not self.parts or not isinstance(self.parts[-1], ReasoningRun):
+            self.parts.append(ReasoningRun())
+        last = self.parts[-1]
+        assert isinstance(last, ReasoningRun)
+        last.text += text
+        last.drafted += drafted
 
     def add_call(self, part: CallPart) -> None:
         last = self.parts[-1] if self.parts else None
@@ -256,7 +261,7 @@ class AnswerState:
         if piece.sampled is not None:
             self._held_logprobs.append(piece.sampled)
         if piece.reasoning:
-            self._delta.add_reasoning(piece.reasoning)
+            self._delta.add_reasoning(piece.reasoning, [piece.drafted])
             self._held_logprobs = self._held_logprobs[-1:] if piece.text else []
         self.has_calls = self.has_calls or bool(piece.calls)
         if len(self.opening) < MAX_CHARS:

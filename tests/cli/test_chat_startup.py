@@ -48,6 +48,18 @@ def test_the_model_is_planned_once_and_loaded_so(asked: list[RunOptions], target
     assert session.model.plan is not None and session.model.plan.n_ctx == 700
 
 
+@pytest.mark.parametrize(
+    ("given", "effort", "budget"),
+    [("512", "medium", 512), ("off", "", 0), ("high", "high", None), ("auto", "", None)],
+)
+def test_a_limit_of_thinking_means_what_think_does(
+    asked: list[RunOptions], given: str, effort: str, budget: int | None
+) -> None:
+    settings = Settings(url="none", thinking_budget=given, thinking_message="Enough.")
+    thinking = chat.open_session(settings, standard_output(), ModelChoice()).params.thinking
+    assert (thinking.effort, thinking.budget, thinking.message) == (effort, budget, "Enough.")
+
+
 @pytest.mark.parametrize("target", [None, "demo@native"])
 @pytest.mark.parametrize("is_brief", [False, True])
 def test_the_plan_knows_that_it_is_for_one_answer(asked: list[RunOptions], target: str | None, is_brief: bool) -> None:

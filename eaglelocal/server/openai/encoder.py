@@ -78,7 +78,8 @@ class ChatEncoder(OpenAIEncoder):
         """Return a chunk for each reasoning, text and call: some clients read only one of them from a chunk."""
         match part:
             case ReasoningRun():
-                return self._delta(choice.index, {"reasoning_content": part.text})
+                flags = {"drafted": part.drafted} if self._has_drafted_flags else {}
+                return self._delta(choice.index, {"reasoning_content": part.text}, extra=flags)
             case CallPart():
                 return self._encode_call_part(choice, part)
         if not part.text and not part.sampled:

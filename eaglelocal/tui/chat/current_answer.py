@@ -76,6 +76,7 @@ class CurrentAnswer:
         num_cached = (work.total or 0 if work.phase == "reading" else work.num_cached) + len(pieces)
         phase = "answering" if work.phase == "answering" or any(piece.text for piece in pieces) else "thinking"
         if phase != work.phase:
+            self._guard = LoopGuard()  # thoughts that repeated themselves were closed
             self._enter(AnswerWork(phase=phase, seconds=0.0, total=self._budget if phase == "thinking" else None))
         self._work = replace(self._work, count=self._work.count + len(pieces), num_cached=num_cached)
         for piece in pieces:

@@ -618,6 +618,14 @@ def test_reasoning_is_streamed_apart(actor: Server) -> None:
     assert "".join(delta.content or "" for delta in deltas) == "Yes."
 
 
+def test_a_chunk_of_reasoning_says_how_many_tokens_it_has(actor: Server) -> None:
+    stream = actor.openai().chat.completions.create(
+        model="", messages=run_script("think Hm, well.\nsay Yes."), stream=True, extra_body={"tell_drafted": True}
+    )
+    chunks = [chunk for chunk in stream if "reasoning_content" in (chunk.choices[0].delta.model_extra or {})]
+    assert sum(len((chunk.model_extra or {})["drafted"]) for chunk in chunks) == 2
+
+
 def test_log_probabilities_have_text_and_bytes(actor: Server) -> None:
     answer = actor.openai().chat.completions.create(model="", messages=run_script("weigh gut ähm"), logprobs=True)
     assert answer.choices[0].logprobs is not None

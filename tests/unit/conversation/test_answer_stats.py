@@ -77,10 +77,10 @@ def test_the_object_has_exactly_the_keys_of_the_contract() -> None:
 
 def test_tokens_of_thinking_are_counted() -> None:
     thought = replace(finished(ON), reasoning_tokens=31)
-    assert statistics_line(thought).endswith(" · 31 tokens of thinking")
+    assert statistics_line(thought).endswith(" · 31 thinking tokens")
     assert answer_object("hi", thought, ScriptedClient((says("x"),)).info)["usage"]["reasoning_tokens"] == 31
     totals = total_lines([thought, thought], EngineSnapshot(0, 0, 70, 24, 220, ON, 0.1, 3.9, 600 * 2**20), 0)
-    assert totals[0].endswith("2, 220 tokens, 54.5 tok/s, 62 tokens of thinking")
+    assert totals[0].endswith("2, 220 tokens, 54.5 tok/s, 62 thinking tokens")
 
 
 def test_totals_add_up_over_answers() -> None:

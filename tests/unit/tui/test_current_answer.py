@@ -80,6 +80,11 @@ def test_images_are_read_until_the_first_token() -> None:
     assert phases == ["reading images", "reading images", "answering"]
 
 
+def test_text_behind_thoughts_that_looped_does_not_repeat_itself() -> None:
+    works = follow([*[tokens(thought(" tea"))] * 600, tokens(said("Yes"))])
+    assert [work.is_looping for work in works[-2:]] == [True, False]
+
+
 def test_a_loop_is_noticed_in_thoughts_and_text() -> None:
     for piece in (thought(" tea"), said(" tea")):
         works = follow([tokens(piece)] * 600)
