@@ -114,6 +114,20 @@ def measure_made_loops() -> None:
     print("made loops, tokens of the passage and until it is noticed, after 100 others:", delays)
 
 
+def find_last_period(text: str) -> int:
+    """Return the length of the passage whose repetition ends the text; 0 if there is none."""
+    return next((n for n in range(1, 150) if text[-400:] == text[-400 - n : -n]), 0)
+
+
+def count_looped(pieces: list[str], period: int) -> int:
+    """Return how many tokens at the end have this period."""
+    text = "".join(pieces)
+    start = len(text) - period
+    while start and text[start - 1] == text[start - 1 + period]:
+        start -= 1
+    return sum(end > start for end in itertools.accumulate(map(len, pieces)))
+
+
 def measure_target(target: str) -> None:
     from eaglelocal.bench.bench_prompts import read_prompts
     from eaglelocal.cli.chat import open_session
@@ -125,7 +139,8 @@ def measure_target(target: str) -> None:
     from eaglelocal.core.sampling import SamplingParams
 
     session = open_session(load_settings({"target": target, "ctx": "2048"}), standard_output(), ModelChoice())
-    loops = noticed = 0
+    loops = 0
+    missed: list[tuple[int, str]] = []  # tokens of the loop, its passage
     for prompt in read_prompts(ROOT / "tests/real/questions/held_out.jsonl")[:40]:
         params = SamplingParams(temperature=0.0, max_tokens=1400, ignore_eos=True)
         pieces: list[str] = []
@@ -133,12 +148,14 @@ def measure_target(target: str) -> None:
             ChatRequest(id=str(id(prompt)), messages=prompt.messages, params=params)
         ):
             pieces += [piece.text for piece in event.pieces] if isinstance(event, Tokens) else []
-        end = "".join(pieces[-600:])
-        is_loop = any(end[-400:] == end[-400 - period : -period] for period in range(1, 150))
-        loops += is_loop
-        noticed += is_loop and notices_at(pieces) is not None
+        if period := find_last_period("".join(pieces)):
+            loops += 1
+            if notices_at(pieces) is None:
+                missed.append((count_looped(pieces, period), "".join(pieces)[-period:]))
     session.close()
-    print(f"{target}: {loops} of 40 answers end in a loop, {noticed} of them noticed")
+    print(f"{target}: {loops} of 40 answers end in a loop, {loops - len(missed)} of them noticed")
+    for num_tokens, passage in missed:
+        print(f"    missed after {num_tokens} tokens of it: {passage!r}")
 
 
 if __name__ == "__main__":
