@@ -98,7 +98,14 @@ def answer_line(finished: Finished, n_ctx: int = 0) -> str:
 def _count_tokens(finished: Finished) -> list[str]:
     """Return the tokens of an answer, which the reason for its end may name too."""
     is_named = finished.reason == "length" or not finished.completion_tokens
-    return [] if is_named else [count_noun(finished.completion_tokens, "token")]
+    return [] if is_named else [describe_tokens(finished)]
+
+
+def describe_tokens(*answers: Finished) -> str:
+    """Return `87 tokens`, or `87 tokens (31 thinking)`."""
+    thinking = sum(answer.reasoning_tokens for answer in answers)
+    said = count_noun(sum(answer.completion_tokens for answer in answers), "token")
+    return f"{said} ({thinking} thinking)" if thinking else said
 
 
 def statistics_line(finished: Finished, n_ctx: int = 0) -> str:
@@ -112,13 +119,7 @@ def statistics_line(finished: Finished, n_ctx: int = 0) -> str:
     if speculation.drafts and speculation.speedup_estimate is not None:
         parts.append(f"{speculation.speedup_estimate:.2f}x plain (estimated)")
     parts += [f"first token {timings.ttft_s:.2f} s"] if finished.completion_tokens else []
-    parts += describe_reasoning(finished.reasoning_tokens)
     return " · ".join([*parts, *format_ending(finished, n_ctx)])
-
-
-def describe_reasoning(num_tokens: int) -> list[str]:
-    """Return how many tokens were thought, in a list; an empty one if none were."""
-    return [f"{count_noun(num_tokens, 'thinking token')}"] if num_tokens else []
 
 
 def _format_state(speculation: SpeculationStats) -> list[str]:
@@ -190,13 +191,11 @@ def _context_lines(answers: Sequence[Finished], n_ctx: int) -> list[str]:
 def _answer_lines(answers: Sequence[Finished]) -> list[str]:
     if not answers:
         return ["no answers yet"]
-    tokens = sum(answer.completion_tokens for answer in answers)
     after_first = sum(max(0, answer.completion_tokens - 1) for answer in answers)
     decode_s = sum(answer.timings.decode_s for answer in answers)
     speed = f", {after_first / decode_s:.1f} tok/s" if decode_s else ""
     total = sum_stats([answer.speculation for answer in answers])
-    thinking = describe_reasoning(sum(answer.reasoning_tokens for answer in answers))
-    lines = [", ".join([f"answers       {len(answers)}, {count_noun(tokens, 'token')}{speed}", *thinking])]
+    lines = [f"answers       {len(answers)}, {describe_tokens(*answers)}{speed}"]
     if not total.drafts:
         return [*lines, *(f"drafting      {text}" for text in _format_state(answers[-1].speculation))]
     return [

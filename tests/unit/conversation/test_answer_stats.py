@@ -9,6 +9,7 @@ import pytest
 from doubles.scripted_client import ScriptedClient, says, scripted_plan
 
 from eaglelocal.conversation.answer_stats import (
+    answer_line,
     answer_object,
     describe_draft_length,
     model_lines,
@@ -77,10 +78,11 @@ def test_the_object_has_exactly_the_keys_of_the_contract() -> None:
 
 def test_tokens_of_thinking_are_counted() -> None:
     thought = replace(finished(ON), reasoning_tokens=31)
-    assert statistics_line(thought).endswith(" · 31 thinking tokens")
+    assert statistics_line(thought).startswith("110 tokens (31 thinking) · 41.2 tok/s")
+    assert answer_line(thought) == "110 tokens (31 thinking) · 2.2 s"
     assert answer_object("hi", thought, ScriptedClient((says("x"),)).info)["usage"]["reasoning_tokens"] == 31
     totals = total_lines([thought, thought], EngineSnapshot(0, 0, 70, 24, 220, ON, 0.1, 3.9, 600 * 2**20), 0)
-    assert totals[0].endswith("2, 220 tokens, 54.5 tok/s, 62 thinking tokens")
+    assert totals[0].endswith("2, 220 tokens (62 thinking), 54.5 tok/s")
 
 
 def test_totals_add_up_over_answers() -> None:
