@@ -242,7 +242,6 @@ class Settings:
     ssl_cert: str | None = setting(None, read_text, "FILE", "HTTPS with this certificate, in PEM.")
     ssl_key: str | None = setting(None, read_text, "FILE", "Key of that certificate, in PEM.")
     port: int = setting(8421, whole(0, 65535), "N", "Port to listen on; 8421 if unset.")
-    web_port: int = setting(8422, whole(0, 65535), "N", "Port of the monitor in a browser; 8422 if unset.")
     models: tuple[str, ...] = setting((), read_list, "REF,REF", "More models, loaded when a request names them.")
     alias: tuple[str, ...] = setting(
         (), read_list, "NAME,NAME", "More names for the first model; '*' accepts any name."

@@ -14,7 +14,7 @@ from doubles.sources import nodes_of
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "eaglelocal"
 FILES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = ("torch", "textual", "starlette", "llama_cpp", "aiohttp", "PIL", "jinja2", "gguf", "huggingface_hub")
+HEAVY = ("torch", "textual", "starlette", "llama_cpp", "PIL", "jinja2", "gguf", "huggingface_hub")
 
 # what only these rooms may import, and whatever lies below it
 FENCES: dict[str, tuple[str, ...]] = {
@@ -26,9 +26,6 @@ FENCES: dict[str, tuple[str, ...]] = {
     "textual": ("tui",),
     "starlette": ("server",),
     "uvicorn": ("server",),
-    "aiohttp": ("web",),
-    "aiohttp_jinja2": ("web",),
-    "textual_serve": ("web",),
     "httpx": ("client",),
     "pynvml": ("probe",),
     "psutil": ("probe", "processes"),

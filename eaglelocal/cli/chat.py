@@ -193,7 +193,6 @@ def answer_or_converse(asker: Asker, question: str | None, *, list_models: ListM
 def show_screen(settings: Settings, start: ChatStart, *, keeps: bool, tint: bool) -> int:
     """Run the chat screen until the user leaves; it appears before the model is loaded. Returns the exit code."""
     from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths, run_chat
-    from eaglelocal.tui.chat.chat_dialogs import ChatAccess
     from eaglelocal.tui.display_options import check_display_options, make_display_options
 
     appearance = make_display_options(settings)
@@ -206,7 +205,7 @@ def show_screen(settings: Settings, start: ChatStart, *, keeps: bool, tint: bool
             appearance,
             marks_drafted=tint,
             models=make_model_source(settings),
-            access=ChatAccess(saves=keeps),
+            saves=keeps,
         )
     )
 

@@ -27,7 +27,6 @@ Images = Annotated[
 ]
 Continue = Annotated[bool, typer.Option("--continue", help="Go on with the conversation that was saved last.")]
 Slots = Annotated[str | None, typer.Option(metavar="N", help="Slots, at most 64; 1 if unset. Each answer takes one.")]
-Web = Annotated[bool, typer.Option("--web", help="Show the monitor in a browser, on --web-port.")]
 
 # ---- settings that several commands take as flags; their rows are in settings.py
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "max_tokens", "thinking_budget")
@@ -36,7 +35,6 @@ MACHINE = ("threads", *PLACEMENT)
 KEEPING = (  # what is kept of answers
     *("cache_ram", "lookup_memory", "cache_disk", "learn", "learn_gb", "learn_days", "learn_after"),
 )
-PAGE = ("web_port", "host", "api_key_file", "allowed_hosts")  # of the monitor in a browser
 MODEL = ("target", "mmproj", "draft", "draft_type")
 UNDONE = frozenset({"stop_loops"})  # switches that are on somewhere unless they are switched off
 COMPLETIONS = {"target": complete_target, "draft": complete_draft}

@@ -53,12 +53,11 @@ MAX_OFFERED = 20  # models of Ollama and LM Studio that a server offers by defau
     *(*flags.MODEL, "spec", "lora", "models", "max_loaded", "alias"),
     *("host", "port", "api_key_file", "shared_prefix", "allowed_hosts", "cors_origins", "ssl", "ssl_cert", "ssl_key"),
     *("parallel", "max_waiting", "request_timeout", "idle_unload", "drain"),
-    *(*flags.MACHINE, *flags.SAMPLING, *flags.KEEPING, "stop_loops", "log", "web", "web_port"),
+    *(*flags.MACHINE, *flags.SAMPLING, *flags.KEEPING, "stop_loops", "log"),
     before="no_tui",
 )
 def serve(
     context: typer.Context,
-    web: flags.Web = False,
     no_tui: Annotated[bool, typer.Option("--no-tui", help="Log to stderr instead of showing the monitor.")] = False,
 ) -> None:
     """Serve models over the APIs of OpenAI, Anthropic and Ollama.
@@ -77,22 +76,17 @@ def serve(
 
             screen = ServeScreen(settings) if can_show(os.environ) else None
         plain = JsonOutput(sys.stderr) if settings.log == "json" else output
-        run_server(settings, plain if screen is None else screen.output(settings.colour), spare, screen, web=web)
+        run_server(settings, plain if screen is None else screen.output(settings.colour), spare, screen)
 
 
-def run_server(
-    settings: Settings, output: Output, spare: SpareProcess, screen: ServeScreen | None = None, *, web: bool = False
-) -> None:
-    """Serve until stopped. spare: the first engine's process. web: serve the monitor for browsers too."""
-    from eaglelocal.cli.browser import bind_page
-
+def run_server(settings: Settings, output: Output, spare: SpareProcess, screen: ServeScreen | None = None) -> None:
+    """Serve until stopped. spare: the first engine's process."""
     access, key_names, own_key = open_access(settings, output)
     prefixes = tuple(map(read_shared_prefix, settings.shared_prefix))
     owners = Owners(access.keys.names_on_disk, prefixes, default_sampling(settings).thinking)
     decisions = plan_all(settings, output)
     certificate = find_certificate(settings)
     listening = bind_server_socket(settings)
-    page = bind_page(settings, access, output) if web else None
     learning = open_learning(settings, access.keys.learning_owners, output)
     most = settings.max_loaded or None
     engines = ServerEngines(decisions, output, most=most, spare=spare, learning=learning, owners=owners)
@@ -121,8 +115,6 @@ def run_server(
             log.show_ready(loaded)
 
         task = log.watch if screen is None else partial(screen.show, server, log.watch)
-        if page is not None:
-            task = page.run_with(server.url, task)
         runtime = Runtime(on_ready=on_ready, background=task, drain_s=settings.drain, certificate=certificate)
         try:
             with keep_announced(server):

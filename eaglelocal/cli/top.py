@@ -1,4 +1,4 @@
-"""`eaglelocal top [URL ...]`: monitor running servers on the screen, in a browser, as text or as JSON."""
+"""`eaglelocal top [URL ...]`: monitor running servers on the screen, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from eaglelocal.cli.flags import argument, flag
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.user_paths import quote_word
 from eaglelocal.errors import EngineError, UsageError
 from eaglelocal.settings import Settings
 
@@ -37,10 +36,8 @@ class TopFlags:
     )
     once: bool = flag(False, "", "Print one frame as text and exit.")
     as_json: flags.AsJson = False
-    web: flags.Web = False
 
 
-@flags.takes(*flags.PAGE)
 def top(context: typer.Context, given: TopFlags) -> None:
     """Watch running servers: eaglelocal, llama-server, vLLM or Ollama.
 
@@ -49,26 +46,18 @@ def top(context: typer.Context, given: TopFlags) -> None:
     eaglelocal top 8080
     eaglelocal top http://127.0.0.1:8421 http://192.168.1.20:8421
     eaglelocal top --once | head -3
-    eaglelocal top --web
     """
     from eaglelocal.cli.chat_connection import find_api_key
 
-    page_flags = {name: context.params[name] for name in flags.PAGE}
-    if not given.web and (named := [name for name, value in page_flags.items() if value is not None]):
-        raise UsageError(f"--{named[0].replace('_', '-')} needs --web", hint="--web")
-    settings = load_settings(page_flags)
+    settings = load_settings({})
     output = standard_output(colour=settings.colour)
-    can_only_print = output.is_terminal and not output.can_show_screen and not given.web
+    can_only_print = output.is_terminal and not output.can_show_screen
     prints, urls = given.once or given.as_json or can_only_print, given.urls or [find_local_server()]
     if len(urls) > 1:
         return watch_several(urls, settings, output, given, prints=prints)
     where, api_key = urls[0], find_api_key(urls[0])
     if prints:
         return print_once(where, api_key, settings, output, as_json=given.as_json)
-    if given.web:
-        from eaglelocal.cli.browser import serve_pages
-
-        return serve_pages(where, api_key, settings, output)
     check_terminal(output)
     from eaglelocal.tui.monitor.run_monitor import watch_server
 
@@ -91,11 +80,9 @@ def find_local_server() -> str:
 
 
 def watch_several(urls: Sequence[str], settings: Settings, output: Output, given: TopFlags, *, prints: bool) -> None:
-    """Show several servers on the screen, or print them once. Raises UsageError without a terminal or with --web."""
+    """Show several servers on the screen, or print them once. Raises UsageError without a terminal."""
     from eaglelocal.cli.chat_connection import find_api_key
 
-    if given.web:
-        raise UsageError("--web shows one server", hint=f"eaglelocal top {quote_word(urls[0])} --web")
     if prints:
         return print_several(urls, output, as_json=given.as_json)
     check_terminal(output)

@@ -11,12 +11,12 @@ import socket
 from eaglelocal.errors import ResourceError, UsageError
 
 BACKLOG = 256  # connections that the system queues until they are accepted
-OUR_PORTS = (8421, 8422)  # the defaults of --port and --web-port: neither takes the other's
+MAX_PORT = 65535
 FAR_AWAY = ("192.0.2.1", 9)  # an address for documentation, which no machine has
 
 
-def bind_socket(host: str, port: int, *, flag: str = "--port") -> socket.socket:
-    """Return a listening socket; `flag` is the option that chose the port, for the hint.
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Return a listening socket.
 
     Raises ResourceError for a port in use, UsageError for an invalid address.
     """
@@ -33,15 +33,11 @@ def bind_socket(host: str, port: int, *, flag: str = "--port") -> socket.socket:
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:
-            raise ResourceError(f"port {port} of {host} is taken", hint=f"{flag} {choose_other_port(port)}") from error
+            other = port + 1 if port < MAX_PORT else port - 1
+            raise ResourceError(f"port {port} of {host} is taken", hint=f"--port {other}") from error
         raise UsageError(f"{host} port {port} cannot be listened on: {error.strerror}") from error
     listening.setblocking(False)
     return listening
-
-
-def choose_other_port(port: int) -> int:
-    """Return the next port that is not one of our defaults; for the last port, the one before."""
-    return next((other for other in range(port + 1, 65536) if other not in OUR_PORTS), port - 1)
 
 
 def find_lan_address() -> str:

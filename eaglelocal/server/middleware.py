@@ -47,7 +47,8 @@ def error_body(problem: Problem, path: str) -> dict[str, object]:
 
 
 # ---- api key: require an API key, where keys are used
-OPEN_PATHS = frozenset({"/health", "/v1/health"})
+HEALTH_PATHS = frozenset({"/health", "/v1/health"})
+OPEN_PATHS = HEALTH_PATHS | {"/"}  # the chat page holds nothing of anybody, and asks for the key itself
 
 
 class ApiKeyMiddleware:
@@ -60,7 +61,8 @@ class ApiKeyMiddleware:
         owner = self._keys.find_owner(find_key(Headers(scope=scope))) if self._keys else LOCAL
         is_operator = current_record().is_operator = owner in self._operators
         scope.setdefault("state", {}).update(owner=owner or "", is_operator=is_operator)
-        if owner is None and scope["path"] not in OPEN_PATHS:
+        is_open = scope["path"] in OPEN_PATHS and scope["method"] in SAFE_METHODS
+        if owner is None and not is_open:
             what = "this server needs a valid API key: Authorization: Bearer KEY"
             app: ASGIApp = refusal(scope, Problem(401, what, AUTHENTICATION, code="invalid_api_key"))
         else:
@@ -127,7 +129,7 @@ class CallLimitMiddleware:
         app = self._app
         with ExitStack() as held:
             try:
-                if scope["path"] not in OPEN_PATHS:
+                if scope["path"] not in HEALTH_PATHS:
                     held.enter_context(self._places.admit(scope["state"]["owner"]))
             except Problem as problem:
                 app = refusal(scope, problem)

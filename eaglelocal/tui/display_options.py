@@ -48,10 +48,7 @@ class DisplayOptions:
 PYTHON_LC_CTYPES = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})  # values of LC_CTYPE that Python sets by itself (PEP 538)
 
 
-def make_display_options(
-    settings: Settings, environ: Mapping[str, str] = os.environ, *, keeps_theme: bool = True
-) -> DisplayOptions:
-    """keeps_theme: False if the screen's user may not change this user's config file."""
+def make_display_options(settings: Settings, environ: Mapping[str, str] = os.environ) -> DisplayOptions:
     config_file, origin = locations.config_file(), settings.origins()["theme"]
     is_unicode = settings.glyphs == "unicode" or (settings.glyphs == "auto" and is_utf8(environ))
     return DisplayOptions(
@@ -60,7 +57,7 @@ def make_display_options(
         has_color=settings.colour != "never",
         has_figures=settings.figures,
         keys=settings.keys,
-        theme_file=config_file if keeps_theme else None,
+        theme_file=config_file,
         theme_variable="" if origin in (DEFAULT, str(config_file)) else origin,
     )
 

@@ -32,11 +32,6 @@ def name_key(key: str) -> str:
     return f"{modifiers}{plus}{shown}"
 
 
-def name_action(binding: Binding) -> str:
-    """Return the name of a binding's action without its place and arguments: `run_command`, `suspend_process`."""
-    return binding.action.partition("(")[0].rpartition(".")[2]
-
-
 def make_key_rows(bindings: Mapping[str, Binding], purposes: Mapping[str, str]) -> list[HelpRow]:
     """Return a row of the help for each purpose, by binding id: its current keys, and the purpose."""
     names: dict[str, list[str]] = {}

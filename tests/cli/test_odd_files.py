@@ -45,7 +45,6 @@ from eaglelocal.settings import Settings, write_setting
 from eaglelocal.training.conversations import read_conversations
 from eaglelocal.training.self_questions import SelfQuestions
 from eaglelocal.training.training_folder import enter_folder, list_folders
-from eaglelocal.web.web_middleware import _remove_unlocked
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 20
@@ -93,7 +92,6 @@ USES: dict[str, Callable[[Path], object]] = {
     "ollama/manifests/registry.ollama.ai/library/a/b": lambda path: list(
         model_library.list_ollama_models(path.parents[4])
     ),
-    "visitor/.lock": lambda path: _remove_unlocked(path.parent, path.name),
     "head.gguf": lambda path: fingerprint(path),
 }
 

@@ -96,7 +96,6 @@ def test_several_servers_are_rows_and_an_unreachable_one_is_marked() -> None:
     ("flags", "code", "said"),
     [
         (("--json",), 1, "none of the servers answers"),
-        (("--web",), 2, "--web shows one server"),
         ((), 2, "stdout is not a terminal"),
     ],
 )

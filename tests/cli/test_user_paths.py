@@ -32,7 +32,6 @@ BESIDE: dict[str, tuple[str, ...]] = {
     "chat --target": ("hello",),
     "serve": ("--no-tui", "--port", "0", *DEMO),
     "serve --target": ("--no-tui", "--port", "0"),
-    "top": ("http://127.0.0.1:9", "--web", "--web-port", "0"),
     "launch": ("aider", "--print", "--url", "none"),
     "bench": DEMO,
     "bench --target": (),

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,6 @@ from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import ModelFileError
 from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths
-from eaglelocal.tui.chat.chat_dialogs import FULL_ACCESS, ChatAccess
 from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelSource
 from eaglelocal.tui.display_options import DisplayOptions
 
@@ -52,7 +51,6 @@ class ChatHarness:
     choices: list[ModelChoice] = field(default_factory=list)
     is_broken: bool = False  # the first model cannot be loaded
     models: ModelSource = NO_MODELS
-    access: ChatAccess = FULL_ACCESS
     conversation: Conversation = field(default_factory=Conversation)  # that the chat begins with
 
     def __post_init__(self) -> None:
@@ -63,7 +61,7 @@ class ChatHarness:
             self.display_options,
             marks_drafted=self.marks_drafted,
             models=self.models,
-            access=replace(self.access, saves=self.saves),
+            saves=self.saves,
         )
 
     @property

@@ -41,6 +41,7 @@ from eaglelocal.errors import EngineError, ModelFileError, RequestError, Resourc
 from eaglelocal.worker.process import EngineLoop, Exchange
 
 BUILDER = "doubles.directed_server_engine:build"
+RECITED_CHARS, FLOOD_CHARS = 7, 50_000
 PACE_S = 0.002  # of a step of an answer that never ends
 STATS = SpeculationStats("on", "", 2, 8, 5, (2, 2, 1), 1.5, 7)
 TIMINGS = Timings(ttft_s=0.1, prefill_s=0.08, decode_s=0.5, draft_s=0.1, verify_s=0.3, host_s=0.01, decode_tok_s=20.0)
@@ -273,6 +274,19 @@ def _say(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
         yield scene.tokens(f" {word}" if i else word)
 
 
+def _recite(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    """A text of several lines, written as JSON, in pieces."""
+    text = json.loads(rest)
+    for at in range(0, len(text), RECITED_CHARS):
+        yield scene.tokens(text[at : at + RECITED_CHARS])
+
+
+def _flood(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    """So many characters in one line."""
+    for _ in range(int(rest) // FLOOD_CHARS):
+        yield scene.tokens("x" * FLOOD_CHARS)
+
+
 def _think(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
     for word in rest.split(" "):
         yield scene.tokens("", reasoning=f"{word} ")
@@ -354,6 +368,8 @@ def _fail(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
 
 _DIRECTIONS: dict[str, Callable[[_Scene, str], Iterator[RequestEvent]]] = {
     "say": _say,
+    "recite": _recite,
+    "flood": _flood,
     "think": _think,
     "call": _call,
     "begin": _begin,

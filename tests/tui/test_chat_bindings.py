@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from doubles.chat_screen import ChatHarness, ChatObserver, play
-from doubles.image_files import write_image
 from doubles.scripted_client import Script, says
 from textual.binding import Binding
 from textual.widgets import Input, OptionList, TextArea
@@ -22,9 +21,6 @@ from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
 from eaglelocal.tui.chat.chat_app import ChatApp
 from eaglelocal.tui.chat.chat_dialogs import (
-    LOCAL_ACTIONS,
-    LOCAL_COMMANDS,
-    ChatAccess,
     ConversationsDialog,
     Dialog,
     SettingsDialog,
@@ -819,44 +815,3 @@ def test_ascii_draws_with_ascii_alone(tmp_path: Path) -> None:
         assert [char for char in person.text if not char.isascii()] == []
 
     play(stage, scenario)
-
-
-# ---- somebody at another machine
-def test_a_remote_person_reaches_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_image(tmp_path / "secret.png")
-    saved(tmp_path, "theirs", Turn("one?", "answer"))
-    stage = ChatHarness(tmp_path, access=ChatAccess(is_remote=True), sees_images=True)
-
-    async def scenario(person: ChatObserver) -> None:
-        for command in sorted(LOCAL_COMMANDS):
-            await person.ask(f"{command} theirs")
-            await person.sees(f"error: {command} is not available in a browser")
-        for key in ("ctrl+o", "f5", "ctrl+g"):
-            await person.pilot.press(key)
-            await person.pilot.pause()
-            assert len(person.app.screen_stack) == 1
-        await person.type("/image sec")
-        await person.pilot.press("tab")
-        assert person.app.prompt.text == "/image sec"
-        await person.pilot.press("ctrl+c")
-        await person.ask("./secret.png")
-        await person.sees("the first answer")
-        titles = {command.title for command in person.app.get_system_commands(person.app.screen)}
-        assert titles & {*LOCAL_COMMANDS, "Model", "$EDITOR", "Open"} == set()
-        await person.pilot.press("f1")
-        await person.sees("type to search")
-        assert "/export" not in person.text
-        listed = keys_by_purpose(person.app)
-        hidden = {CHAT_PURPOSES[each] for each in ("editor", "talks", "model", "suspend")}
-        assert set(CHAT_PURPOSES.values()) - listed.keys() == hidden
-
-    play(stage, scenario)
-    assert stage.client.requests[0].messages[0].content == "./secret.png"
-    assert not stage.client.requests[0].messages[0].images
-
-
-def test_local_actions_are_actions_of_the_screen() -> None:
-    bindings = [each for each in (*ChatApp.BINDINGS, *PromptInput.BINDINGS) if isinstance(each, Binding)]
-    assert {binding.action.removeprefix("app.") for binding in bindings} >= LOCAL_ACTIONS
-    assert set(COMMANDS) >= LOCAL_COMMANDS

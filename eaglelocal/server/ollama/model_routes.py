@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from eaglelocal import __version__
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.gguf.ggml_types import parse_quant
+from eaglelocal.server.chat_page import make_page_response
 from eaglelocal.server.http_errors import PERMISSION, Problem
 from eaglelocal.server.model_manager import ModelManager
 from eaglelocal.server.ollama.encoder import timestamp
@@ -95,17 +96,6 @@ class ShowReply(ReplyModel):
 
 API_VERSION = "0.14.2"  # of Ollama: some programs refuse older ones
 LATEST = ":latest"
-FOR_PEOPLE = """eaglelocal {version} is running: a server for local language models.
-
-{url}/v1             the APIs of OpenAI and Anthropic, for programs
-{url}                the APIs of Ollama and llama-server
-{url}/openapi.json   all routes
-{url}/health         the server's state
-
-eaglelocal chat        chat with it in a terminal
-eaglelocal top         watch it in a terminal
-eaglelocal top --web   watch it and chat with it in a browser
-"""
 TEMPLATE = "the model's own: system, messages, tools"  # LiteLLM looks for the word tools in it
 UNKNOWN = "unknown"  # the architecture, which is part of other keys
 
@@ -116,10 +106,13 @@ routes = RouteTable("Ollama", OllamaError)
 @routes.add("HEAD", "/")
 @routes.add("GET", "/", reply=str)
 async def root(request: Request) -> Response:
-    """Return the text by which programs recognize Ollama's API; browsers get a page for people."""
-    if "text/html" not in request.headers.get("accept", ""):
-        return PlainTextResponse("Ollama is running")
-    return PlainTextResponse(FOR_PEOPLE.format(version=__version__, url=str(request.base_url).rstrip("/")))
+    """Return the text by which programs recognize Ollama's API; browsers get the chat page."""
+    if "text/html" in request.headers.get("accept", ""):
+        response = make_page_response()
+    else:
+        response = PlainTextResponse("Ollama is running")
+    response.headers["Vary"] = "Accept"
+    return response
 
 
 @routes.add("HEAD", "/api/version")

@@ -34,7 +34,7 @@ from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.processes.this_process import settle
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.chat.chat_controller import ChatController
-from eaglelocal.tui.chat.chat_dialogs import FULL_ACCESS, ChatAccess, ChatKeys, ConversationsDialog, SettingsDialog
+from eaglelocal.tui.chat.chat_dialogs import ChatKeys, ConversationsDialog, SettingsDialog, list_command_rows
 from eaglelocal.tui.chat.chat_events import AttachmentsChanged, ChatEvent, ExitRequested, ModelChanged, TextCopied
 from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView
@@ -105,17 +105,17 @@ class ChatApp(EagleApp[int]):
         *,
         marks_drafted: bool = False,
         models: ModelSource = NO_MODELS,
-        access: ChatAccess = FULL_ACCESS,
+        saves: bool = True,
     ) -> None:
-        """marks_drafted: mark drafted text from the start. models: for the picker and completion."""
+        """marks_drafted: mark drafted text from the start. models: for the picker and completion.
+
+        saves: conversations are saved by themselves
+        """
         super().__init__(display_options)
         feed, glyphs = Feed(by_events=True), display_options.glyphs
-        self.controller = ChatController(open_session, self._emit, feed, paths.conversations, saves=access.saves)
-        self._access = access
+        self.controller = ChatController(open_session, self._emit, feed, paths.conversations, saves=saves)
         keys = dict(display_options.keys)
-        self.prompt = PromptInput(
-            QuestionHistory(paths.history), keys, models.list_names, reads_files=not access.is_remote
-        )
+        self.prompt = PromptInput(QuestionHistory(paths.history), keys, models.list_names)
         self._keys = ChatKeys(self.prompt.mapped_keys, CHAT_BINDINGS, keys)
         self.view = ChatView(self.controller, feed, self.prompt, glyphs, stop_key=self._keys.hint("stop"))
         self.view.transcript.has_figures = display_options.has_figures
@@ -180,21 +180,17 @@ class ChatApp(EagleApp[int]):
         if self._edited is not None:
             self.controller.ask_instead(text.strip(), self._edited)
             self._end_editing()
-        elif self.prompt.reads_files and find_dropped_pictures(text):
+        elif find_dropped_pictures(text):
             self.action_run_command(f"/image {text}")
         elif is_help(text):
             self.action_help()
-        elif text.strip() == "/model" and self._access.allows_action("model"):
+        elif text.strip() == "/model":
             self.action_model()
         elif is_command(text):
             self.action_run_command(text)
         else:
             self.controller.ask(text.strip())
         self.view.draw(time.monotonic())
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return False for actions that a remote user may not run; their keys are neither active nor shown."""
-        return self._access.allows_action(action)
 
     def on_prompt_input_dropped(self, message: PromptInput.Dropped) -> None:
         """Attach dropped pictures. If the model reads no images, insert their paths as text."""
@@ -237,12 +233,7 @@ class ChatApp(EagleApp[int]):
             self.notify(f"press {self._keys.hint('interrupt')} again, {others} to leave", timeout=DOUBLE_PRESS_S)
 
     def action_run_command(self, line: str) -> None:
-        try:
-            self._access.check_command(line)
-        except UsageError as error:
-            self.view.transcript.show_error(error)
-        else:
-            self.controller.run_command(line)
+        self.controller.run_command(line)
 
     def action_edit(self) -> None:
         if self.controller.is_busy or self.controller.waiting:
@@ -285,7 +276,7 @@ class ChatApp(EagleApp[int]):
     def _copy(self, text: str) -> None:
         self.copy_to_clipboard(text)
         self.screen.clear_selection()
-        self.notify(clipboard.copy_and_describe(text, is_remote=self._access.is_remote), markup=False)
+        self.notify(clipboard.copy_and_describe(text), markup=False)
 
     def action_editor(self) -> None:
         try:
@@ -311,14 +302,14 @@ class ChatApp(EagleApp[int]):
 
     # ---- help and palette
     def help_rows(self) -> list[HelpRow]:
-        """Return a row for each slash command and for the keys of each action that the user may run."""
+        """Return a row for each slash command and for the keys of each action."""
         palette = HelpRow(self.COMMAND_PALETTE_BINDING, "find commands by name", "keys")
-        return [*self._access.command_rows(), *self._keys.help_rows(self._access), palette]
+        return [*list_command_rows(), *self._keys.help_rows(), palette]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yield the screen's bindings and themes, and the slash commands."""
         yield from super().get_system_commands(screen)
-        for name, command in self._access.commands.items():
+        for name, command in COMMANDS.items():
             yield SystemCommand(name, command.purpose, partial(self._begin_command, name))
 
     def _begin_command(self, name: str) -> None:

@@ -21,14 +21,13 @@ from textual.worker import get_current_worker
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, parse_fields
-from eaglelocal.conversation.slash_commands import COMMANDS, SlashCommand, split_command
-from eaglelocal.core.records import dataclass
+from eaglelocal.conversation.slash_commands import COMMANDS
 from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import ModelChanged
 from eaglelocal.tui.display_options import CHAT_PURPOSES
-from eaglelocal.tui.mapped_keys import make_key_rows, map_keys, name_action, name_key
+from eaglelocal.tui.mapped_keys import make_key_rows, map_keys, name_key
 from eaglelocal.tui.modal_screens import HelpRow
 from eaglelocal.tui.transcript.transcript import Transcript
 
@@ -268,48 +267,6 @@ class SettingsDialog(Dialog):
         self._controller.change_settings(params, self.query_one("#system", TextArea).text.strip())
 
 
-# ---- chat access: the rights of the user of a chat screen: all, or through a browser only actions within the chat.
-# Remote users may not read or write files, run programs or load models on this machine
-LOCAL_COMMANDS = frozenset({"/image", "/save", "/load", "/rename", "/delete", "/export", "/model", "/draft"})
-LOCAL_ACTIONS = frozenset({"editor", "conversations", "model", "suspend_process"})
-
-
-@dataclass(frozen=True, slots=True)
-class ChatAccess:
-    """The rights of a person.
-
-    is_remote  the person is not this machine's user, and may not reach its files
-    saves      conversations are saved by themselves
-    """
-
-    is_remote: bool = False
-    saves: bool = True
-
-    @property
-    def commands(self) -> Mapping[str, SlashCommand]:
-        hidden = LOCAL_COMMANDS if self.is_remote else frozenset()
-        return {name: command for name, command in COMMANDS.items() if name not in hidden}
-
-    def allows_action(self, action: str) -> bool:
-        return not (self.is_remote and action in LOCAL_ACTIONS)
-
-    def check_command(self, line: str) -> None:
-        """Raise UsageError for a slash command that the person may not run; unknown ones are refused later."""
-        name = split_command(line).name
-        if self.is_remote and name in LOCAL_COMMANDS:
-            raise UsageError(f"{name} is not available in a browser: it would use files of the server")
-
-    def command_rows(self) -> list[HelpRow]:
-        """Return a row of the help for each slash command."""
-        return [
-            HelpRow(f"{name} {each.arguments}".rstrip(), each.purpose, "commands")
-            for name, each in self.commands.items()
-        ]
-
-
-FULL_ACCESS = ChatAccess()
-
-
 # ---- chat keys: the keys of the chat screen, with the user's own in place: as the help lists them, and as hints name
 # them
 HINT_NAMES: Mapping[str, str] = {"escape": "esc"}  # hints are short
@@ -327,13 +284,16 @@ class ChatKeys:
         }
         self._bindings = {**of_prompt, **rest}
 
-    def help_rows(self, access: ChatAccess) -> list[HelpRow]:
-        """Return a row for the keys of each action that the person may use."""
-        blocked = {each.id for each in self._bindings.values() if not access.allows_action(name_action(each))}
-        purposes = {each: purpose for each, purpose in CHAT_PURPOSES.items() if each not in blocked}
-        return make_key_rows(self._bindings, purposes)
+    def help_rows(self) -> list[HelpRow]:
+        """Return a row for the keys of each action."""
+        return make_key_rows(self._bindings, CHAT_PURPOSES)
 
     def hint(self, *names: str) -> str:
         """Return the first key of each action, by the ids of their bindings: `ctrl+d or ctrl+q`."""
         firsts = (next((key for key, each in self._bindings.items() if each.id == name), "") for name in names)
         return " or ".join(HINT_NAMES.get(key, name_key(key)) for key in firsts if key)
+
+
+def list_command_rows() -> list[HelpRow]:
+    """Return a row of the help for each slash command."""
+    return [HelpRow(f"{name} {each.arguments}".rstrip(), each.purpose, "commands") for name, each in COMMANDS.items()]

@@ -121,15 +121,10 @@ class PromptInput(FoldingTextArea):
     class Dropped(Submitted):
         """Pictures were dropped; `text` has their paths."""
 
-    def __init__(
-        self, history: QuestionHistory, keys: Mapping[str, str], list_models: ListModels, *, reads_files: bool
-    ) -> None:
-        """keys: binding id -> comma-separated keys, in place of the default ones. list_models: to complete `/model`.
-
-        reads_files: complete paths, and attach dropped pictures.
-        """
+    def __init__(self, history: QuestionHistory, keys: Mapping[str, str], list_models: ListModels) -> None:
+        """keys: binding id -> comma-separated keys, in place of the default ones. list_models: to complete `/model`."""
         super().__init__(id="prompt", placeholder="Ask something; / begins a command")
-        self._history, self._list_models, self.reads_files = history, list_models, reads_files
+        self._history, self._list_models = history, list_models
         self._search: HistorySearch | None = None
         self._title: str | None = None  # to show again after a search
         self.mapped_keys = map_keys((*TextArea.BINDINGS, *self.BINDINGS), keys)
@@ -178,7 +173,7 @@ class PromptInput(FoldingTextArea):
 
     def _is_drop(self, text: str) -> bool:
         """Return whether a paste is the paths of dropped pictures; after a command a path is text."""
-        return self.reads_files and not self.text.startswith("/") and bool(find_dropped_pictures(text))
+        return not self.text.startswith("/") and bool(find_dropped_pictures(text))
 
     # ---- earlier questions
     def action_search(self) -> None:
@@ -293,8 +288,6 @@ class PromptInput(FoldingTextArea):
 
     def action_complete(self) -> None:
         typed = self.text
-        if typed.startswith(IMAGE) and not self.reads_files:
-            return
         completion = complete_typed(typed, self._list_models)
         if completion.text:
             self.insert(completion.text)

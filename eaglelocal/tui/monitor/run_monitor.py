@@ -1,4 +1,4 @@
-"""Run the monitor of a server at an address, or of several, from settings to the end, on a terminal or in a browser.
+"""Run the monitor of a server at an address, or of several, from settings to the end, on a terminal.
 
 Loads Textual only when it shows something.
 """
@@ -24,14 +24,11 @@ def is_local(url: str) -> bool:
     return parse_url(url).hostname in LOCAL
 
 
-def watch_server(url: str, api_key: str, settings: Settings, *, keeps_theme: bool = True) -> None:
-    """Show the monitor until the user leaves. Raises UsageError for keys of unknown actions or an invalid address.
-
-    keeps_theme: as in `make_display_options`
-    """
+def watch_server(url: str, api_key: str, settings: Settings) -> None:
+    """Show the monitor until the user leaves. Raises UsageError for keys of unknown actions or an invalid address."""
     from eaglelocal.tui.monitor.monitor_app import Monitor, ReadMachine
 
-    options = make_display_options(settings, keeps_theme=keeps_theme)
+    options = make_display_options(settings)
     check_display_options(options)
     gauges = GaugeWatch() if is_local(url) else None
     read_machine: ReadMachine | None = gauges.latest if gauges is not None else None

@@ -39,13 +39,10 @@ def copy_text(text: str, environ: Mapping[str, str] = os.environ) -> str:
     return ""
 
 
-def copy_and_describe(text: str, *, is_remote: bool = False) -> str:
-    """Copy a text that the terminal was asked to copy already, and return what to tell the user.
-
-    is_remote: the user is at another machine, so that only their terminal can have the text
-    """
-    place = "" if is_remote else copy_text(text)
-    if not place and os.environ.get(TMUX) and not is_remote:  # which ignored the request, unless set-clipboard is on
+def copy_and_describe(text: str) -> str:
+    """Copy a text that the terminal was asked to copy already, and return what to tell the user."""
+    place = copy_text(text)
+    if not place and os.environ.get(TMUX):  # which ignored the request, unless set-clipboard is on
         return "tmux may have kept this from the clipboard: `tmux set -g set-clipboard on` lets it through"
     return format_copy_message(text, "" if place == CLIPBOARD else place)
 

@@ -39,26 +39,6 @@ def hang():
 llama_library.load_library = hang
 installation.main()
 """,
-    "draws a page": f"""
-import os, re, sys
-from eaglelocal.web import monitor_process
-def hang(*_, **__):
-    print(os.getpid(), flush=True)
-    {BUSY}
-monitor_process.watch_server = hang
-sys.argv = ["screen", "http://127.0.0.1:9"]
-monitor_process.main()
-""",
-    "draws a chat": f"""
-import os, re, sys
-from eaglelocal.web import chat_process
-def hang(*_, **__):
-    print(os.getpid(), flush=True)
-    {BUSY}
-chat_process.run_chat = hang
-sys.argv = ["screen", "http://127.0.0.1:9"]
-chat_process.main()
-""",
 }
 
 

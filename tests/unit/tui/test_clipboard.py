@@ -77,6 +77,5 @@ def test_what_may_not_have_been_copied_is_said(monkeypatch: pytest.MonkeyPatch) 
     assert clipboard.copy_and_describe("x") == "copied 1 character"  # the terminal was asked
     monkeypatch.setenv("TMUX", "/tmp/socket,1,0")
     assert "tmux set -g set-clipboard on" in clipboard.copy_and_describe("x")
-    assert clipboard.copy_and_describe("x", is_remote=True) == "copied 1 character"
     monkeypatch.setattr(clipboard, "copy_text", lambda text: clipboard.TMUX_BUFFER)
     assert clipboard.copy_and_describe("xy") == "copied 2 characters to tmux's buffer: prefix and ] paste it"

@@ -1,0 +1,48 @@
+"""The chat page for browsers, chat_page.html, with the headers that keep what models write from doing anything.
+
+The policy admits the page's own script and style by their hashes, requests to this server, and pictures that the page
+holds itself. Trusted Types keep the script from making HTML of a text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+
+from starlette.responses import HTMLResponse, Response
+
+PAGE = Path(__file__).with_name("chat_page.html")
+INLINE = re.compile("<(script|style)[^>]*>(.*?)</\\1>", re.DOTALL)
+POLICY = (
+    "default-src 'none'; script-src '{script}'; style-src '{style}'; connect-src 'self'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+
+
+def make_page_response() -> Response:
+    html, policy = read_page()
+    headers = {
+        "Content-Security-Policy": policy,
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cache-Control": "no-cache",
+    }
+    return HTMLResponse(html, headers=headers)
+
+
+@cache
+def read_page() -> tuple[str, str]:
+    """Return the page and its Content-Security-Policy."""
+    html = PAGE.read_text(encoding="utf-8")
+    return html, POLICY.format(**{tag: hash_source(text) for tag, text in INLINE.findall(html)})
+
+
+def hash_source(text: str) -> str:
+    """Return the hash by which a policy admits an inline script or style."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
