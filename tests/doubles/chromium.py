@@ -28,6 +28,14 @@ KEYS = {  # name -> the code of Windows, by which Chromium knows a key, and its 
     "/": (191, ""),
 }
 SHIFT, CTRL = 8, 2
+# a function that reads all conversations of the page, the latest last
+SAVED = """async () => {
+  const settle = (request) => new Promise((resolve) => { request.onsuccess = () => resolve(request.result); });
+  const database = await settle(indexedDB.open("eaglelocal", 1));
+  const found = await settle(database.transaction("conversations").objectStore("conversations").getAll());
+  database.close();
+  return found.sort((a, b) => a.changed - b.changed);
+}"""
 
 
 class Tab:
@@ -56,7 +64,7 @@ class Tab:
         return reply["result"].get("value")
 
     def wait_for(self, expression: str) -> None:
-        wait_until(lambda: self.evaluate(f"Boolean({expression})"), expression)
+        wait_until(lambda: self.evaluate(f"Promise.resolve({expression}).then(Boolean)"), expression)
 
     def text(self, selector: str) -> str:
         """Return the texts that are shown of all matching elements."""
@@ -90,6 +98,24 @@ class Tab:
 
     def save_screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self.send("Page.captureScreenshot")["data"]))
+
+    def ask(self, question: str) -> None:
+        """Ask by the keyboard, and wait until the answer has ended."""
+        self.evaluate("document.querySelector('#prompt').focus()")
+        self.type(question)
+        self.press("Enter")
+        self.wait_for("document.querySelector('#prompt').value === ''")
+        self.wait_until_idle()
+
+    def wait_until_idle(self) -> None:
+        self.wait_for("document.querySelector('#send').title.startsWith('Send')")
+
+    def wait_until_saved(self) -> None:
+        """Wait until the last message in the browser's storage is a whole answer."""
+        self.wait_for(f"({SAVED})().then((saved) => saved.at(-1)?.messages.at(-1).isWhole)")
+
+    def close(self) -> None:
+        self.send("Page.close")
 
     def note(self, event: dict[str, Any]) -> None:
         """Record an event of this page."""
