@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -107,6 +108,10 @@ class Tab:
         self.wait_for("document.querySelector('#prompt').value === ''")
         self.wait_until_idle()
 
+    def choose_model(self, name: str) -> None:
+        self.evaluate(f"document.querySelector('#model').value = {json.dumps(name)}")
+        self.evaluate("document.querySelector('#model').dispatchEvent(new Event('change'))")
+
     def wait_until_idle(self) -> None:
         self.wait_for("document.querySelector('#send').title.startsWith('Send')")
 
@@ -170,6 +175,7 @@ class Browser:
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._received:
+            assert select.select([self._from], [], [], PATIENCE_S)[0], "the browser says nothing"
             data = os.read(self._from, 2**20)
             assert data, "the browser has ended"
             self._received += data

@@ -52,9 +52,10 @@ def open_page(browser: Browser, server: Server) -> Iterator[OpenPage]:
 
 @pytest.fixture
 def tab(open_page: OpenPage) -> Tab:
-    """The page of `server`, ready for a question."""
+    """The page of `server`, ready for a question to its first model."""
     tab = open_page()
-    tab.wait_for("document.querySelector('#model').value === 'seer'")
+    tab.wait_for("document.querySelector('#model').options.length === 2")
+    tab.choose_model("seer")
     return tab
 
 

@@ -42,7 +42,8 @@ def read_saved(tab: Tab) -> list[dict[str, Any]]:
 def read_request(tab: Tab) -> dict[str, Any]:
     """Ask the model to show the request that it got."""
     tab.ask("show")
-    shown: dict[str, Any] = json.loads(tab.evaluate("document.querySelector('.answer:last-child .markdown').textContent"))
+    tab.wait_until_saved()
+    shown: dict[str, Any] = json.loads(read_saved(tab)[-1]["messages"][-1]["text"])
     return shown
 
 
@@ -70,9 +71,10 @@ def test_shift_and_enter_begin_a_line(tab: Tab) -> None:
 
 
 def test_the_chosen_model_answers_and_stays_chosen(tab: Tab) -> None:
-    assert tab.text("#model") == "seer\nactor (not loaded)"
-    tab.evaluate("document.querySelector('#model').value = 'actor'")
-    tab.evaluate("document.querySelector('#model').dispatchEvent(new Event('change'))")
+    tab.ask("hello")
+    tab.wait_for("document.querySelector('#model').innerText === 'seer\\nactor (not loaded)'")
+    tab.choose_model("actor")
+    tab.click("#new")
     tab.ask("hello")
     assert tab.text(".figures").endswith("actor")
     tab.send("Page.reload")
@@ -84,6 +86,7 @@ def test_settings_go_with_the_questions(tab: Tab) -> None:
     for name, value in {"system": "Be brief.", "temperature": "0.25", "max_tokens": "77"}.items():
         tab.evaluate(f"document.querySelector('#settings [name={name}]').value = '{value}'")
     tab.click("#settings .main")
+    tab.wait_for("localStorage.getItem('eaglelocal-settings')?.includes('brief')")
     request = read_request(tab)
     assert (request["messages"][0]["role"], request["messages"][0]["content"]) == ("system", "Be brief.")
     assert (request["params"]["temperature"], request["params"]["max_tokens"]) == (0.25, 77)
@@ -111,7 +114,7 @@ def test_escape_stops_and_the_text_so_far_stays(tab: Tab, server: Server) -> Non
     assert tab.evaluate("document.querySelector('.answer').ariaBusy") == "true"
     tab.press("Escape")
     tab.wait_until_idle()
-    assert tab.text(".note") == "Stopped.Continue" and "xx" in tab.text(".answer .markdown")
+    assert tab.text(".answer .note") == "Stopped.Continue" and "xx" in tab.text(".answer .markdown")
     server.wait_until_idle()
     assert tab.evaluate("document.querySelector('.answer').ariaBusy") == "false"
 
@@ -124,7 +127,7 @@ def test_a_stopped_answer_goes_on(tab: Tab) -> None:
     tab.click("#send")
     tab.wait_until_idle()
     said = tab.text(".answer:last-child .markdown")
-    tab.click(".note button")
+    tab.click(".answer .note button")
     tab.wait_for(f"document.querySelector('.answer:last-child .markdown').innerText.length > {len(said) + 2}")
     press(tab, "Stop (Esc)")
     tab.wait_until_idle()
@@ -158,16 +161,17 @@ def test_an_edited_question_begins_another_branch(tab: Tab) -> None:
 # ---- keyboard, sizes
 def test_everything_is_reached_by_the_keyboard(tab: Tab) -> None:
     tab.ask("recite " + json.dumps("[link](http://a.example)\n\n```\ncode\n```"))
+    tab.wait_until_saved()
     reached, unseen = [], []
     for _ in range(30):
         tab.press("Tab")
-        name = tab.evaluate("((e) => e.ariaLabel || e.title || e.innerText || e.tagName)(document.activeElement)")
-        reached.append(name.split("\n")[0])
+        name = "((e) => e === document.body ? '' : e.ariaLabel || e.title || e.innerText)(document.activeElement)"
+        reached.append(tab.evaluate(name).split("\n")[0])
         is_marked = "((e) => getComputedStyle(e).outlineStyle !== 'none' || e.id === 'prompt')(document.activeElement)"
-        unseen += [] if tab.evaluate(is_marked) else [name]
-    expected = {"New conversation", "Rename", "Export", "Delete", "Conversations (Ctrl+/)", "Settings", "Edit", "link"}
+        unseen += [] if tab.evaluate(is_marked) else [reached[-1]]
+    expected = {"New conversation", "Rename", "Export", "Delete", "Conversations (Ctrl+/)", "Settings", "Edit", "http://a.example/"}
     assert expected | {"Copy", "code", "Try again", "Question", "Model", "Add a picture"} <= set(reached)
-    assert set(unseen) <= {"BODY"}
+    assert set(unseen) <= {""}
 
 
 def test_a_key_opens_the_conversations(tab: Tab) -> None:
@@ -195,11 +199,12 @@ def test_on_a_phone_the_list_is_a_drawer(open_page: OpenPage) -> None:
     tab.show(390, 844, is_phone=True)
     tab.send("Page.reload")
     tab.wait_for("document.querySelector('#model')?.value")
-    assert tab.text("#list") == ""
+    is_shown = "document.querySelector('#list').checkVisibility()"
+    assert not tab.evaluate(is_shown)
     press(tab, "Conversations (Ctrl+/)")
-    assert "New conversation" in tab.text("#list")
+    assert tab.evaluate(is_shown)
     tab.press("Escape")
-    assert tab.text("#list") == ""
+    assert not tab.evaluate(is_shown)
 
 
 # ---- pictures
@@ -247,13 +252,16 @@ def test_conversations_are_kept_renamed_exported_and_deleted(tab: Tab, tmp_path:
     tab.send("Page.reload")
     tab.wait_for("document.querySelectorAll('.answer').length === 1 && document.querySelectorAll('.open').length === 2")
     tab.evaluate("document.querySelectorAll('.open')[1].click()")
-    tab.wait_for("document.querySelector('.question .text').innerText === 'the first'")
+    tab.wait_for("document.querySelector('.current .open').innerText === 'the first'")
+    assert tab.text(".question .text") == "the first"
     tab.dialog_answer = "<b>renamed</b>"
     press(tab, "Rename", ".current")
     tab.wait_for("document.querySelector('.current .open').innerText === '<b>renamed</b>'")
     tab.send("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     press(tab, "Export", ".current")
-    wait_until((tmp_path / "b-renamed-b-.md").exists, "the file is there")
+    wait_until(lambda: bool([*tmp_path.glob("*.md")]), "the file is there")
+    (exported,) = tmp_path.glob("*.md")
+    assert exported.read_text() == "# <b>renamed</b>\n\n## Question\n\nthe first\n\n## seer\n\nthe first\n"
     press(tab, "Delete", ".current")
     tab.wait_for("document.querySelectorAll('.open').length === 1 && document.querySelectorAll('.answer').length === 0")
     assert [each["title"] for each in read_saved(tab)] == ["the second"]
@@ -279,7 +287,7 @@ def test_an_answer_goes_on_while_another_conversation_is_in_view(tab: Tab) -> No
     tab.wait_for("document.querySelector('.answer .markdown')?.innerText.length > 100")
     press(tab, "Stop (Esc)")
     tab.wait_until_idle()
-    assert tab.text(".note") == "Stopped.Continue"
+    assert tab.text(".answer .note") == "Stopped.Continue"
 
 
 @pytest.mark.parametrize(
@@ -308,7 +316,7 @@ def test_the_key_is_asked_for_once(open_page: OpenPage) -> None:
         for given, is_open in (("wrong", "true"), (ANNA, "false")):
             tab.evaluate(f"document.querySelector('#key [name=key]').value = '{given}'")
             tab.click("#key .main")
-            tab.wait_for(f"document.querySelector('#key').open === {is_open}")
+            tab.wait_for(f"document.querySelector('#key').open === {is_open} && sessionStorage.getItem('eaglelocal-key') === '{given}'")
         tab.ask("hello")
         assert tab.text(".answer .markdown") == "hello"
         tab.send("Page.reload")
@@ -355,7 +363,7 @@ def test_waiting_can_be_stopped(tab: Tab) -> None:
     tab.wait_for("document.querySelector('.waiting')?.innerText.startsWith('The server does not answer')")
     tab.press("Escape")
     tab.wait_until_idle()
-    assert tab.text(".note") == "Stopped.Try again"
+    assert tab.text(".answer .note") == "Stopped.Try again"
 
 
 def test_questions_wait_for_the_model(open_page: OpenPage, tmp_path: Path) -> None:
@@ -390,6 +398,6 @@ def test_failures_are_said_and_keep_the_text(tab: Tab, script: str, kept: str, s
         tab.type(line)
         tab.press("Enter", SHIFT)
     tab.ask(lines[-1])
-    assert said in tab.text(".note") and tab.text(".answer .markdown") == kept
-    tab.ask("next")
-    assert tab.text(".answer:last-child .markdown") == ("next" if not kept else "next")
+    shown = tab.text(".answer .markdown")  # what a failing step had not sent yet is lost
+    assert said in tab.text(".answer .note") and kept.startswith(shown) and bool(shown) == bool(kept)
+    assert tab.text(".answer .note button") == {"": "Try again", "so far": "Continue", "cut": ""}[kept]
