@@ -179,6 +179,7 @@ class ServerLog:
         in_lan = f", in your network on {self._lan_url}" if self._lan_url else ""
         self._output.message(f"listening on {self.url}{in_lan}")
         self._output.message(f"ready: {self.url}/v1, {count_noun(num_slots, 'answer')} at once")
+        self._output.message(f"chat in a browser: {self.url}")
         notify_service_manager(f"READY=1\nSTATUS=serving {loaded.name}")
 
     async def watch(self) -> None:

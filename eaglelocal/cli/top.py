@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import typer
-
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_server
 from eaglelocal.cli.flags import argument, flag
@@ -38,7 +36,8 @@ class TopFlags:
     as_json: flags.AsJson = False
 
 
-def top(context: typer.Context, given: TopFlags) -> None:
+@flags.takes()
+def top(given: TopFlags) -> None:
     """Watch running servers: eaglelocal, llama-server, vLLM or Ollama.
 
     \b

@@ -187,6 +187,8 @@ def test_it_listens_loads_answers_logs_and_drains(environ: dict[str, str], tmp_p
         assert "listening" not in "".join(serve.lines)  # there is nothing to ask yet
         assert serve.said(r"ready: (\S+?),", DEMO_S) == f"{url}/v1"
         assert serve.said(r"listening on (\S+)$") == url
+        assert serve.said(r"chat in a browser: (\S+)$") == url
+        assert "<title>eaglelocal</title>" in httpx.get(url, headers={"Accept": "text/html"}).text
         assert httpx.get(f"{url}/v1/models").status_code == 401
         key = keys.read_text().split(": ")[1].strip()
         client = httpx.Client(base_url=url, headers={"x-api-key": key}, timeout=PATIENCE_S)

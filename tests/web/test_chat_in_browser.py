@@ -60,7 +60,11 @@ def test_a_question_is_answered_with_its_figures(tab: Tab) -> None:
 def test_the_conversation_so_far_is_sent(tab: Tab) -> None:
     tab.ask("one")
     messages = read_request(tab)["messages"]
-    assert [(each["role"], each["content"]) for each in messages] == [("user", "one"), ("assistant", "one"), ("user", "show")]
+    assert [(each["role"], each["content"]) for each in messages] == [
+        ("user", "one"),
+        ("assistant", "one"),
+        ("user", "show"),
+    ]
 
 
 def test_shift_and_enter_begin_a_line(tab: Tab) -> None:
@@ -169,7 +173,16 @@ def test_everything_is_reached_by_the_keyboard(tab: Tab) -> None:
         reached.append(tab.evaluate(name).split("\n")[0])
         is_marked = "((e) => getComputedStyle(e).outlineStyle !== 'none' || e.id === 'prompt')(document.activeElement)"
         unseen += [] if tab.evaluate(is_marked) else [reached[-1]]
-    expected = {"New conversation", "Rename", "Export", "Delete", "Conversations (Ctrl+/)", "Settings", "Edit", "http://a.example/"}
+    expected = {
+        "New conversation",
+        "Rename",
+        "Export",
+        "Delete",
+        "Conversations (Ctrl+/)",
+        "Settings",
+        "Edit",
+        "http://a.example/",
+    }
     assert expected | {"Copy", "code", "Try again", "Question", "Model", "Add a picture"} <= set(reached)
     assert set(unseen) <= {""}
 
@@ -190,7 +203,9 @@ def test_nothing_is_wider_than_the_window(open_page: OpenPage, shots: Path, size
     tab.ask("recite " + json.dumps(LONG_ANSWER))
     tab.save_screenshot(shots / "answer.png")
     assert tab.evaluate("document.documentElement.scrollWidth") <= size[0]
-    assert tab.evaluate("document.querySelector('#scroller').scrollWidth <= document.querySelector('#scroller').clientWidth")
+    assert tab.evaluate(
+        "document.querySelector('#scroller').scrollWidth <= document.querySelector('#scroller').clientWidth"
+    )
     assert tab.evaluate("document.querySelector('#send').getBoundingClientRect().bottom") <= size[1]
 
 
@@ -270,7 +285,9 @@ def test_conversations_are_kept_renamed_exported_and_deleted(tab: Tab, tmp_path:
 def test_a_deleted_conversation_stays_deleted_although_it_was_being_answered(tab: Tab, server: Server) -> None:
     tab.type("forever")
     tab.press("Enter")
-    tab.wait_for("document.querySelector('.answer .markdown')?.innerText.includes('xx') && document.querySelector('.open')")
+    tab.wait_for(
+        "document.querySelector('.answer .markdown')?.innerText.includes('xx') && document.querySelector('.open')"
+    )
     press(tab, "Delete")
     server.wait_until_idle()
     tab.wait_until_idle()
@@ -280,7 +297,9 @@ def test_a_deleted_conversation_stays_deleted_although_it_was_being_answered(tab
 def test_an_answer_goes_on_while_another_conversation_is_in_view(tab: Tab) -> None:
     tab.type("forever")
     tab.press("Enter")
-    tab.wait_for("document.querySelector('.answer .markdown')?.innerText.includes('xx') && document.querySelector('.open')")
+    tab.wait_for(
+        "document.querySelector('.answer .markdown')?.innerText.includes('xx') && document.querySelector('.open')"
+    )
     tab.click("#new")
     assert tab.count(".answer") == 0
     tab.click(".open")
@@ -316,7 +335,9 @@ def test_the_key_is_asked_for_once(open_page: OpenPage) -> None:
         for given, is_open in (("wrong", "true"), (ANNA, "false")):
             tab.evaluate(f"document.querySelector('#key [name=key]').value = '{given}'")
             tab.click("#key .main")
-            tab.wait_for(f"document.querySelector('#key').open === {is_open} && sessionStorage.getItem('eaglelocal-key') === '{given}'")
+            tab.wait_for(
+                f"document.querySelector('#key').open === {is_open} && sessionStorage.getItem('eaglelocal-key') === '{given}'"
+            )
         tab.ask("hello")
         assert tab.text(".answer .markdown") == "hello"
         tab.send("Page.reload")

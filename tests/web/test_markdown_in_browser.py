@@ -158,9 +158,12 @@ def test_a_line_of_megabytes_is_laid_out_in_part(tab: Tab) -> None:
 def test_long_code_goes_on_as_code(tab: Tab) -> None:
     line = "x = 1  # <b>\n"
     recite(tab, "```py\n" + line * 3000 + "```\n\nend")
-    assert tab.evaluate(f"[...{BODY}.querySelectorAll('code')].map((each) => each.textContent).join('\\n')").split(
-        "\n"
-    ).count("x = 1  # <b>") == 3000
+    assert (
+        tab.evaluate(f"[...{BODY}.querySelectorAll('code')].map((each) => each.textContent).join('\\n')")
+        .split("\n")
+        .count("x = 1  # <b>")
+        == 3000
+    )
     assert tab.evaluate(f"[...{BODY}.querySelectorAll('p')].map((p) => p.innerText)") == ["end"]
 
 

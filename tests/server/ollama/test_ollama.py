@@ -396,8 +396,6 @@ def test_programs_look_whether_it_is_there(actor: Server, path: str) -> None:
 
 def test_it_is_known_by_its_words_and_its_version(actor: Server) -> None:
     assert actor.http.get("/").text == "Ollama is running"
-    page = actor.http.get("/", headers={"Accept": "text/html,*/*"}).text
-    assert page.startswith("eaglelocal ") and f"{actor.url}/v1 " in page and "eaglelocal top --web" in page
     version = actor.http.get("/api/version").json()["version"]
     assert version == API_VERSION
     assert tuple(map(int, version.split("."))) >= (0, 6, 4)  # below, VS Code's Copilot does not talk to it
