@@ -11,7 +11,11 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
+from starlette.datastructures import Headers
 from starlette.responses import HTMLResponse, Response
+from starlette.types import Scope
+
+from eaglelocal.server.access import SAFE_METHODS
 
 PAGE = Path(__file__).with_name("chat_page.html")
 POLICY = (
@@ -19,6 +23,15 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
+
+
+def asks_for_page(scope: Scope) -> bool:
+    """Return whether a browser opens the page. Everybody may, because it holds nothing of anybody: it asks for the key.
+
+    Programs get Ollama's greeting at the same path.
+    """
+    is_reading = scope["path"] == "/" and scope["method"] in SAFE_METHODS
+    return is_reading and "text/html" in Headers(scope=scope).get("accept", "")
 
 
 def make_page_response() -> Response:

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from eaglelocal.server.connections import ConnectionPlaces
 from eaglelocal.server.http_errors import Problem, unavailable
-from eaglelocal.server.middleware import HEALTH_PATHS, refusal
+from eaglelocal.server.middleware import OPEN_PATHS, refusal
 
 HEAD_TIMEOUT_S = 15.0
 MAX_PIPELINED_BYTES = 64 * 1024  # bytes of pipelined requests that may arrive before the current one is answered
@@ -90,7 +90,7 @@ class Protocol(H11Protocol):
 
     async def _serve_or_refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request to the application; if all connections are busy, only a request for /health."""
-        if self._places.set_busy(self) or scope["path"] in HEALTH_PATHS:
+        if self._places.set_busy(self) or scope["path"] in OPEN_PATHS:
             await self._serve(scope, receive, send)
         else:
             _log.warning("a request was refused: all connections are in use")

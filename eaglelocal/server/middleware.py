@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from eaglelocal.core.request import LOCAL
 from eaglelocal.server.access import SAFE_METHODS, Access, find_key, host_refusal, origin_refusal
 from eaglelocal.server.access_log import current_record
+from eaglelocal.server.chat_page import asks_for_page
 from eaglelocal.server.http_errors import AUTHENTICATION, PERMISSION, RATE_LIMIT, Problem, unavailable
 from eaglelocal.server.server_state import OwnerPlaces
 
@@ -47,8 +48,7 @@ def error_body(problem: Problem, path: str) -> dict[str, object]:
 
 
 # ---- api key: require an API key, where keys are used
-HEALTH_PATHS = frozenset({"/health", "/v1/health"})
-OPEN_PATHS = HEALTH_PATHS | {"/"}  # the chat page holds nothing of anybody, and asks for the key itself
+OPEN_PATHS = frozenset({"/health", "/v1/health"})
 
 
 class ApiKeyMiddleware:
@@ -61,8 +61,7 @@ class ApiKeyMiddleware:
         owner = self._keys.find_owner(find_key(Headers(scope=scope))) if self._keys else LOCAL
         is_operator = current_record().is_operator = owner in self._operators
         scope.setdefault("state", {}).update(owner=owner or "", is_operator=is_operator)
-        is_open = scope["path"] in OPEN_PATHS and scope["method"] in SAFE_METHODS
-        if owner is None and not is_open:
+        if owner is None and scope["path"] not in OPEN_PATHS and not asks_for_page(scope):
             what = "this server needs a valid API key: Authorization: Bearer KEY"
             app: ASGIApp = refusal(scope, Problem(401, what, AUTHENTICATION, code="invalid_api_key"))
         else:
@@ -129,7 +128,7 @@ class CallLimitMiddleware:
         app = self._app
         with ExitStack() as held:
             try:
-                if scope["path"] not in HEALTH_PATHS:
+                if scope["path"] not in OPEN_PATHS:
                     held.enter_context(self._places.admit(scope["state"]["owner"]))
             except Problem as problem:
                 app = refusal(scope, problem)

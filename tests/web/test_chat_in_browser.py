@@ -21,11 +21,12 @@ from .conftest import OpenPage
 
 pytestmark = pytest.mark.full
 
+STARTED = "document.querySelector('.answer .markdown')?.innerText.includes('xx')"
 ANNA = "anna-" + "a" * 20
 WIDE = "x" * 300
+TABLE = f"| {' | '.join('abcdefgh')} |\n|{'---|' * 8}\n| {' | '.join(['wider cell'] * 8)} |"
 LONG_ANSWER = (
-    f"# A heading\n\nText with {WIDE}\n\n| {' | '.join('abcdefgh')} |\n|{'---|' * 8}\n| {' | '.join(['wider cell'] * 8)} |"
-    f"\n\n```python\nprint('{WIDE}')\n```\n\n- one\n- two\n\n> quoted"
+    f"# A heading\n\nText with {WIDE}\n\n{TABLE}\n\n```python\nprint('{WIDE}')\n```\n\n- one\n- two\n\n> quoted"
 )
 
 
@@ -114,7 +115,7 @@ def test_thoughts_are_folded_and_can_be_read(tab: Tab) -> None:
 def test_escape_stops_and_the_text_so_far_stays(tab: Tab, server: Server) -> None:
     tab.type("forever")
     tab.press("Enter")
-    tab.wait_for("document.querySelector('.answer .markdown')?.innerText.includes('xx')")
+    tab.wait_for(STARTED)
     assert tab.evaluate("document.querySelector('.answer').ariaBusy") == "true"
     tab.press("Escape")
     tab.wait_until_idle()
@@ -285,9 +286,7 @@ def test_conversations_are_kept_renamed_exported_and_deleted(tab: Tab, tmp_path:
 def test_a_deleted_conversation_stays_deleted_although_it_was_being_answered(tab: Tab, server: Server) -> None:
     tab.type("forever")
     tab.press("Enter")
-    tab.wait_for(
-        "document.querySelector('.answer .markdown')?.innerText.includes('xx') && document.querySelector('.open')"
-    )
+    tab.wait_for(f"{STARTED} && document.querySelector('.open')")
     press(tab, "Delete")
     server.wait_until_idle()
     tab.wait_until_idle()
@@ -297,9 +296,7 @@ def test_a_deleted_conversation_stays_deleted_although_it_was_being_answered(tab
 def test_an_answer_goes_on_while_another_conversation_is_in_view(tab: Tab) -> None:
     tab.type("forever")
     tab.press("Enter")
-    tab.wait_for(
-        "document.querySelector('.answer .markdown')?.innerText.includes('xx') && document.querySelector('.open')"
-    )
+    tab.wait_for(f"{STARTED} && document.querySelector('.open')")
     tab.click("#new")
     assert tab.count(".answer") == 0
     tab.click(".open")
@@ -335,9 +332,8 @@ def test_the_key_is_asked_for_once(open_page: OpenPage) -> None:
         for given, is_open in (("wrong", "true"), (ANNA, "false")):
             tab.evaluate(f"document.querySelector('#key [name=key]').value = '{given}'")
             tab.click("#key .main")
-            tab.wait_for(
-                f"document.querySelector('#key').open === {is_open} && sessionStorage.getItem('eaglelocal-key') === '{given}'"
-            )
+            tab.wait_for(f"document.querySelector('#key').open === {is_open}")
+            tab.wait_for(f"sessionStorage.getItem('eaglelocal-key') === '{given}'")
         tab.ask("hello")
         assert tab.text(".answer .markdown") == "hello"
         tab.send("Page.reload")
@@ -368,7 +364,7 @@ def test_a_question_waits_while_the_server_is_busy(open_page: OpenPage) -> None:
         first, second = open_page(server), open_page(server)
         first.type("forever")
         first.press("Enter")
-        first.wait_for("document.querySelector('.answer .markdown')?.innerText.includes('xx')")
+        first.wait_for(STARTED)
         second.type("hello")
         second.press("Enter")
         second.wait_for("document.querySelector('.waiting')?.innerText.startsWith('The server is busy')")

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from eaglelocal import __version__
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.gguf.ggml_types import parse_quant
-from eaglelocal.server.chat_page import make_page_response
+from eaglelocal.server.chat_page import asks_for_page, make_page_response
 from eaglelocal.server.http_errors import PERMISSION, Problem
 from eaglelocal.server.model_manager import ModelManager
 from eaglelocal.server.ollama.encoder import timestamp
@@ -107,10 +107,7 @@ routes = RouteTable("Ollama", OllamaError)
 @routes.add("GET", "/", reply=str)
 async def root(request: Request) -> Response:
     """Return the text by which programs recognize Ollama's API; browsers get the chat page."""
-    if "text/html" in request.headers.get("accept", ""):
-        response = make_page_response()
-    else:
-        response = PlainTextResponse("Ollama is running")
+    response = make_page_response() if asks_for_page(request.scope) else PlainTextResponse("Ollama is running")
     response.headers["Vary"] = "Accept"
     return response
 
