@@ -165,7 +165,7 @@ def calls(page: Path) -> Iterator[str]:
             words = re.split(r" +# | \| | && |; ", call)[0].strip()
             if words != "COMMAND --help":  # of any
                 yield words
-        if line.split()[0] in all_commands() and " --" in line:  # `serve --web`
+        if line.split()[0] in all_commands() and " --" in line:  # `serve --ctx 8192`
             yield line
 
 

@@ -21,7 +21,6 @@ from eaglelocal.conversation.session import Session
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.settings import Settings
 from eaglelocal.tui.chat.chat_app import ChatApp, ChatPaths
-from eaglelocal.tui.chat.chat_dialogs import ChatAccess
 from eaglelocal.tui.display_options import DisplayOptions
 
 QUESTIONS = ("What is acceptance length?", "Write a Python function that reverses a list", "What is a draft model?")
@@ -35,7 +34,7 @@ async def picture(target: str, folder: Path) -> str:
         return open_session(settings, output, choice)
 
     paths = ChatPaths(conversations=folder / "conversations", history=folder / "questions.jsonl")
-    app = ChatApp(opened, paths, DisplayOptions(), access=ChatAccess(saves=False))
+    app = ChatApp(opened, paths, DisplayOptions(), saves=False)
     try:
         async with app.run_test(size=(120, 36)) as pilot:
             person = ChatObserver(app, pilot)
