@@ -223,6 +223,16 @@ def test_on_a_phone_the_list_is_a_drawer(open_page: OpenPage) -> None:
     assert not tab.evaluate(is_shown)
 
 
+def test_on_a_touch_screen_enter_begins_a_line(open_page: OpenPage) -> None:
+    tab = open_page()
+    tab.show(390, 844, is_phone=True)
+    tab.send("Page.reload")
+    tab.wait_for("document.querySelector('#model')?.value")
+    tab.type("one")
+    tab.press("Enter")
+    assert tab.evaluate("document.querySelector('#prompt').value") == "one\n" and tab.count(".question") == 0
+
+
 # ---- pictures
 def paste_picture(tab: Tab, data: bytes) -> None:
     tab.evaluate(f"""(() => {{
@@ -371,6 +381,42 @@ def test_a_question_waits_while_the_server_is_busy(open_page: OpenPage) -> None:
         first.press("Escape")
         second.wait_until_idle()
         assert second.text(".answer .markdown") == "hello"
+
+
+def test_a_server_that_ends_leaves_the_text_so_far(open_page: OpenPage) -> None:
+    with served(directed()) as server:
+        tab = open_page(server)
+        tab.wait_for("document.querySelector('#model').value")
+        tab.type("forever")
+        tab.press("Enter")
+        tab.wait_for(STARTED)
+    tab.wait_until_idle()
+    assert tab.text(".answer .note button") == "Continue" and "xx" in tab.text(".answer .markdown")
+    tab.wait_for("document.querySelector('#banner').innerText === 'The server does not answer. Trying again.'")
+
+
+def test_a_connection_that_breaks_leaves_the_text_so_far(tab: Tab) -> None:
+    """The browser's end of the stream ends without the last event, as when a cable is pulled."""
+    tab.evaluate("""(() => {
+      const fetched = window.fetch;
+      window.fetch = async (path, request) => {
+        const response = await fetched(path, request), isAnswer = path.endsWith("completions");
+        if (!isAnswer) return response;
+        const pieces = response.body.getReader();
+        const pull = async (stream) => {
+          const { value } = await pieces.read();
+          if (new TextDecoder().decode(value).includes("far")) stream.error(new TypeError("network error"));
+          else stream.enqueue(value);
+        };
+        return new Response(new ReadableStream({ pull }));
+      };
+    })()""")
+    for line in ("say so", "nothing 3 0.1"):
+        tab.type(line)
+        tab.press("Enter", SHIFT)
+    tab.ask("say far")
+    assert tab.text(".answer .note") == "The connection to the server broke.Continue"
+    assert tab.text(".answer .markdown") == "so"
 
 
 def test_waiting_can_be_stopped(tab: Tab) -> None:
