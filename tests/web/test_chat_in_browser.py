@@ -273,8 +273,8 @@ def test_conversations_are_kept_renamed_exported_and_deleted(tab: Tab, tmp_path:
     tab.wait_until_saved()
     tab.click("#new")
     tab.ask("the second")
+    tab.wait_for("document.querySelector('#conversations').innerText === 'the second\\nthe first'")
     tab.wait_until_saved()
-    assert tab.text("#conversations") == "the second\nthe first"
     tab.send("Page.reload")
     tab.wait_for("document.querySelectorAll('.answer').length === 1 && document.querySelectorAll('.open').length === 2")
     tab.evaluate("document.querySelectorAll('.open')[1].click()")
