@@ -206,10 +206,15 @@ def run_flags(options: RunOptions, candidate: Candidate) -> list[str]:
         ("--parallel", f"{options.parallel}" if options.parallel > 1 else ""),
         ("--device", options.device or ""),
         ("--rpc", ",".join(options.rpc)),
-        ("--split", options.split if options.split != "layer" else ""),
+        ("--split", split_flag(options, candidate)),
         ("--flash-attn", options.flash_attn if options.flash_attn != AUTO else ""),
     ]
     return [f"{flag} {quote_word(value)}" for flag, value in flags if value]
+
+
+def split_flag(options: RunOptions, candidate: Candidate) -> str:
+    """Return the value of --split: as asked, else the planned share of each GPU; "" if llama.cpp divides so itself."""
+    return options.split if options.split != "layer" else ",".join(f"{share:g}" for share in candidate.offload.shares)
 
 
 def draft_flag(options: RunOptions, candidate: Candidate) -> str:
@@ -284,6 +289,7 @@ def chosen_object(outcome: SearchOutcome, chosen: Candidate) -> dict[str, object
         "n_batch": chosen.setup.n_batch,
         "gpu_layers": chosen.gpu_layers,
         "n_cpu_moe": chosen.n_cpu_moe,
+        "shares": chosen.offload.shares or outcome.options.shares,
         "overrides": list(map(str, outcome.options.overrides)),
         "adapters": adapter_objects(outcome.options.adapters),
         "memory": {

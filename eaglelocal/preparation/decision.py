@@ -96,6 +96,12 @@ class Decision:
         return explicit if explicit is not None or self.candidate is None else self.candidate.n_cpu_moe or None
 
     @property
+    def shares(self) -> tuple[float, ...]:
+        """Return each GPU's share of the layers; empty: by free memory."""
+        explicit = self.options.shares
+        return explicit if explicit or self.candidate is None else self.candidate.offload.shares
+
+    @property
     def note(self) -> str:
         """Return the unexpected part of the decision, for people; empty if there is none."""
         decided = "; ".join(self._unexpected())
@@ -160,7 +166,7 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         device=options.device,
         split=options.split_mode,
         rpc=options.rpc,
-        shares=options.shares,
+        shares=decision.shares,
         binds_answers=options.binds_answers,
         is_brief=options.is_brief,
         cache_ram=options.cache_ram,
