@@ -189,7 +189,8 @@ class CandidateEvaluator:
     def make_curve(self, option: ModelOption, draft: DraftOption, offload: Offload = WHOLE) -> Curve:
         """Return what decodes and draft steps cost. Costs were measured with whole layers, all on GPUs."""
         computing = self._gpus[:1] if self._split == TENSOR else self._gpus  # GPUs that compute after one another
-        is_measured = offload.is_whole and self._split != TENSOR and not self.overrides
+        is_usual = offload.is_whole and not (self._shares or offload.shares or self.overrides)
+        is_measured = is_usual and self._split != TENSOR
         curve = make_curve(
             option.model,
             place_layers(option.shape, computing, self._shares or offload.shares, gpu_layers=offload.gpu_layers),

@@ -164,7 +164,7 @@ def explain_choice(outcome: SearchOutcome, chosen: Candidate) -> tuple[str, ...]
         *_about_overrides(outcome, chosen),
         *explain_file_pages(outcome, chosen),
         *_about_pieces(outcome, chosen),
-        *_about_kernels(outcome, chosen),
+        *explain_slow_cache(outcome, chosen),
         *_about_measurement(outcome, chosen),
         *_about_draft(chosen, outcome.options),
         *_about_memory(chosen, outcome.options),
@@ -339,7 +339,7 @@ def describe_speed(candidate: Candidate) -> str:
     return f"{offload_text(candidate) or 'all layers on the GPU'} and {candidate.prediction.spec_tok_s:.1f} tokens/s"
 
 
-def _about_kernels(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
+def explain_slow_cache(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
     """Yield the note on a cache for which the first of the devices has no fast kernel."""
     devices = name_computing(outcome.machine, outcome.options)
     devices += (RAM,) if chosen.offload.gpu_layers is not None else ()

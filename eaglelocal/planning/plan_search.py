@@ -209,11 +209,9 @@ class _Search:
             _, _, candidate = heapq.heappop(self._heap)
             if not candidate.is_bound:
                 self.rejected += [self._too_large(option) for option in too_large]
+                self._weigh_other_drafts(candidate.option)
                 return candidate
-            if replace(candidate.offload, shares=()) == self._offload(candidate.option):
-                self._try_whole(candidate)
-            else:
-                self._try_split(candidate)
+            self._try(candidate)
         self.rejected += [self._too_large(option, self._find_nearest(option)) for option in too_large]
         return None
 
@@ -229,6 +227,20 @@ class _Search:
             yield Rejected(candidate.option, candidate.draft.id, reason, candidate)
 
     # ---- inside
+    def _try(self, bound: Candidate) -> None:
+        """Replace a bound, which was taken from the heap, by the best way that fits, or reject it."""
+        if replace(bound.offload, shares=()) == self._offload(bound.option):
+            self._try_whole(bound)
+        else:
+            self._try_split(bound)
+
+    def _weigh_other_drafts(self, chosen: ModelOption) -> None:
+        """Weigh the other drafts of the chosen model: they are rejected with figures instead of bounds."""
+        while bounds := [entry for entry in self._heap if entry[-1].is_bound and entry[-1].option is chosen]:
+            self._heap = [entry for entry in self._heap if entry not in bounds]
+            for _, _, bound in bounds:
+                self._try(bound)
+
     @property
     def _may_split(self) -> bool:
         return self.evaluator.has_gpus and self._options.gpu_layers is None
