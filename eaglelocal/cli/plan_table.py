@@ -87,7 +87,7 @@ def show_plans(plans: Sequence[SearchOutcome | PlanFailure], output: Output, *, 
 
 
 def show_choices(choices: Sequence[CatalogChoice], words: Sequence[str], output: Output, *, as_json: bool) -> None:
-    """Show models of the catalog that were searched by words, as a table of plans. Raises UsageError if there is none."""
+    """Show models of the catalog that were found by words, as a table of plans. Raises UsageError if there is none."""
     if not choices:
         near = closest_word(words[0], load_catalog().targets)
         name = " and ".join(words)
