@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import typer
@@ -191,7 +192,7 @@ def find_cliffs(costs: MeasuredCosts) -> list[int]:
     what decodes of equal sizes differ by.
     """
     decodes, found = costs.decodes, []
-    for index, (low, high) in enumerate(zip(decodes, decodes[1:], strict=False)):
+    for index, (low, high) in enumerate(pairwise(decodes)):
         below_s = max(each.seconds for each in decodes[max(index - 1, 0) : index + 1])
         rise_s = min(each.seconds for each in decodes[index + 1 : index + 3]) - below_s
         error_s = costs.noise * high.seconds * math.sqrt(1 / low.num_samples + 1 / high.num_samples)
