@@ -306,8 +306,9 @@ class Settings:
 
     @property
     def model_folders(self) -> tuple[str, ...]:
-        """Return the folders among `models`; they are written as paths. Raises UsageError if a path leads nowhere."""
-        paths = {one: os.path.expanduser(one) for one in self.models if one.startswith(("/", "~", "./", "../"))}
+        """Return the folders among `models`; they are written as paths. Raises UsageError if one is not there."""
+        named = (one for one in self.models if one.startswith(("/", "~", "./", "../")) and not one.endswith(".gguf"))
+        paths = {one: os.path.expanduser(one) for one in named}
         if missing := next((one for one, path in paths.items() if not os.path.exists(path)), None):
             place = self.origins()["models"]
             subject = place if place == _as_flag("models") else f"{place}: models"
