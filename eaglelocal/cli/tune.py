@@ -269,11 +269,13 @@ def implied_lines(costs: MeasuredCosts) -> list[str]:
         *lines,
         "",
         f"cliffs       {f'before {cliffs} rows' if cliffs else 'none: every further row costs little'}",
-        f"verdict      {_verdict(implications.break_even())}",
+        f"verdict      {_verdict(implications.break_even(), costs)}",
     ]
 
 
-def _verdict(break_even: float | None) -> str:
+def _verdict(break_even: float | None, costs: MeasuredCosts) -> str:
+    if break_even == 0.0 and costs.is_noisy:
+        return "none: equal decodes differ more than further rows cost"
     if break_even is None:
         return "drafting cannot pay here, even if every token were accepted"
     if break_even == 0.0:

@@ -80,6 +80,13 @@ def test_noise_is_no_cliff() -> None:
     assert find_cliffs(dataclasses.replace(spread, noise=0.9)) == []
 
 
+def test_further_rows_do_not_count_as_free_on_a_noisy_machine() -> None:
+    quiet = costs_of([1.0, 0.9])
+    assert "drafting always pays" in "\n".join(report_lines(quiet, INFO, "a processor"))
+    noisy = dataclasses.replace(quiet, noise=1.5)
+    assert "drafting always pays" not in "\n".join(report_lines(noisy, INFO, "a processor"))
+
+
 def test_the_report_fits_eighty_columns() -> None:
     noisy = dataclasses.replace(costs_of(Q8_0), noise=1.5)
     lines = report_lines(noisy, dataclasses.replace(INFO, target="a long name " * 9), "a processor " * 9)
