@@ -15,10 +15,12 @@
     └── Cancelled              the user stopped it (exit 130)
 
 Messages are lower case without a full stop and carry the value; hints name the command to run. Both are one line,
-whatever name they quote: a line end in it becomes U+FFFD.
+whatever name they quote: a line end in it becomes U+FFFD. A message that quotes a long value shows its ends.
 """
 
 from __future__ import annotations
+
+MAX_CHARS, SHOWN_CHARS = 800, 160  # of a message, and of each end of one that is longer
 
 
 class EagleLocalError(Exception):
@@ -27,7 +29,7 @@ class EagleLocalError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        self.message, self.hint = _join_lines(message), _join_lines(hint)
+        self.message, self.hint = _shorten(_join_lines(message)), _join_lines(hint)
         super().__init__(self.message)
         self.report = ""  # a crash report on this machine; not shown to a server's clients
 
@@ -40,6 +42,10 @@ class EagleLocalError(Exception):
 
 def _join_lines(text: str) -> str:
     return text if text.isprintable() else "\N{REPLACEMENT CHARACTER}".join(text.splitlines())
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_CHARS else f"{text[:SHOWN_CHARS]} ... {text[-SHOWN_CHARS:]}"
 
 
 def _rebuild(kind: type[EagleLocalError], message: str, hint: str) -> EagleLocalError:

@@ -305,9 +305,14 @@ class Settings:
 
     @property
     def model_folders(self) -> tuple[str, ...]:
-        """Return the folders among `models`; they are written as paths."""
-        paths = (one for one in self.models if one.startswith(("/", "~", "./", "../")))
-        return tuple(path for path in paths if os.path.isdir(os.path.expanduser(path)))
+        """Return the folders among `models`; they are written as paths. Raises UsageError if one is not there."""
+        named = (one for one in self.models if one.startswith(("/", "~", "./", "../")) and not one.endswith(".gguf"))
+        paths = {one: os.path.expanduser(one) for one in named}
+        if missing := next((one for one, path in paths.items() if not os.path.exists(path)), None):
+            place = self.origins()["models"]
+            subject = place if place == _as_flag("models") else f"{place}: models"
+            raise UsageError(f"{subject} names {missing}, which is not there", hint="make this folder, or leave it out")
+        return tuple(one for one, path in paths.items() if os.path.isdir(path))
 
     def origins(self) -> Mapping[str, str]:
         """Return the source of each setting: `default`, the config file's path, the variable or the flag."""

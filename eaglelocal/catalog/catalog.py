@@ -56,7 +56,9 @@ class Catalog:
         if found is None:
             word, suffix = split_entry(id, quant)
             near = [self.name_with_type(name, suffix) for name in _find_near(word, self.targets)]
-            hint = f"did you mean {' or '.join(near)}?" if near else "eaglelocal plan --all"
+            is_part = any(word.lower() in name for name in self.targets)
+            other = f"eaglelocal search {word}" if is_part else "eaglelocal plan --all"
+            hint = f"did you mean {' or '.join(near)}?" if near else other
             raise UsageError(describe_unknown_target(id, quant), hint=hint)
         return found
 

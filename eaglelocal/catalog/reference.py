@@ -112,6 +112,8 @@ def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists
     profile = _PROFILE.fullmatch(re.sub(r"\s+", "-", text.strip()))  # people write `qwen3.8 27b`
     if profile is not None:
         return Profile(profile["id"], profile["quant"])
+    if text.endswith(":") and (name := text.rstrip(":")):
+        raise UsageError(f"{text!r} lacks a quantization behind the colon", hint=f"`{name}` or `{name}:Q4_K_M`")
     raise UsageError(f"cannot read the reference {text!r}", hint=f"use {REFERENCE_FORMS}")
 
 

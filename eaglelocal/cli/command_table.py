@@ -19,7 +19,7 @@ from eaglelocal.cli.output import standard_output
 PROGRAM = "eaglelocal"
 COMMAND_GROUPS = {
     "Chat and serve": ("chat", "serve", "launch", "ps", "stop", "top"),
-    "Models": ("plan", "pull", "ls", "show", "rm"),
+    "Models": ("plan", "search", "pull", "ls", "show", "rm"),
     "Drafting": ("bench", "tune", "import", "export", "train", "heads", "forget"),
     "This machine": ("doctor", "probe", "config", "trust"),
 }
@@ -37,7 +37,6 @@ NAMES_ELSEWHERE = {  # of our commands in Ollama, LM Studio and llama.cpp
     "down": "stop",
     **dict.fromkeys(("monitor", "log", "logs"), "top"),
     "benchmark": "bench",
-    "search": "plan",
     "convert": "import",
     "settings": "config",
     "version": "--version",

@@ -95,6 +95,15 @@ class Output:
         for line in lines:
             self._write(clean_line(line) + "\n")
 
+    def page(self, lines: Iterable[str]) -> None:
+        """Write lines as `lines` does; if a terminal cannot show them at once, through the user's pager."""
+        cleaned = [clean_line(line) for line in lines]
+        if not self.can_show_screen or len(cleaned) < os.get_terminal_size(self._stdout.fileno()).lines:
+            return self.lines(cleaned)
+        import pydoc
+
+        return pydoc.pager("\n".join(cleaned) + "\n")
+
     def report(self, lines: Iterable[str], *, beside_object: bool) -> None:
         """Write the lines of a report to stdout; to stderr if a JSON object goes to stdout."""
         write = self.message if beside_object else self.data

@@ -16,10 +16,10 @@ from eaglelocal.core.user_paths import quote_word
 from eaglelocal.memory.budget import DeviceLoad
 from eaglelocal.planning.candidate import Candidate, Rejected
 from eaglelocal.planning.machine_spec import name_places
-from eaglelocal.planning.no_fit_hints import count_experts_in_ram, explain_choice
+from eaglelocal.planning.no_fit_hints import count_experts_in_ram, explain_choice, explain_slow_cache
 from eaglelocal.planning.options import list_lookup_options
 from eaglelocal.planning.plan_search import SearchOutcome
-from eaglelocal.planning.speed import Certainty
+from eaglelocal.planning.speed import SPLIT, Certainty
 
 BAR_CELLS = 30
 SHOWN, SHOWN_REASONS = 2, 3  # rejected candidates and reasons shown without --all
@@ -36,7 +36,7 @@ def report_lines(outcome: SearchOutcome, chosen: Candidate, *, show_all: bool) -
         *wrap_text("machine  ", outcome.machine.name),
         *wrap_text("plan     ", f"{chosen.option.reference}, {draft_text(chosen, outcome.options.lookups)}"),
         *wrap_text("         ", setup_text(outcome, chosen)),
-        *wrap_text("speed    ", speed_text(chosen, outcome.options.parallel)),
+        *wrap_text("speed    ", speed_text(outcome, chosen)),
         "",
         *(bar_line(load, outcome) for load in chosen.memory.used),
         *wrap_text("         ", sum_text(chosen)),
@@ -77,14 +77,16 @@ def layers_text(outcome: SearchOutcome, candidate: Candidate) -> str:
     return f", {on_gpu} of {blocks} layers on the {name_places(outcome.machine.gpus)}{experts}"
 
 
-def speed_text(candidate: Candidate, num_slots: int) -> str:
-    prediction = candidate.prediction
+def speed_text(outcome: SearchOutcome, candidate: Candidate) -> str:
+    prediction, num_slots = candidate.prediction, outcome.options.parallel
     source = "measured here" if prediction.is_measured else "predicted"
     if num_slots > 1:
         source += " for an answer alone"
     if prediction.together_tok_s is not None:
         source += f"; {num_slots} at once {prediction.together_tok_s:.0f} in all, without drafts"
-    if prediction.certainty is not None:
+    if prediction.certainty is not None and any(explain_slow_cache(outcome, candidate)):
+        source += f" for a cache of f16; one of {candidate.setup.kv_type} is slower here"
+    elif prediction.certainty is not None:
         source += f"; {certainty_text(prediction.certainty)}"
     if candidate.draft.acceptance is None or candidate.drafts_nothing:
         return f"{prediction.plain_tok_s:.1f} tokens/s, {source}"
@@ -98,6 +100,8 @@ def certainty_text(certainty: Certainty) -> str:
     within = f"within {certainty.within:.0%}"
     if certainty.is_seen:
         return f"measured on such {certainty.device}s {within}"
+    if certainty.device == SPLIT:
+        return f"few splits were ever measured: {within}"
     return f"no {certainty.device} of this kind was seen: {within}"
 
 
@@ -206,10 +210,15 @@ def run_flags(options: RunOptions, candidate: Candidate) -> list[str]:
         ("--parallel", f"{options.parallel}" if options.parallel > 1 else ""),
         ("--device", options.device or ""),
         ("--rpc", ",".join(options.rpc)),
-        ("--split", options.split if options.split != "layer" else ""),
+        ("--split", split_flag(options, candidate)),
         ("--flash-attn", options.flash_attn if options.flash_attn != AUTO else ""),
     ]
     return [f"{flag} {quote_word(value)}" for flag, value in flags if value]
+
+
+def split_flag(options: RunOptions, candidate: Candidate) -> str:
+    """Return the value of --split: as asked, else the planned share of each GPU; "" if llama.cpp divides so itself."""
+    return options.split if options.split != "layer" else ",".join(f"{share:g}" for share in candidate.offload.shares)
 
 
 def draft_flag(options: RunOptions, candidate: Candidate) -> str:
@@ -284,6 +293,7 @@ def chosen_object(outcome: SearchOutcome, chosen: Candidate) -> dict[str, object
         "n_batch": chosen.setup.n_batch,
         "gpu_layers": chosen.gpu_layers,
         "n_cpu_moe": chosen.n_cpu_moe,
+        "shares": chosen.offload.shares or outcome.options.shares,
         "overrides": list(map(str, outcome.options.overrides)),
         "adapters": adapter_objects(outcome.options.adapters),
         "memory": {

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from eaglelocal.catalog.catalog import KINDS, KnownMachine, load_machines
+from eaglelocal.catalog.catalog import KINDS, KnownMachine, load_catalog, load_machines
 from eaglelocal.cli.output import Output, format_columns
 from eaglelocal.cli.plan_report import link_lines, list_all_rejected, outcome_object, report_lines
+from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.core.amounts import GIB
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RunOptions
@@ -15,8 +16,10 @@ from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.candidate_evaluation import CacheSetup
 from eaglelocal.planning.no_fit_hints import explain_no_fit
+from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import SearchOutcome
 from eaglelocal.preparation.autoplan import plan_target
+from eaglelocal.preparation.model_choices import CatalogChoice
 
 HEADINGS = ("machine", "model", "quant", "GiB", "context", "tok/s", "quality")
 MACHINE_HEADINGS = ("--machine", "memory", "GB/s", "")
@@ -26,6 +29,7 @@ MAX_MACHINE_CHARS = 22
 SEVERAL_CARDS_NOTE = "several cards: 2x-rtx-3090 is two of one kind, rtx-3090+rtx-3060 one of each"
 GIB_NOTE = "GiB: on the GPUs if there are any, else in main memory"
 IN_RAM, IN_RAM_NOTE = "*", "tok/s*: a part of the model stays in main memory, and prompts are read slowly"
+ON_DISK, ON_DISK_NOTE = "+", "quant+: on this disk"
 QUALITY_NOTE = "quality: billions of parameters, weighed by quantization and age; no benchmark"
 
 
@@ -55,9 +59,9 @@ def show_plan(plan: SearchOutcome | PlanFailure, output: Output, *, as_json: boo
     if as_json:
         output.object(outcome_object(plan))
     elif plan.chosen is not None:
-        output.lines(report_lines(plan, plan.chosen, show_all=show_all))
+        output.page(report_lines(plan, plan.chosen, show_all=show_all))
     elif show_all:
-        output.lines(list_all_rejected(plan))
+        output.page(list_all_rejected(plan))
     if plan.chosen is None:
         message, hint = explain_no_fit(plan)
         raise ResourceError(message, hint=hint)
@@ -73,14 +77,38 @@ def show_plans(plans: Sequence[SearchOutcome | PlanFailure], output: Output, *, 
     if as_json:
         output.object({"plans": [plan_object(plan) for plan in plans]})
     elif outcomes:
-        output.lines(plan_table(plans))
-        output.lines(dict.fromkeys(line for outcome in outcomes for line in link_lines(outcome)))
-        if show_all:
-            output.lines(line for outcome in outcomes for line in ["", *list_all_rejected(outcome)])
+        links = dict.fromkeys(line for outcome in outcomes for line in link_lines(outcome))
+        rejected = (line for outcome in outcomes for line in ["", *list_all_rejected(outcome)])
+        output.page([*plan_table(plans), *links, *(rejected if show_all else ())])
     if failures:
         raise join_failures(failures)
     if all(outcome.chosen is None for outcome in outcomes):
         raise ResourceError("none of these fits", hint=hint_none_fits(outcomes, show_all=show_all))
+
+
+def show_choices(choices: Sequence[CatalogChoice], words: Sequence[str], output: Output, *, as_json: bool) -> None:
+    """Show models of the catalog that were found by words, as a table of plans. Raises UsageError if there is none."""
+    if not choices:
+        near = closest_word(words[0], load_catalog().targets)
+        name = " and ".join(words)
+        raise UsageError(f"no model of the catalog has {name} in its name", hint=f"eaglelocal search {near or 'qwen'}")
+    if as_json:
+        output.object({"models": [choice_object(choice) for choice in choices]})
+    else:
+        output.page(plan_table([choice.plan for choice in choices]))
+
+
+def choice_object(choice: CatalogChoice) -> dict[str, object]:
+    option = choice.option
+    return {
+        "reference": option.reference,
+        "target": option.target,
+        "quant": option.quant,
+        "size_bytes": option.shape.weights_bytes,
+        "is_here": option.is_here,
+        "fits": choice.fits,
+        "tok_s": choice.tok_s,
+    }
 
 
 def hint_none_fits(outcomes: Sequence[SearchOutcome], *, show_all: bool) -> str:
@@ -102,7 +130,7 @@ def list_machines(output: Output, *, as_json: bool) -> None:
     for machine in machines:
         memory = f"{max(machine.num_gpus, 1) * machine.memory_bytes / GIB:.0f} GiB"
         rows.append((machine.id, memory, f"{machine.bandwidth_gb_s:.0f}", machine.name))
-    output.lines([*format_columns(rows, right=RIGHT), "", SEVERAL_CARDS_NOTE])
+    output.page([*format_columns(rows, right=RIGHT), "", SEVERAL_CARDS_NOTE])
 
 
 def join_failures(failures: Sequence[PlanFailure]) -> EagleLocalError:
@@ -124,7 +152,9 @@ def plan_object(plan: SearchOutcome | PlanFailure) -> dict[str, object]:
 def plan_table(plans: Sequence[SearchOutcome | PlanFailure]) -> list[str]:
     """Return a row for each plan and what the columns mean; with the names of the catalog within 80 columns."""
     rows = [plan_row(plan) for plan in plans]
-    notes = [GIB_NOTE, *([IN_RAM_NOTE] if any(row[5].endswith(IN_RAM) for row in rows) else []), QUALITY_NOTE]
+    marks = {ON_DISK_NOTE: any(row[2].endswith(ON_DISK) for row in rows)}
+    marks |= {IN_RAM_NOTE: any(row[5].endswith(IN_RAM) for row in rows)}
+    notes = [GIB_NOTE, *(note for note, is_used in marks.items() if is_used), QUALITY_NOTE]
     return [*format_columns([HEADINGS, *rows], right=RIGHT), "", *notes]
 
 
@@ -133,6 +163,11 @@ def plan_row(plan: SearchOutcome | PlanFailure) -> tuple[str, ...]:
         return _shorten(plan.machine), plan.target, NOT_PLANNED, "", "", "", ""
     chosen, machine = plan.chosen, _shorten(plan.machine.name)
     if chosen is None:
+        tried = {each.option.reference: each.option for each in plan.rejected}
+        if len(tried) == 1:
+            option = tried.popitem()[1]
+            size = f"{option.shape.weights_bytes / GIB:.1f}"
+            return machine, option.target, _mark_quant(option), size, NO_FIT, "", ""
         return machine, plan.options.target or "", NO_FIT, "", "", "", ""
     slots = plan.options.parallel
     on_gpus = [load for load in chosen.memory.used if load.device != RAM]
@@ -140,7 +175,7 @@ def plan_row(plan: SearchOutcome | PlanFailure) -> tuple[str, ...]:
     return (
         machine,
         chosen.option.target,
-        chosen.option.quant,
+        _mark_quant(chosen.option),
         f"{sum(load.total for load in used) / GIB:.1f}",
         _describe_cache(chosen.setup, slots),
         f"{chosen.prediction.spec_tok_s:.1f}{'' if chosen.offload.is_whole else IN_RAM}",
@@ -152,6 +187,10 @@ def _describe_cache(setup: CacheSetup, num_slots: int) -> str:
     """Return the context of each slot, and the cache's type if it is not f16: `2 x 32768 q8_0`."""
     slots = f"{num_slots} x " if num_slots > 1 else ""
     return f"{slots}{setup.n_ctx}{'' if setup.kv_type == 'f16' else f' {setup.kv_type}'}"
+
+
+def _mark_quant(option: ModelOption) -> str:
+    return f"{option.quant}{ON_DISK if option.is_here else ''}"
 
 
 def _shorten(machine: str) -> str:

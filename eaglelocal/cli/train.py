@@ -230,7 +230,7 @@ def collect_answers(
             options.folder / ANSWERS,
             open_client,
             concurrency=slots,
-            goal=AnswerGoal(max_answer_tokens, MIN_CONVERSATIONS if questions.asks_itself else 0, options.ctx),
+            goal=AnswerGoal(max_answer_tokens, MIN_CONVERSATIONS, options.ctx),
             on_progress=show_answers(show, max_answer_tokens),
             own=own if questions.asks_itself else None,
         )

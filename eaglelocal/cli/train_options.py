@@ -105,9 +105,9 @@ class TrainFlags:
 
 def resolve_options(settings: Settings, output: Output, device: str, given: TrainFlags) -> TrainOptions:
     """Resolve the flags of a run. Raises UsageError, IncompatibleError or ResourceError for what cannot work."""
-    found = find_head_target(settings, output)
     if given.method not in HEAD_KINDS:
         raise UsageError(f"--kind must be one of {', '.join(HEAD_KINDS)}, not {given.method!r}")
+    found = find_head_target(settings, output)
     num_depths, is_medusa = HEAD_KINDS[given.method], given.method == MEDUSA
     if not is_medusa:
         check_layer_inputs(found, settings)

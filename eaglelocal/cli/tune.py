@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import typer
@@ -118,6 +119,7 @@ def run_steps(answer: AnswerEvents) -> None:
 # ---- the draft lengths that measured costs imply, and the report
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9)
 CLIFF = 0.3  # of a plain decode: one more row that costs more than this is a cliff
+SURE = 2.0  # standard errors by which two sizes must differ: one of twenty pairs of equal sizes does
 WIDTH = 80
 BAR_CELLS = 30
 MS = 1000
@@ -184,14 +186,19 @@ def draft_step_s(costs: MeasuredCosts) -> float:
 
 
 def find_cliffs(costs: MeasuredCosts) -> list[int]:
-    """Return the sizes that cost more than CLIFF of a plain decode for each row above the size before."""
-    pairs = zip(costs.decodes, costs.decodes[1:], strict=False)
-    one_s = costs.decodes[0].seconds
-    return [
-        high.num_rows
-        for low, high in pairs
-        if high.seconds - low.seconds > CLIFF * one_s * (high.num_rows - low.num_rows)
-    ]
+    """Return the sizes that cost more than CLIFF of a plain decode for each row above the size before.
+
+    A size that was measured at a bad moment is no cliff: two sizes on each side are compared, and the rise must exceed
+    what decodes of equal sizes differ by.
+    """
+    decodes, found = costs.decodes, []
+    for index, (low, high) in enumerate(pairwise(decodes)):
+        below_s = max(each.seconds for each in decodes[max(index - 1, 0) : index + 1])
+        rise_s = min(each.seconds for each in decodes[index + 1 : index + 3]) - below_s
+        error_s = costs.noise * high.seconds * math.sqrt(1 / low.num_samples + 1 / high.num_samples)
+        is_steep = rise_s > CLIFF * decodes[0].seconds * (high.num_rows - low.num_rows)
+        found += [high.num_rows] if is_steep and rise_s > SURE * error_s else []
+    return found
 
 
 # ---- for people
@@ -262,11 +269,13 @@ def implied_lines(costs: MeasuredCosts) -> list[str]:
         *lines,
         "",
         f"cliffs       {f'before {cliffs} rows' if cliffs else 'none: every further row costs little'}",
-        f"verdict      {_verdict(implications.break_even())}",
+        f"verdict      {_verdict(implications.break_even(), costs)}",
     ]
 
 
-def _verdict(break_even: float | None) -> str:
+def _verdict(break_even: float | None, costs: MeasuredCosts) -> str:
+    if break_even == 0.0 and costs.is_noisy:
+        return "none: equal decodes differ more than further rows cost"
     if break_even is None:
         return "drafting cannot pay here, even if every token were accepted"
     if break_even == 0.0:

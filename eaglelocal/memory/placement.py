@@ -24,10 +24,12 @@ class Offload:
 
     gpu_layers  number of layers, counted from the last, the output included, as in llama.cpp; None: all
     n_cpu_moe   number of first layers whose experts stay in RAM
+    shares      of the layers on each GPU; empty: as the options say, else by free memory
     """
 
     gpu_layers: int | None = None
     n_cpu_moe: int = 0
+    shares: tuple[float, ...] = ()
 
     @property
     def is_whole(self) -> bool:

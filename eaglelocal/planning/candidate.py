@@ -205,7 +205,8 @@ def context_worth(n_ctx: int) -> float:
 #
 # The score of a way that was never weighed is a bound, as if everything fitted; its figures are given as "at best".
 TELLING = 0.005  # difference of a term of the score from which on it is mentioned
-MAX_TOLD = 2
+MAX_TOLD = 2  # terms, of which the second is mentioned if it is at least this share of the first
+SECOND_SHARE = 0.4
 FIXED_TEXTS = {Term.WINDOWS: "its cache keeps windows only", Term.UNSEEN: "the size of its file is not confirmed"}
 CLEARLY = 1.05  # factor above the plan's speed or size from which on it is mentioned
 
@@ -229,7 +230,8 @@ def lies_text(candidate: Candidate, joint: str) -> str:
 def explain_lower_score(candidate: Candidate, chosen: Candidate, goal: Goal) -> str:
     """Name the terms in which a way scores below the chosen one, the largest first."""
     lost = {term: chosen.terms[term] - candidate.terms[term] for term in Term}
-    telling = sorted((term for term in Term if lost[term] > TELLING), key=lambda term: -lost[term])[:MAX_TOLD]
+    least = max(TELLING, SECOND_SHARE * max(lost.values()))
+    telling = sorted((term for term in Term if lost[term] > least), key=lambda term: -lost[term])[:MAX_TOLD]
     if Term.SPEED in telling:  # whose clause says how many layers are on the GPU
         telling = [term for term in telling if term is not Term.HOST]
     if not telling:

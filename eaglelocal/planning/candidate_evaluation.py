@@ -26,11 +26,13 @@ from eaglelocal.memory.contexts import plan_rollback, plan_target_context, settl
 from eaglelocal.memory.estimate import MemorySummary, estimate, sum_apart_bytes, sum_by_purpose
 from eaglelocal.memory.placement import WHOLE, Offload, choose_gpus, place_experts, place_layers
 from eaglelocal.memory.tensor_moves import TensorMove, find_moves
+from eaglelocal.planning.layer_packing import pack_blocks
 from eaglelocal.planning.machine_spec import MachineSpec, name_computing, select_gpus
-from eaglelocal.planning.options import DraftOption, ModelOption
+from eaglelocal.planning.options import NO_DRAFT_OPTION, DraftOption, ModelOption
 from eaglelocal.planning.speed import HALVES, MAX_DRAFT, Curve, Prediction, expect_cells, make_curve, move_work, predict
 
 SPEED_KV_TYPE = "f16"  # a quantized cache counts as fast as f16: it saves reading, but costs unpacking
+MAX_CORRECTIONS = 4  # of a division of layers; further ones change little
 NO_FILE = Path()  # plans here are for sizes only
 
 
@@ -58,6 +60,9 @@ class CandidateMemory:
     @property
     def fits_gpus(self) -> bool:
         return all(load.missing_bytes <= 0 for load in self.loads if load.device != RAM)
+
+    def load_of(self, device: str) -> DeviceLoad:
+        return next(load for load in self.loads if load.device == device)
 
     @property
     def worst(self) -> DeviceLoad:
@@ -109,6 +114,11 @@ class CandidateEvaluator:
         self._free_memory = subtract_margins(self.machine.free_memory)
         self._gpus = choose_gpus(self._free_memory, device=None, split=self._split)
         self._gpu_bytes = sum(room.free_bytes or 0 for room in self._gpus)
+        self._may_divide = (
+            len(self._gpus) > 1 and options.split == "layer" and all(room.free_bytes for room in self._gpus)
+        )
+        self._is_last_faster = bool(self._gpus) and self.machine.gpus[-1].bytes_s > self.machine.gpus[0].bytes_s
+        self._are_equal = len({(gpu.bytes_s, gpu.flops, gpu.link) for gpu in self.machine.gpus}) == 1
         self.total_free_bytes = join_devices(self._free_memory).free_bytes  # None if a part is unknown
         self.has_gpus = bool(self._gpus)
         self.may_use_gpus = self.has_gpus and options.gpu_layers != 0
@@ -137,7 +147,7 @@ class CandidateEvaluator:
 
     def find_moves(self, option: ModelOption, offload: Offload = WHOLE) -> list[TensorMove]:
         """Return the tensors that the options move, as far as the model's file is known."""
-        where = place_layers(option.shape, self._gpus, self._shares, gpu_layers=offload.gpu_layers)
+        where = place_layers(option.shape, self._gpus, self._shares or offload.shares, gpu_layers=offload.gpu_layers)
         experts = place_experts(where, offload.n_cpu_moe)
         return list(find_moves(self._list_tensors(option), self.overrides, where, experts))
 
@@ -164,7 +174,7 @@ class CandidateEvaluator:
             kv_type=setup.kv_type,
             flash_attn=self.options.flash_attn,
             split=self._split,
-            shares=self._shares,
+            shares=self._shares or offload.shares,
             swa_full=setup.swa_full,
         )
         return settle_plan(
@@ -179,10 +189,11 @@ class CandidateEvaluator:
     def make_curve(self, option: ModelOption, draft: DraftOption, offload: Offload = WHOLE) -> Curve:
         """Return what decodes and draft steps cost. Costs were measured with whole layers, all on GPUs."""
         computing = self._gpus[:1] if self._split == TENSOR else self._gpus  # GPUs that compute after one another
-        is_measured = offload.is_whole and self._split != TENSOR and not self.overrides
+        is_usual = offload.is_whole and not (self._shares or offload.shares or self.overrides)
+        is_measured = is_usual and self._split != TENSOR
         curve = make_curve(
             option.model,
-            place_layers(option.shape, computing, self._shares, gpu_layers=offload.gpu_layers),
+            place_layers(option.shape, computing, self._shares or offload.shares, gpu_layers=offload.gpu_layers),
             self._computer,
             draft.shape,
             n_cpu_moe=offload.n_cpu_moe,
@@ -218,6 +229,73 @@ class CandidateEvaluator:
         drafting = draft.shape.weights_bytes - draft.shape.embedding_bytes if draft.shape else 0
         return self._gpu_bytes - shape.read_output_bytes - drafting
 
+    # ---- the division of layers among several GPUs
+    def divide_bound(self, option: ModelOption, offload: Offload) -> Offload:
+        """Return the division that would be fastest if weights were all that takes memory."""
+        if not self._is_divided(offload):
+            return offload
+        rooms = [(room.free_bytes or 0) for room in self._gpus]
+        sizes = [*layer_weights(option.shape, offload.n_cpu_moe), option.shape.read_output_bytes]
+        packed = replace(offload, shares=pack_blocks(sizes, rooms, from_last=self._is_last_faster))
+        return self._find_fastest(option, NO_DRAFT_OPTION, [offload, packed])
+
+    def divide(
+        self, option: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload
+    ) -> tuple[Offload, CandidateMemory]:
+        """Return the offload with the faster division of its layers that fits, and its memory.
+
+        The divisions: by free memory, as llama.cpp does it, and one GPU after another filled. By free memory if neither
+        fits.
+        """
+        offload = replace(offload, shares=())
+        memory = self.estimate_memory(option, draft, setup, offload)
+        if not self._is_divided(offload):
+            return offload, memory
+        filled, filled_memory = self._fill(option, draft, setup, offload, memory)
+        if not filled_memory.fits_gpus:
+            return offload, memory
+        if memory.fits_gpus and self._find_fastest(option, draft, [offload, filled]) is offload:
+            return offload, memory
+        return filled, filled_memory
+
+    def _is_divided(self, offload: Offload) -> bool:
+        """Return whether GPUs differ in speed or in what they hold, so that a division may be faster than others."""
+        return self._may_divide and offload.gpu_layers is None and (bool(offload.n_cpu_moe) or not self._are_equal)
+
+    def _find_fastest(self, option: ModelOption, draft: DraftOption, offloads: Sequence[Offload]) -> Offload:
+        """Return the first of the fastest, by computed costs: measured ones do not tell divisions apart."""
+        curves = {each: self.make_curve(option, draft, each) for each in dict.fromkeys(offloads)}
+        return min(curves, key=lambda each: curves[each].compute_s(1) + curves[each].draft_s)
+
+    def _fill(
+        self, option: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload, memory: CandidateMemory
+    ) -> tuple[Offload, CandidateMemory]:
+        """Return the offload with one GPU after another filled, and its memory; the last to be filled may lack room.
+
+        What else lies on a GPU depends a little on its layers, so the rooms are corrected until all fits.
+
+        memory  with the layers divided by free memory
+        """
+        shape = option.shape
+        sizes = plan_target_context(self.make_sizing_plan(option, draft, setup, offload), shape).sizes
+        weights = layer_weights(shape, offload.n_cpu_moe)
+        blocks = [size + cache_bytes_of_layer(shape, layer, sizes) for layer, size in enumerate(weights)]
+        blocks += [0] * shape.n_layer_ahead + [shape.read_output_bytes]
+        filled = offload
+        rooms = [(room.free_bytes or 0) for room in self._gpus]
+        places = place_layers(shape, self._gpus, (), gpu_layers=None)
+        for index, room in enumerate(self._gpus):
+            laid = sum(size for size, place in zip(blocks, places, strict=True) if place == room.device)
+            rooms[index] -= memory.load_of(room.device).total - laid
+        for _ in range(MAX_CORRECTIONS):
+            filled = replace(offload, shares=pack_blocks(blocks, rooms, from_last=self._is_last_faster))
+            memory = self.estimate_memory(option, draft, setup, filled)
+            if memory.fits_gpus:
+                break
+            missing = [max(memory.load_of(room.device).missing_bytes, 0) for room in self._gpus]
+            rooms = [room - lacks for room, lacks in zip(rooms, missing, strict=True)]
+        return filled, memory
+
     def best_split(
         self, option: ModelOption, draft: DraftOption, setup: CacheSetup, n_cpu_moe: int = 0
     ) -> tuple[Offload, CandidateMemory]:
@@ -248,13 +326,17 @@ class CandidateEvaluator:
         self, option: ModelOption, draft: DraftOption, setup: CacheSetup, gpu_layers: int | None
     ) -> tuple[Offload, CandidateMemory]:
         """Return the fewest layers with experts in RAM so that the rest fits the GPUs; all layers if it never fits."""
-        offloads = [Offload(gpu_layers, count) for count in range(1, option.shape.n_layer + 1)]
+        least = self.min_cpu_experts(option, draft, gpu_layers).n_cpu_moe
+        offloads = [Offload(gpu_layers, count) for count in range(least, option.shape.n_layer + 1)]
 
         def fits(offload: Offload) -> bool:
-            return self.estimate_memory(option, draft, setup, offload).fits_gpus
+            memory = self.estimate_memory(option, draft, setup, offload)
+            if memory.fits_gpus or not self._is_divided(offload):
+                return memory.fits_gpus
+            return self._fill(option, draft, setup, offload, memory)[1].fits_gpus
 
         chosen = offloads[min(bisect_left(offloads, True, key=fits), len(offloads) - 1)]
-        return chosen, self.estimate_memory(option, draft, setup, chosen)
+        return self.divide(option, draft, setup, chosen)
 
 
 def join_cards(machine: MachineSpec) -> MachineSpec:

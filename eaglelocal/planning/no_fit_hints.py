@@ -22,7 +22,7 @@ from eaglelocal.gguf.upper_layers import find_block, is_expert
 from eaglelocal.memory.budget import FILE_PAGES, RAM, DeviceLoad
 from eaglelocal.memory.cache_bytes import bits_per_value
 from eaglelocal.memory.cache_types import explain_slow_kernel
-from eaglelocal.memory.placement import WHOLE, table_buffers
+from eaglelocal.memory.placement import WHOLE, Offload, table_buffers
 from eaglelocal.planning.candidate import GOALS, Candidate, Rejected, lies_text, offload_text
 from eaglelocal.planning.candidate_evaluation import CandidateEvaluator
 from eaglelocal.planning.machine_spec import MachineSpec, name_computing, name_places, replace_ram
@@ -159,11 +159,12 @@ def explain_choice(outcome: SearchOutcome, chosen: Candidate) -> tuple[str, ...]
         *_about_quant(chosen.option),
         *_about_goal(outcome, chosen),
         *_about_layers(outcome, chosen),
+        *_about_shares(outcome.machine, chosen.offload),
         *_about_table(chosen.option.shape, outcome.machine),
         *_about_overrides(outcome, chosen),
         *explain_file_pages(outcome, chosen),
         *_about_pieces(outcome, chosen),
-        *_about_kernels(outcome, chosen),
+        *explain_slow_cache(outcome, chosen),
         *_about_measurement(outcome, chosen),
         *_about_draft(chosen, outcome.options),
         *_about_memory(chosen, outcome.options),
@@ -209,6 +210,18 @@ def _about_layers(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
         yield f"{experts} run from main memory{memory}, prompts slowly"
     if options.gpu_layers is None and any(gpu.kind == METAL for gpu in outcome.machine.gpus):
         yield "macOS limits the GPU's memory; `sudo sysctl iogpu.wired_limit_mb=N` raises that until a restart"
+
+
+def _about_shares(machine: MachineSpec, offload: Offload) -> Iterator[str]:
+    """Yield how the layers are divided among the GPUs, if not by free memory."""
+    holding = [gpu.name for gpu, share in zip(machine.gpus, offload.shares, strict=False) if share]
+    others = [gpu.name for gpu in machine.gpus if gpu.name not in holding]
+    if len(holding) == 1:
+        yield f"all layers are on {holding[0]}: sharing them with {' and '.join(others)} would cost speed"
+    elif holding:
+        shares = " to ".join(f"{share:.0f}" for share in offload.shares)
+        names = " and ".join(gpu.name for gpu in machine.gpus)
+        yield f"layers are divided {shares} among {names}, which is faster than by free memory"
 
 
 def count_experts_in_ram(outcome: SearchOutcome, chosen: Candidate) -> int:
@@ -326,7 +339,7 @@ def describe_speed(candidate: Candidate) -> str:
     return f"{offload_text(candidate) or 'all layers on the GPU'} and {candidate.prediction.spec_tok_s:.1f} tokens/s"
 
 
-def _about_kernels(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
+def explain_slow_cache(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
     """Yield the note on a cache for which the first of the devices has no fast kernel."""
     devices = name_computing(outcome.machine, outcome.options)
     devices += (RAM,) if chosen.offload.gpu_layers is not None else ()

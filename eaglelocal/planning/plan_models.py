@@ -59,7 +59,8 @@ def add_draft(candidate: Candidate, evaluator: CandidateEvaluator) -> Candidate:
     for kv_type in dict.fromkeys((candidate.setup.kv_type, *q8_0)):
         alike = replace(options, kv_type=kv_type, gpu_layers=layers, n_cpu_moe=candidate.n_cpu_moe, draft=draft.id)
         chosen = search_plan([alone], evaluator.machine, alike, measured=evaluator.measured).chosen
-        is_alike = chosen is not None and chosen.offload == candidate.offload
+        is_alike = chosen is not None and chosen.gpu_layers == candidate.gpu_layers
+        is_alike &= chosen is not None and chosen.n_cpu_moe == candidate.n_cpu_moe
         if chosen is not None and is_alike and chosen.setup.n_ctx >= limit_setup(candidate).n_ctx:
             return replace(chosen, option=candidate.option)
     return candidate

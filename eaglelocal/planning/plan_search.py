@@ -209,11 +209,9 @@ class _Search:
             _, _, candidate = heapq.heappop(self._heap)
             if not candidate.is_bound:
                 self.rejected += [self._too_large(option) for option in too_large]
+                self._weigh_other_drafts(candidate.option)
                 return candidate
-            if candidate.offload == self._offload(candidate.option):
-                self._try_whole(candidate)
-            else:
-                self._try_split(candidate)
+            self._try(candidate)
         self.rejected += [self._too_large(option, self._find_nearest(option)) for option in too_large]
         return None
 
@@ -229,6 +227,20 @@ class _Search:
             yield Rejected(candidate.option, candidate.draft.id, reason, candidate)
 
     # ---- inside
+    def _try(self, bound: Candidate) -> None:
+        """Replace a bound, which was taken from the heap, by the best way that fits, or reject it."""
+        if replace(bound.offload, shares=()) == self._offload(bound.option):
+            self._try_whole(bound)
+        else:
+            self._try_split(bound)
+
+    def _weigh_other_drafts(self, chosen: ModelOption) -> None:
+        """Weigh the other drafts of the chosen model: they are rejected with figures instead of bounds."""
+        while bounds := [entry for entry in self._heap if entry[-1].is_bound and entry[-1].option is chosen]:
+            self._heap = [entry for entry in self._heap if entry not in bounds]
+            for _, _, bound in bounds:
+                self._try(bound)
+
     @property
     def _may_split(self) -> bool:
         return self.evaluator.has_gpus and self._options.gpu_layers is None
@@ -261,7 +273,8 @@ class _Search:
             if self._is_tensor_split and (problem := explain_borrowed_output(draft.shape)):
                 self.rejected.append(Rejected(option, draft.id, f"{problem}; --split layer goes"))
             else:
-                self._push(self._way(option, draft, roomiest, self._offload(option)))
+                offload = self.evaluator.divide_bound(option, self._offload(option))
+                self._push(self._way(option, draft, roomiest, offload))
         return True
 
     def _push(self, candidate: Candidate) -> None:
@@ -284,8 +297,9 @@ class _Search:
         )
 
     def _weigh(self, way: Candidate) -> Candidate:
-        memory = self.evaluator.estimate_memory(way.option, way.draft, way.setup, way.offload)
-        return replace(way, memory=memory)
+        offload, memory = self.evaluator.divide(way.option, way.draft, way.setup, way.offload)
+        divided = way if offload == way.offload else self._way(way.option, way.draft, way.setup, offload)
+        return replace(divided, memory=memory)
 
     def _try_whole(self, bound: Candidate) -> None:
         """Try the layers asked for, else all on the GPUs; push the best setup that fits, or a bound with RAM."""
@@ -294,10 +308,16 @@ class _Search:
         if smallest.memory.fits:
             in_ram = not (self.evaluator.may_use_gpus and bound.offload.is_whole)
             ways = [self._way(bound.option, bound.draft, setup, bound.offload) for setup in setups]
-            for way in map(self._weigh, sorted(ways, key=lambda way: -way.score)):
-                if way.memory.fits and not (in_ram and exceeds_room(way.setup, way.memory, self._options)):
-                    return self._push(way)
-            raise AssertionError("the smallest setup fitted a moment ago")
+            best: Candidate | None = None
+            for ceiling in sorted(ways, key=lambda way: -way.score):
+                if best is not None and ceiling.score <= best.score:
+                    break
+                way = self._weigh(ceiling)
+                fits = way.memory.fits and not (in_ram and exceeds_room(way.setup, way.memory, self._options))
+                if fits and (best is None or way.score > best.score):
+                    best = way
+            assert best is not None, "the smallest setup fitted a moment ago"
+            return self._push(best)
         in_pieces, split = self._fit_in_pieces(bound), self._best_bound(replace(bound, setup=setups[0]))
         if at_best := max(filter(None, (in_pieces, split)), key=lambda way: way.score, default=None):
             return self._push(at_best)
@@ -324,7 +344,8 @@ class _Search:
         if self._may_split:
             offloads.append(self.evaluator.max_gpu_layers(option, draft, fixed.n_cpu_moe))
         if self._may_split_experts(option):
-            offloads.append(self.evaluator.min_cpu_experts(option, draft, fixed.gpu_layers))
+            least = self.evaluator.min_cpu_experts(option, draft, fixed.gpu_layers)
+            offloads.append(self.evaluator.divide_bound(option, least))
         candidates = [self._way(option, draft, whole.setup, offload) for offload in offloads]
         return max(candidates, key=lambda candidate: candidate.score, default=None)
 

@@ -53,7 +53,8 @@ KERNELS: Mapping[str, Kernels] = MappingProxyType(
         CPU: Kernels(110e-6, 0.2, recurrent=6.0),
     }
 )
-UNSEEN_WITHIN = 0.3  # the same where no such device was published. Assumed
+UNSEEN_WITHIN = 0.3  # the same where no such device, or hardly any such split, was published. Assumed
+SPLIT = "split"
 EFFICIENCY = 0.86  # share of a GPU's peak bandwidth at which weights are read
 ROW_SHARE = 0.18  # share of its flops reached with few rows
 METAL_ROW = 0.79  # of a decode: each further row of a quantized model there; measured on an M3 Ultra
@@ -113,7 +114,7 @@ class Certainty(NamedTuple):
     """The error to expect of a prediction.
 
     within   error that 8 of 10 predictions do not exceed
-    is_seen  whether speeds of such devices were published
+    is_seen  whether speeds of such devices were published; of a split, only a few were
     device   what the prediction is for: card, machine, processor, or split (between several devices)
     """
 
@@ -268,7 +269,7 @@ def rate_certainty(devices: Sequence[DeviceSpec]) -> Certainty:
     """Return how sure a prediction for these devices is; each holds a part of the model."""
     first, kinds = devices[0], {(name_kernels(device), device.bytes_s, device.flops) for device in devices}
     if len(kinds) > 1 or any(device.num_cards > 1 or device.link for device in devices):
-        return Certainty(UNSEEN_WITHIN, False, "split")
+        return Certainty(UNSEEN_WITHIN, False, SPLIT)
     device = "machine" if first.shares_ram else "processor" if first.kind == CPU else "card"
     if not all(each.is_published for each in devices):
         return Certainty(UNSEEN_WITHIN, False, device)

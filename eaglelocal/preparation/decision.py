@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from eaglelocal.catalog.reference import EmbeddedModel
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.draft import describe_draft
 from eaglelocal.core.model_task import ModelTask
@@ -13,7 +15,7 @@ from eaglelocal.core.plan import MAX_SLOTS, NO_ROOM_FOR_IMAGES, PIECES, Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.core.run_options import AUTO, NGRAM, NONE, RunOptions
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import IncompatibleError, UsageError
 from eaglelocal.gguf.lora_adapter import check_adapter, read_adapter
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.draft_resolver import (
@@ -27,10 +29,10 @@ from eaglelocal.hub.draft_resolver import (
 from eaglelocal.hub.inflation.generated_files import Progress
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import FoundProjector
-from eaglelocal.hub.target_resolver import FoundTarget, write_target
+from eaglelocal.hub.target_resolver import NATIVE, FoundTarget, find_demo, write_target
 from eaglelocal.memory.budget import Needs
 from eaglelocal.planning.candidate import Candidate, offload_text
-from eaglelocal.preparation.models import LocalModel
+from eaglelocal.preparation.models import LocalModel, read_demo
 from eaglelocal.text.reasoning.model_families import read_template_features
 
 EMBEDDED = "demo"
@@ -96,6 +98,12 @@ class Decision:
         return explicit if explicit is not None or self.candidate is None else self.candidate.n_cpu_moe or None
 
     @property
+    def shares(self) -> tuple[float, ...]:
+        """Return each GPU's share of the layers; empty: by free memory."""
+        explicit = self.options.shares
+        return explicit if explicit or self.candidate is None else self.candidate.offload.shares
+
+    @property
     def note(self) -> str:
         """Return the unexpected part of the decision, for people; empty if there is none."""
         decided = "; ".join(self._unexpected())
@@ -134,7 +142,7 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     """
     options = decision.options
     spec = read_spec(options)
-    files = decision.files or locate_files(decision.target, options, on_progress)
+    files = decision.files or locate_files(decision, on_progress)
     n_ctx = choose_ctx(decision.ctx, files.target)
     projector = FoundProjector() if decision.without_projector else files.projector
     target, draft = write_files(files, decision, on_progress)
@@ -160,7 +168,7 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         device=options.device,
         split=options.split_mode,
         rpc=options.rpc,
-        shares=options.shares,
+        shares=decision.shares,
         binds_answers=options.binds_answers,
         is_brief=options.is_brief,
         cache_ram=options.cache_ram,
@@ -197,8 +205,15 @@ def read_spec(options: RunOptions) -> Spec:
     return spec
 
 
-def locate_files(target: str, options: RunOptions, on_progress: Progress) -> ModelFiles:
-    return find_files(locate_reference(target, options.model_folders), options, on_progress=on_progress)
+def locate_files(decision: Decision, on_progress: Progress) -> ModelFiles:
+    """Find the files. Those of the embedded model are written, after a look at what else can be wrong."""
+    reference, options = locate_reference(decision.target, decision.options.model_folders), decision.options
+    if isinstance(reference, EmbeddedModel) and reference.text != NATIVE and not find_demo(reference.text).complete:
+        target, _ = read_demo(reference.text)
+        check_ctx(decision.ctx, target.context_length or DEFAULT_CTX, reference.text)
+        with suppress(IncompatibleError):  # a draft or projector that is there may fit only the larger model
+            find_files(EmbeddedModel(NATIVE), options)
+    return find_files(reference, options, on_progress=on_progress)
 
 
 def check_adapters(adapters: tuple[AdapterFile, ...], target: Path, task: ModelTask) -> tuple[AdapterFile, ...]:

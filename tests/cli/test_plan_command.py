@@ -179,6 +179,26 @@ def test_several_answers_say_that_the_speed_is_that_of_one(capsys: pytest.Captur
     assert "alone" not in screen(capsys, "qwen3-8b", "--machine", "a6000")
 
 
+@pytest.mark.parametrize("kv_type", ["q5_1", "q8_0,q5_1"])
+def test_a_cache_without_a_fast_kernel_is_not_said_to_be_as_fast_as_f16(
+    capsys: pytest.CaptureFixture[str], kv_type: str
+) -> None:
+    words = " ".join(screen(capsys, "qwen3-8b", "--machine", "rtx-3090", "--kv-type", kv_type).split())
+    assert f"predicted for a cache of f16; one of {kv_type} is slower here" in words
+    assert "is slower here" not in screen(capsys, "qwen3-8b", "--machine", "rtx-3090", "--kv-type", "q8_0")
+
+
+def test_the_other_drafts_of_the_chosen_model_are_weighed(capsys: pytest.CaptureFixture[str]) -> None:
+    content = plan_report(capsys, "qwen3.8-27b", "--machine", "rtx-3090")
+    chosen = content["chosen"]
+    reasons = [
+        each["reason"]
+        for each in content["rejected"]
+        if (each["target"], each["quant"]) == (chosen["target"], chosen["quant"])
+    ]
+    assert reasons and not any("at best" in reason for reason in reasons)
+
+
 def test_what_people_settled_is_planned_with(capsys: pytest.CaptureFixture[str]) -> None:
     free = plan_report(capsys, "qwen3-32b:Q4_K_M", "--machine", "rtx-3090")["chosen"]
     said = plan_report(capsys, "qwen3-32b:Q4_K_M", "--machine", "rtx-3090", "--kv-type", "f16")["chosen"]

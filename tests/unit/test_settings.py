@@ -137,7 +137,7 @@ def test_wrong_values_name_their_place(config: Path, name: str, raw: str) -> Non
     with pytest.raises(UsageError) as flag:
         Settings.load({name: raw}, {}, config)
     assert flag.value.message.startswith(f"--{name.replace('_', '-')} must be ")
-    assert flag.value.message.endswith(f"not {raw!r}")
+    assert flag.value.message.endswith(f"not {raw!r}"[-150:])  # a long value is shown by its ends
     assert flag.value.exit_code == 2
     with pytest.raises(UsageError) as repeated:  # a flag that can be repeated comes as a list
         Settings.load({name: [raw, raw]}, {}, config)
@@ -285,3 +285,12 @@ def test_a_written_file_keeps_its_place_and_its_mode(tmp_path: Path) -> None:
     assert (new.read_text(), new.stat().st_mode & 0o777) == ('theme = "dark"\n', 0o600)
     with pytest.raises(ResourceError, match="cannot write"):
         write_setting(real / "config.toml", "theme", "dark")
+
+
+def test_a_path_among_the_models_that_leads_nowhere_names_its_place(config: Path) -> None:
+    config.write_text('models = ["/nope", "qwen3-8b"]')
+    with pytest.raises(UsageError, match=f"{config}: models names /nope"):
+        _ = Settings.load({}, {}, config).model_folders
+    folder = str(config.parent)
+    settings = Settings.load({"models": f"{folder},qwen3-8b"}, {}, config)
+    assert settings.model_folders == (folder,)

@@ -77,7 +77,7 @@ def test_home_is_found() -> None:
     assert parse_reference("~/x.gguf", exists=absent) == File(Path.home() / "x.gguf")
 
 
-@pytest.mark.parametrize("text", ["", ":", "a:", ":Q4", "a/b/c", "user/", "a:b:c", "-x", "https://hub/x", "é"])
+@pytest.mark.parametrize("text", ["", ":", ":Q4", "a/b/c", "user/", "a:b:c", "-x", "https://hub/x", "é"])
 def test_what_is_none_of_these(text: str) -> None:
     with pytest.raises(UsageError) as wrong:
         parse_reference(text, exists=absent)
@@ -97,3 +97,11 @@ def test_never_anything_but_a_reference_or_an_error(text: str) -> None:
             assert text == (name if quant is None else f"{name}:{quant}")
         case EmbeddedModel(text=whole):
             assert whole == text
+
+
+@pytest.mark.parametrize("text", ["qwen3-8b:", "user/repo:", "qwen3-8b::"])
+def test_a_colon_without_a_quantization_has_a_hint(text: str) -> None:
+    with pytest.raises(UsageError, match="lacks a quantization") as caught:
+        parse_reference(text, exists=absent)
+    name = text.rstrip(":")
+    assert caught.value.hint == f"`{name}` or `{name}:Q4_K_M`"

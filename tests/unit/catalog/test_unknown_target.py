@@ -60,3 +60,10 @@ def test_a_type_that_the_entry_lacks_is_not_proposed() -> None:
     with pytest.raises(UsageError) as caught:
         load_catalog().target("qwen3", "8b-fp16")
     assert caught.value.hint == "did you mean qwen3-8b?"
+
+
+@pytest.mark.parametrize(("id", "hint"), [("coder", "eaglelocal search coder"), ("zzzzzz", "eaglelocal plan --all")])
+def test_a_part_of_names_is_searched(id: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_catalog().target(id)
+    assert caught.value.hint == hint

@@ -228,7 +228,7 @@ def test_nothing_drafts_no_tokens(machine: str, slots: int, first: int) -> None:
 def test_a_head_that_does_not_pay_from_the_host_is_left_out_with_that_reason() -> None:
     outcome = search_plan((option("gpt-oss-120b", "F16"),), machine_named("2x-rtx-3090"), RunOptions(goal="balanced"))
     candidate = chosen_of(outcome)
-    assert candidate.gpu_layers is not None and candidate.draft.shape is None
+    assert not candidate.offload.is_whole and candidate.draft.shape is None
     drafts = {each.draft: each.reason for each in outcome.rejected if each.candidate is not None}
     assert drafts["e3-gpt-oss-120b-lmsys"] == DOES_NOT_PAY
 

@@ -135,6 +135,7 @@ def check_true(rejected: Rejected, best: Candidate) -> None:
         "predicted not to pay": candidate.prediction.num_draft_tokens == 0 and candidate.draft.shape is not None,
         "as good as": candidate.score == pytest.approx(best.score, abs=0.05),
         "to use": not candidate.memory.fits,
+        "by name only": bool(candidate.option.by_name),
         "at best": candidate.is_bound,
     }
     for words, is_so in facts.items():

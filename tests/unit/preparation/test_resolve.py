@@ -192,6 +192,18 @@ def test_an_installation_without_the_embedded_model(tmp_path: Path, monkeypatch:
             plan(target=reference)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"ctx": 10**6}, {"draft": "nope"}, {"draft": "./nope.gguf"}, {"mmproj": "./nope.gguf"}]
+)
+def test_the_embedded_model_is_not_written_for_options_that_cannot_be(
+    wrong: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locations, "generated_models_dir", lambda: tmp_path / "generated")
+    with pytest.raises((UsageError, ModelFileError)):
+        plan(target="demo@300m", **wrong)
+    assert not (tmp_path / "generated").exists()
+
+
 @pytest.mark.parametrize("reference", ["demo@", "demo@1x", "demo@1b:q9", "demo@900b", "demo@1k"])
 def test_wrong_sizes_are_errors_of_usage(shipped: Path, reference: str) -> None:
     with pytest.raises(UsageError):

@@ -1,0 +1,76 @@
+"""`search`: the plans of models found by words, long output through a pager, and messages that quote long values."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pydoc
+from pathlib import Path
+
+import pytest
+from doubles.commands import run_command
+
+from eaglelocal.cli.output import Output
+from eaglelocal.errors import MAX_CHARS, EagleLocalError
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "HF_HUB_CACHE"):
+        monkeypatch.setenv(variable, str(tmp_path))
+
+
+def test_rows_have_all_the_words_and_say_what_fits() -> None:
+    shown = run_command("search", "GPT-OSS", "mxfp4", "--machine", "rtx-3060").stdout
+    heading, *rows = shown.partition("\n\n")[0].splitlines()
+    assert heading.split()[:3] == ["machine", "model", "quant"]
+    assert [row.split()[3:5] for row in rows] == [["gpt-oss-120b", "MXFP4"], ["gpt-oss-20b", "MXFP4"]]
+    assert "no room" in rows[0] and "no room" not in rows[1]
+
+
+def test_its_object_has_size_speed_and_place() -> None:
+    shown = run_command("search", "qwen3-8b:q4_k_m", "--machine", "rtx-3090", "--json").stdout
+    (model,) = json.loads(shown)["models"]
+    assert model["reference"] == "qwen3-8b:Q4_K_M" and model["fits"] and not model["is_here"]
+    assert model["tok_s"] > 40 and model["size_bytes"] > 4e9
+
+
+def test_words_that_no_model_has_get_the_nearest_name() -> None:
+    shown = run_command("search", "qwen3-9b").stderr
+    assert "has qwen3-9b in its name" in shown and "hint: eaglelocal search qwen3" in shown
+
+
+class TerminalText(io.StringIO):
+    """A terminal of 24 lines."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(("num_lines", "is_paged"), [(23, False), (24, True), (3000, True)])
+def test_what_a_terminal_cannot_show_at_once_is_paged(
+    num_lines: int, is_paged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paged: list[str] = []
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: os.terminal_size((80, 24)))
+    monkeypatch.setattr(pydoc, "pager", paged.append)
+    stdout = TerminalText()
+    Output(stdout=stdout, stderr=io.StringIO(), environ={"TERM": "xterm"}).page(["line\x1b"] * num_lines)
+    shown = paged[0] if is_paged else stdout.getvalue()
+    assert bool(paged) == is_paged and shown.count("\n") == num_lines and "\x1b" not in shown
+
+
+def test_piped_output_is_never_paged() -> None:
+    stdout = io.StringIO()
+    Output(stdout=stdout, stderr=io.StringIO(), environ={"TERM": "xterm"}).page(["line"] * 3000)
+    assert stdout.getvalue().count("\n") == 3000
+
+
+@pytest.mark.parametrize("value", ["a" * 5000, "a b " * 2000])
+def test_a_message_shows_the_ends_of_a_long_value(value: str) -> None:
+    message = EagleLocalError(f"--ctx must be a number, not {value!r}").message
+    assert len(message) < MAX_CHARS and message.startswith("--ctx must be a number, not 'a") and message.endswith("'")
