@@ -264,7 +264,7 @@ class Session:
         if outcome.finished is not None:
             self.answers.append(outcome.finished)
             self._calibrate(outcome.finished, num_forgotten, num_tool_chars)
-            if not any(each.reasoning for each in (outcome, *begun.rounds)):  # it is not sent again
+            if not (outcome.reasoning or any(each.reasoning for each in begun.rounds)):  # it is not sent again
                 num_tokens = outcome.finished.prompt_tokens + outcome.finished.completion_tokens
                 self._counted = self.conversation.turns[-1], num_tokens
 
