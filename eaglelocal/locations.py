@@ -49,6 +49,16 @@ def config_file() -> Path:
     return config_dir() / "config.toml"
 
 
+def mcp_file() -> Path:
+    """Return the file that lists tool servers."""
+    return config_dir() / "mcp.json"
+
+
+def allowed_tools_file() -> Path:
+    """Return the file with the tools that the user always allows."""
+    return state_dir() / "allowed_tools.json"
+
+
 def state_dir() -> Path:
     return _own_dir(platformdirs.user_state_dir, "XDG_STATE_HOME")
 

@@ -58,7 +58,8 @@ MAX_LOOKUP_MEMORY = 2_000_000  # tokens; the index in RAM takes up to 600 bytes 
 OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY", "ATTENTION"})
 # of flags for a single invocation, which the config file does not accept
 FLAG_VARIABLES = frozenset({
-    "AGAINST", "AGAINST_KEY_FILE", "AGAINST_MODEL", "ALL", "CATEGORY", "CONCURRENCY", "CONTINUE", "DRAFT_VOCAB",
+    "AGAINST", "AGAINST_KEY_FILE", "AGAINST_MODEL", "ALL", "ALLOW_TOOLS", "CATEGORY", "CONCURRENCY", "CONTINUE",
+    "DRAFT_VOCAB",
     "EPOCHS", "FINGERPRINT", "FORCE", "FORMAT", "FROM", "GOAL", "HEADS", "IGNORE_EOS", "IMAGE", "JSON", "KIND",
     "MACHINE", "MEASURE", "NO_TRIAL", "NO_TUI", "ONCE", "OUT", "PAIRS", "PIN", "PLAIN",
     "PRINT", "PROMPTS", "PRUNE", "QUANT", "RAM", "RATE", "REPEATS", "REPORT", "SAVE", "SKIP", "SVG",
@@ -111,6 +112,12 @@ class Settings:
     )
     url: str | None = setting(
         None, read_text, "URL|none", "Ask this OpenAI-compatible server; none: load a model here."
+    )
+    mcp: str = setting(
+        "auto",
+        read_text,
+        "auto|none|FILE",
+        "Tool servers, in the shape of mcp.json; auto: that beside the config file.",
     )
     mmproj: str = setting("auto", read_text, "auto|none|FILE", "Projector for images; auto: the one beside the model.")
     draft: str = setting(

@@ -14,7 +14,7 @@ from doubles.sources import nodes_of
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "eaglelocal"
 FILES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = ("torch", "textual", "starlette", "llama_cpp", "PIL", "jinja2", "gguf", "huggingface_hub")
+HEAVY = ("torch", "textual", "starlette", "llama_cpp", "PIL", "jinja2", "gguf", "huggingface_hub", "mcp")
 
 # what only these rooms may import, and whatever lies below it
 FENCES: dict[str, tuple[str, ...]] = {
@@ -27,6 +27,10 @@ FENCES: dict[str, tuple[str, ...]] = {
     "starlette": ("server",),
     "uvicorn": ("server",),
     "httpx": ("client",),
+    "httpx2": ("tool_servers",),
+    "mcp": ("tool_servers",),
+    "mcp_types": ("tool_servers",),
+    "anyio": ("tool_servers",),
     "pynvml": ("probe",),
     "psutil": ("probe", "processes"),
     "huggingface_hub": ("hub",),

@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import FrameType
 
 from eaglelocal.cli.output import Output, StatusLine
+from eaglelocal.cli.tool_calls import LineReviewer
 from eaglelocal.conversation.answer_stats import format_ending, statistics_line
 from eaglelocal.conversation.ask import AskResult, ask, follow_answer, left_out_line
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome, Session
@@ -60,7 +61,9 @@ class Asker:
         pictures = self.session.take_attached()
         if pictures and not self.quiet:  # it may take long, without any progress to show
             self.output.note(f"reading {' '.join(picture.label for picture in pictures)}")
-        result = ask(self.session, question, self._follow, pictures)
+        reviewer = LineReviewer(self.output, is_quiet=self.quiet)
+        with cancel_on_interrupt(reviewer.stop):
+            result = ask(self.session, question, self._follow, pictures, reviewer)
         self._show_footer(result)
         return result.outcome
 
@@ -80,6 +83,8 @@ class Asker:
 
         with cancel_on_interrupt(answer.cancel):
             outcome = follow_answer(answer, receive)
+        if outcome.calls:
+            self._end_line(outcome)
         return replace(outcome, is_loop=guard.is_looping and outcome.stopped)
 
     def _show_footer(self, result: AskResult) -> None:
@@ -87,9 +92,7 @@ class Asker:
         outcome = result.outcome
         if self.quiet:
             return
-        shown = outcome.text or (outcome.reasoning if self.output.is_terminal else "")
-        if shown and not shown.endswith("\n"):
-            self.output.data("")
+        self._end_line(outcome)
         if result.num_left_out:
             self.output.note(left_out_line(result.num_left_out, self.session.model.info.n_ctx))
         if outcome.finished is not None:
@@ -106,6 +109,12 @@ class Asker:
                 self.output.note(f"the answer is empty{'' if outcome.text else ': the model ended it at once'}")
         elif outcome.text:
             self.output.note("the answer above is cut off")
+
+    def _end_line(self, outcome: RequestOutcome) -> None:
+        """End the last line of what was shown of an answer."""
+        shown = outcome.text or (outcome.reasoning if self.output.is_terminal else "")
+        if shown and not shown.endswith("\n") and not self.quiet:
+            self.output.data("")
 
 
 class ReadingLine:

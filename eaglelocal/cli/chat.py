@@ -10,7 +10,7 @@ import select
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -39,9 +39,11 @@ from eaglelocal.cli.load_model import (
     write_plan,
 )
 from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.cli.tool_calls import can_ask_here, open_tools
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ListModels
 from eaglelocal.conversation.answer_stats import MessageOutput, answer_object, model_line
+from eaglelocal.conversation.chat_tools import ChatTools
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.pictures import Pictures, read_pictures
 from eaglelocal.conversation.session import ModelLoader, Session, describe_other_model, save_session
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     "lora",
     "system",
     "seed",
+    "mcp",
     *flags.MODEL,
     *flags.MACHINE,
     *flags.SAMPLING,
@@ -84,6 +87,9 @@ def chat(  # many parameters: typer reads the flags from the signature
     tint: Annotated[bool | None, typer.Option(help="Color accepted draft tokens; unset: only in line mode.")] = None,
     save: Annotated[bool, typer.Option(help="Save the conversations of the screen on disk.")] = True,
     resumes: flags.Continue = False,
+    allow_tools: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Tools, or servers, that need no question in this chat.")
+    ] = None,
 ) -> None:
     """Chat with a local model, or ask it one question.
 
@@ -99,9 +105,11 @@ def chat(  # many parameters: typer reads the flags from the signature
     pictures = read_pictures(image or [])
     question = read_question(prompt, settings, output, as_json=as_json)
     conversation = begin_conversation(settings, resumes=resumes)
-    with closing(LazyLearning(settings)) as learning:
-        start = ChatStart(conversation, pictures, is_brief=question is not None, learning=learning)
-        if question is None and not plain and output.can_show_screen:
+    has_screen = question is None and not plain and output.can_show_screen
+    tools = open_tools(settings, allow_tools, can_ask=has_screen or can_ask_here(is_quiet=as_json))
+    with closing(LazyLearning(settings)) as learning, closing(tools.pool):
+        start = ChatStart(conversation, pictures, is_brief=question is not None, learning=learning, tools=tools)
+        if has_screen:
             raise typer.Exit(show_screen(settings, start, keeps=save, tint=bool(tint)))
         session = open_session(settings, output, ModelChoice(), start=start, early=context.obj)
         asker = Asker(
@@ -124,6 +132,7 @@ class ChatStart:
     pictures: Pictures = ()
     is_brief: bool = False  # the chat ends after one answer
     learning: LazyLearning | None = None  # None: nothing is learned, whatever the settings say
+    tools: ChatTools = field(default_factory=ChatTools)
 
     def open_learning(self, output: MessageOutput) -> IdleLearning | None:
         return None if self.learning is None else self.learning.open(output)
@@ -270,6 +279,7 @@ def open_session(
         attached=begun.pictures,
         target=options.target or "",
         keeps_model=keeps_model,
+        tools=begun.tools,
     )
 
 
@@ -365,9 +375,15 @@ def answer_once(asker: Asker, question: str) -> None:
     if outcome.finished is None:
         raise EngineError("the answer ended without a result")
     if asker.quiet:
-        info = asker.session.model.info
         asker.output.object(
-            answer_object(outcome.text, outcome.finished, info, reasoning=outcome.reasoning, is_loop=outcome.is_loop)
+            answer_object(
+                outcome.text,
+                outcome.finished,
+                asker.session.model.info,
+                reasoning=outcome.reasoning,
+                is_loop=outcome.is_loop,
+                rounds=outcome.rounds,
+            )
         )
     if outcome.stopped and not outcome.is_loop:
         raise Cancelled("stopped")

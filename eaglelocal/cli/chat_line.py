@@ -37,7 +37,7 @@ from eaglelocal.core.atomic_file import PRIVATE, make_folder
 from eaglelocal.core.own_files import append_own, is_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import can_move_cursor, join_surrogates
-from eaglelocal.errors import TRACEBACK_VARIABLE, EagleLocalError, bug_error
+from eaglelocal.errors import TRACEBACK_VARIABLE, Cancelled, EagleLocalError, bug_error
 from eaglelocal.tui.terminal import clipboard
 
 INTERRUPTED = 130
@@ -103,7 +103,9 @@ class ChatLoop:
             outcome = self.asker.ask(question)
         if outcome.finished is None or outcome.finished.reason != "cancelled":
             self.presses = 0
-        if outcome.error is not None:
+        if isinstance(outcome.error, Cancelled):
+            self.asker.output.note(outcome.error.message)
+        elif outcome.error is not None:
             raise outcome.error
 
 

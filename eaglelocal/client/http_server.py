@@ -73,6 +73,7 @@ def read_info(entry: Mapping[str, object], snapshot: Mapping[str, object], url: 
         embedding_size=count(info, "embedding_size"),
         max_draft=count(info, "max_draft"),
         sees_images=may_see_images(entry),
+        takes_tools=info.get("takes_tools") is not False,
         adapters=read_adapters(info),
         sampling={
             name: value

@@ -20,6 +20,7 @@ from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.terminal_text import SurrogateJoiner, join_surrogates
 from eaglelocal.core.thinking import CLOSING_WORDS, OFF_EFFORT, Thinking
+from eaglelocal.core.tools import CallPart, ToolUse
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 
 NO_ID = -1  # the token of a piece whose id the server does not send
@@ -68,9 +69,32 @@ def build_request(request: ChatRequest, model: str, dialect: Dialect) -> tuple[s
     if request.messages:
         return "/chat/completions", {
             **body,
-            "messages": [{"role": message.role, "content": build_content(message)} for message in request.messages],
+            **_build_tools(request),
+            "messages": [_build_message(message, dialect) for message in request.messages],
         }
     return "/completions", {**body, "prompt": list(request.tokens) if request.text is None else request.text}
+
+
+def _build_tools(request: ChatRequest) -> dict[str, object]:
+    """Return the tools of a request, and whether they may be called: all or none (no caller of ours names one)."""
+    tools = [
+        {"name": tool.name, "description": tool.description, "parameters": read_object(tool.parameters)}
+        for tool in request.tools
+    ]
+    choice = {} if request.tool_choice.use is ToolUse.AUTO else {"tool_choice": request.tool_choice.use.value}
+    return {"tools": [{"type": "function", "function": tool} for tool in tools], **choice} if tools else {}
+
+
+def _build_message(message: Message, dialect: Dialect) -> dict[str, object]:
+    fields: dict[str, object] = {"role": message.role, "content": build_content(message)}
+    if message.reasoning and dialect.extensions:
+        fields["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        functions = [(call.id, {"name": call.name, "arguments": call.arguments}) for call in message.tool_calls]
+        fields["tool_calls"] = [{"id": name, "type": "function", "function": called} for name, called in functions]
+    if message.tool_call_id:
+        fields["tool_call_id"] = message.tool_call_id
+    return fields
 
 
 def _limit_thinking(thinking: Thinking, dialect: Dialect) -> dict[str, object]:
@@ -134,6 +158,7 @@ class StreamedAnswer:
     progress: Mapping[str, object] = field(default_factory=dict)  # llama.cpp's `prompt_progress` in the last event
     num_flagged_tokens: int = 0  # tokens that a server of ours flagged as drafted or not
     is_thinking: bool = False  # the last text was reasoning
+    num_calls: int = 0  # of tools, begun so far
     _reasoning: SurrogateJoiner = field(default_factory=SurrogateJoiner)
     _text: SurrogateJoiner = field(default_factory=SurrogateJoiner)
 
@@ -151,14 +176,32 @@ class StreamedAnswer:
         flags = chunk.get("drafted")
         drafted = [flag is True for flag in flags] if isinstance(flags, list) else []
         self.num_flagged_tokens += len(drafted)
+        calls = self._read_calls(mapping(choice.get("delta")))
         reasoning, text = _read_delta(choice)  # surrogate halves may come in two chunks; text releases held reasoning
         reasoning = self._reasoning.feed(reasoning) + (self._reasoning.finish() if text else "")
         text = self._text.feed(text)
-        if not (reasoning or text):
+        if not (reasoning or text or calls):
             return ()
         self.arrivals.append(now)
         more = (TextPiece(NO_ID, "", flag) for flag in drafted[1:])  # a piece for each token that the event brings
-        return (self._piece(reasoning, text, drafted=bool(drafted) and all(drafted)), *more)
+        piece = self._piece(reasoning, text, drafted=bool(drafted) and all(drafted))
+        return (piece._replace(calls=calls), *more)
+
+    def _read_calls(self, delta: Mapping[str, object]) -> tuple[CallPart, ...]:
+        """Return the parts of calls in a delta. Some servers send no index, and a whole call at once."""
+        parts = list[CallPart]()
+        for given in objects(delta.get("tool_calls")):
+            function = mapping(given.get("function"))
+            name, arguments = (join_surrogates(text(function, key)) for key in ("name", "arguments"))
+            index = count(given, "index") if "index" in given else self.num_calls - (not name)
+            is_new = not 0 <= index < self.num_calls
+            if is_new and not name:
+                continue
+            index = self.num_calls if is_new else index
+            self.num_calls += is_new
+            call_id = join_surrogates(text(given, "id")) or f"call_{index}"
+            parts.append(CallPart(index, arguments, call_id, name) if is_new else CallPart(index, arguments))
+        return tuple(parts)
 
     def flush(self, now: float) -> tuple[TextPiece, ...]:
         """Return text held back for a second surrogate half when the stream ended, for whatever reason it ended."""

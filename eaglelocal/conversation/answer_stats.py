@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from eaglelocal.conversation.conversation import ToolRound
 from eaglelocal.core.adapters import describe_adapters
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.draft import SWITCHED_OFF, describe_drafting
@@ -144,13 +145,25 @@ def format_ending(finished: Finished, n_ctx: int = 0) -> list[str]:
 
 
 def answer_object(
-    text: str, finished: Finished, info: EngineInfo, *, reasoning: str = "", is_loop: bool = False
+    text: str,
+    finished: Finished,
+    info: EngineInfo,
+    *,
+    reasoning: str = "",
+    is_loop: bool = False,
+    rounds: Sequence[ToolRound] = (),
 ) -> dict[str, object]:
-    """Return the JSON object that `chat --json` prints last; `reasoning` and `is_loop` only where there is any."""
+    """Return the JSON object that `chat --json` prints last; reasoning, loop and calls only if there are any."""
     timings = finished.timings
+    calls = [
+        {"tool": done.label, "arguments": done.call.arguments, "state": done.state, "result": done.result}
+        for each in rounds
+        for done in each.calls
+    ]
     return {
         "text": text,
         **({"reasoning": reasoning} if reasoning else {}),
+        **({"tool_calls": calls} if calls else {}),
         "finish_reason": "stop" if is_loop else finished.reason,
         **({"is_loop": True} if is_loop else {}),
         "target": info.target,

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from eaglelocal.conversation.conversation import turns_to_forget
+from eaglelocal.conversation.chat_tools import ToolOffer, describe_offer
+from eaglelocal.conversation.conversation import Turn, turns_to_forget
 from eaglelocal.conversation.pictures import Pictures
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome, Session
+from eaglelocal.conversation.tool_rounds import MAX_ROUNDS, CallReviewer, CallRunner, shrink_results
 from eaglelocal.core.events import (
     Embeddings,
     Failed,
@@ -23,10 +25,12 @@ from eaglelocal.core.events import (
     Tokens,
 )
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import EagleLocalError
+from eaglelocal.core.tools import ANY_TOOL, ToolChoice, ToolUse
+from eaglelocal.errors import Cancelled, EagleLocalError
 
 Listener = Callable[[RequestEvent], None]
 Follow = Callable[[AnswerEvents], RequestOutcome]  # usually `follow_answer`, with a way to stop the answer
+STOPPED = RequestOutcome(error=Cancelled("stopped"))  # while no answer was being written
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +41,94 @@ class AskResult:
     num_left_out: int  # old turns that were left out for the first time
 
 
-def ask(session: Session, question: str, follow: Follow, pictures: Pictures = ()) -> AskResult:
-    """Ask a question and record the answer in the session.
+def ask(
+    session: Session,
+    question: str,
+    follow: Follow,
+    pictures: Pictures = (),
+    reviewer: CallReviewer | None = None,
+) -> AskResult:
+    """Ask a question, run the calls of tools that the model writes, and record the answer in the session.
 
-    The oldest turns are left out until the engine takes the request.
+    The oldest turns are left out until the engine takes the request. Without a reviewer, no tools are offered.
     """
     num_before = session.conversation.num_forgotten
-    num_forgotten = _count_forgettable(session, question, pictures)
-    outcome = _try_ask(session, question, pictures, num_forgotten, follow)
-    while outcome.refused and num_forgotten < len(session.conversation.turns):
-        num_forgotten += 1
-        outcome = _try_ask(session, question, pictures, num_forgotten, follow)
-    session.record(question, outcome, num_forgotten, pictures)
-    return AskResult(outcome, 0 if outcome.refused else num_forgotten - num_before)
+    offer = ToolOffer() if reviewer is None else _offer_tools(session, reviewer)
+    session.estimate = replace(session.estimate, num_tool_chars=offer.num_chars)
+    begun = Turn(question, "", pictures=pictures)
+    if reviewer is not None and reviewer.is_stopped():
+        asked = _Asked(begun, STOPPED, num_before)
+    else:
+        asked = _ask_until_taken(session, begun, offer, follow, ANY_TOOL)
+    if reviewer is not None and offer.by_name:
+        asked = _go_on(session, asked, CallRunner(session.tools, offer, reviewer, session.model.info.n_ctx), follow)
+    session.record(asked.begun, asked.outcome, asked.num_forgotten, offer.num_chars)
+    outcome = replace(asked.outcome, rounds=asked.begun.rounds)
+    is_refused = outcome.refused and not outcome.rounds
+    return AskResult(outcome, 0 if is_refused else asked.num_forgotten - num_before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The outcome of the last request of a turn, and how many old turns it left out."""
+
+    begun: Turn
+    outcome: RequestOutcome
+    num_forgotten: int
+
+
+def _ask_until_taken(session: Session, begun: Turn, offer: ToolOffer, follow: Follow, choice: ToolChoice) -> _Asked:
+    """Ask, and leave out old turns, then parts of results, while the request is refused."""
+    num_forgotten = _count_forgettable(session, begun)
+    while True:
+        request = session.request(begun, num_forgotten, offer, choice)
+        outcome = follow(session.model.client.stream(request))
+        shorter = shrink_results(begun)
+        if outcome.refused and num_forgotten < len(session.conversation.turns):
+            num_forgotten += 1
+        elif outcome.refused and shorter is not None:
+            begun = shorter
+        else:
+            return _Asked(begun, outcome, num_forgotten)
+
+
+def _go_on(session: Session, asked: _Asked, runner: CallRunner, follow: Follow) -> _Asked:
+    """Run the calls of the answer, and ask again with their results, until an answer has none."""
+    while calls := asked.outcome.calls:
+        outcome = asked.outcome
+        done = runner.run_round(calls, asked.begun, outcome.text, outcome.reasoning)
+        runner.reviewer.show(done)
+        begun = replace(asked.begun, rounds=(*asked.begun.rounds, done))
+        if outcome.finished is not None:
+            session.answers.append(outcome.finished)
+        if runner.reviewer.is_stopped():
+            return _Asked(begun, STOPPED, asked.num_forgotten)
+        is_last = len(begun.rounds) >= MAX_ROUNDS
+        if is_last:
+            runner.reviewer.note(f"after {MAX_ROUNDS} rounds of calls, the model has to answer")
+        choice = ToolChoice(use=ToolUse.NONE) if is_last else ANY_TOOL
+        asked = _ask_until_taken(session, begun, runner.offer, follow, choice)
+        if is_last:
+            break
+    return asked
+
+
+def _offer_tools(session: Session, reviewer: CallReviewer) -> ToolOffer:
+    """Start the servers that are needed, and return the tools that the model is offered; say once why some are not."""
+    tools, offer = session.tools, ToolOffer()
+    before = tools.pool.statuses
+    if session.model.info.takes_tools and tools.needed_servers:
+        if tools.has_to_start:
+            reviewer.begin("starting tool servers")
+            tools.start(reviewer.is_stopped)
+            reviewer.begin("")
+        offer = tools.offer(session.model.info.n_ctx)
+    for old, status in zip(before, tools.pool.statuses, strict=True):
+        if status.state == "failed" and status != old:
+            reviewer.note(f"tool server {status.name} failed: {status.reason}; /tools shows more")
+    if notice := tools.take_notice(describe_offer(tools, offer, takes_tools=session.model.info.takes_tools)):
+        reviewer.note(notice)
+    return offer
 
 
 def follow_answer(answer: AnswerEvents, listen: Listener) -> RequestOutcome:
@@ -69,8 +148,10 @@ def _apply_event(outcome: RequestOutcome, event: RequestEvent) -> RequestOutcome
         case Started():
             return replace(outcome, started=True)
         case Tokens():
-            reasoning = "".join(piece.reasoning for piece in event.pieces)
-            return replace(outcome, text=outcome.text + event.text, reasoning=outcome.reasoning + reasoning)
+            reasoning = outcome.reasoning + "".join(piece.reasoning for piece in event.pieces)
+            calls = tuple(part for piece in event.pieces for part in piece.calls)
+            parts = outcome.call_parts + calls if calls else outcome.call_parts
+            return replace(outcome, text=outcome.text + event.text, reasoning=reasoning, call_parts=parts)
         case Finished():
             text, reasoning = outcome.text + event.text, outcome.reasoning + event.reasoning
             return replace(outcome, text=text, reasoning=reasoning, finished=event)
@@ -80,17 +161,12 @@ def _apply_event(outcome: RequestOutcome, event: RequestEvent) -> RequestOutcome
             return outcome  # the line after the answer shows how drafting ended
 
 
-def _try_ask(session: Session, question: str, pictures: Pictures, num_forgotten: int, follow: Follow) -> RequestOutcome:
-    return follow(session.model.client.stream(session.request(question, num_forgotten, pictures)))
-
-
-def _count_forgettable(session: Session, question: str, pictures: Pictures) -> int:
+def _count_forgettable(session: Session, begun: Turn) -> int:
     if not session.model.info.n_ctx:  # the server does not report it, and refuses a request that is too long
         return session.conversation.num_forgotten
     return turns_to_forget(
         session.conversation,
-        question,
-        pictures,
+        begun,
         estimate=session.estimate,
         n_ctx=session.model.info.n_ctx,
         max_tokens=session.params.max_tokens,

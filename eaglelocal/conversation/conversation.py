@@ -11,6 +11,40 @@ from dataclasses import field
 from eaglelocal.conversation.pictures import Pictures, describe_question, make_message
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Message
+from eaglelocal.core.tools import ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedCall:
+    """A call of a tool by the model, and the result that it was given.
+
+    label  server and tool, as people see them: `time.get_current_time`
+    state  done, failed, or refused: it was not run
+    """
+
+    call: ToolCall
+    label: str
+    result: str
+    state: str = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRound:
+    """An answer that ended with calls of tools, and their results. The model goes on after it."""
+
+    calls: tuple[CompletedCall, ...]
+    text: str = ""  # before the calls
+    reasoning: str = ""
+
+    def messages(self, *, is_current: bool) -> tuple[Message, ...]:
+        """Return the assistant's message with the calls, and a message for each result.
+
+        is_current: the answer goes on after it, so the model may need the reasoning.
+        """
+        calls = tuple(done.call for done in self.calls)
+        asked = Message("assistant", self.text, self.reasoning if is_current else "", calls)
+        results = (Message("tool", one.result, tool_call_id=one.call.id, name=one.call.name) for one in self.calls)
+        return (asked, *results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +57,20 @@ class Turn:
     reasoning: str = ""  # not sent again: chat templates leave out the reasoning of earlier turns
 
     pictures: Pictures = ()  # sent with the question
+    rounds: tuple[ToolRound, ...] = ()  # before the answer
 
     @property
     def shown_question(self) -> str:
         return describe_question(self.question, self.pictures)
 
-    def messages(self, *, sees: bool = True) -> tuple[Message, Message]:
-        """Return the turn's user and assistant message. sees: the model reads images."""
-        return make_message(self.question, self.pictures, sees=sees), Message("assistant", self.answer)
+    def messages(self, *, sees: bool = True) -> tuple[Message, ...]:
+        """Return the turn's messages, from the user's to the answer. sees: the model reads images."""
+        return (*self.begun_messages(sees=sees, is_current=False), Message("assistant", self.answer))
+
+    def begun_messages(self, *, sees: bool = True, is_current: bool = True) -> tuple[Message, ...]:
+        """Return the messages before the answer. is_current: it is being written."""
+        rounds = (message for each in self.rounds for message in each.messages(is_current=is_current))
+        return (make_message(self.question, self.pictures, sees=sees), *rounds)
 
 
 FileStamp = tuple[int, int, int]  # inode, nanoseconds since 1970, bytes: another one after each write
@@ -52,17 +92,15 @@ class Conversation:
     reference: str = ""  # what loads that model here; "": unknown, or a server's
     sampling: dict[str, float | int | None] = field(default_factory=dict)  # what was set while chatting, by name
 
-    def messages(
-        self, question: str, pictures: Pictures = (), *, num_forgotten: int | None = None, sees: bool = True
-    ) -> tuple[Message, ...]:
-        """Return the messages to send: system message, turns still in the context, question.
+    def messages(self, begun: Turn, *, num_forgotten: int | None = None, sees: bool = True) -> tuple[Message, ...]:
+        """Return the messages to send: system message, turns still in the context, and the one that has begun.
 
         sees: the model reads images.
         """
         first = self.num_forgotten if num_forgotten is None else num_forgotten
         system = (Message("system", self.system),) if self.system else ()
         past = tuple(message for turn in self.turns[first:] for message in turn.messages(sees=sees))
-        return (*system, *past, make_message(question, pictures, sees=sees))
+        return (*system, *past, *begun.begun_messages(sees=sees))
 
     def add(self, turn: Turn) -> None:
         self.turns.append(turn)
@@ -114,9 +152,10 @@ class TokenEstimate:
     """An estimate of the tokens of messages, calibrated on the engine's counts for the last answer."""
 
     tokens_per_char: float = TOKENS_PER_CHAR
+    num_tool_chars: int = 0  # of the tools that are offered with the messages
 
     def count_tokens(self, messages: tuple[Message, ...]) -> int:
-        num_chars = sum(len(message.content) for message in messages)
+        num_chars = _count_chars(messages) + self.num_tool_chars
         return round(num_chars * self.tokens_per_char + _estimate_overhead(messages))
 
 
@@ -141,15 +180,21 @@ class ContextUse:
         return max(self.size - self.used, 0)
 
 
-def calibrate_estimate(messages: tuple[Message, ...], num_tokens: int) -> TokenEstimate:
-    """Return the estimate that gives `num_tokens` for these messages.
+def calibrate_estimate(messages: tuple[Message, ...], num_tokens: int, num_tool_chars: int = 0) -> TokenEstimate:
+    """Return the estimate that gives `num_tokens` for these messages, and tools of so many characters.
 
     The default if they have fewer than 200 characters or any images.
     """
-    num_chars = sum(len(message.content) for message in messages)
+    num_chars = _count_chars(messages) + num_tool_chars
     if num_chars < 200 or any(message.images for message in messages):  # the images' share is not known
         return TokenEstimate()
     return TokenEstimate(max(0.0, num_tokens - _estimate_overhead(messages)) / num_chars)
+
+
+def _count_chars(messages: tuple[Message, ...]) -> int:
+    """Return the characters of the messages, calls of tools included."""
+    calls = (call for message in messages for call in message.tool_calls)
+    return sum(len(message.content) for message in messages) + sum(len(call.name + call.arguments) for call in calls)
 
 
 def _estimate_overhead(messages: tuple[Message, ...]) -> float:
@@ -166,14 +211,13 @@ def reserve_for_answer(n_ctx: int, max_tokens: int | None) -> int:
 
 def turns_to_forget(
     conversation: Conversation,
-    question: str,
-    pictures: Pictures = (),
+    begun: Turn,
     *,
     estimate: TokenEstimate,
     n_ctx: int,
     max_tokens: int | None,
 ) -> int:
-    """Return how many of the oldest turns to leave out so that the question fits; never fewer than now.
+    """Return how many of the oldest turns to leave out so that the turn `begun` fits; never fewer than now.
 
     If more must be left out than now, the rest takes at most TARGET_SHARE of the available tokens, unless that would
     leave out the last turn too. If the question does not even fit alone, all turns are left out, and the engine reports
@@ -181,7 +225,7 @@ def turns_to_forget(
     """
     num_available = n_ctx - reserve_for_answer(n_ctx, max_tokens)
     counts = range(conversation.num_forgotten, len(conversation.turns) + 1)
-    messages = {count: conversation.messages(question, pictures, num_forgotten=count) for count in counts}
+    messages = {count: conversation.messages(begun, num_forgotten=count) for count in counts}
     needs = {count: estimate.count_tokens(sent) for count, sent in messages.items()}
     fitting = [count for count in counts if needs[count] <= num_available]
     if not fitting or fitting[0] == conversation.num_forgotten:

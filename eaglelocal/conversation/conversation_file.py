@@ -7,6 +7,7 @@ Pictures are separate files in a folder beside them (pictures.py), each written 
 from __future__ import annotations
 
 import fcntl
+import html
 import itertools
 import json
 import os
@@ -18,14 +19,16 @@ from pathlib import Path
 from typing import TextIO
 
 from eaglelocal.conversation import pictures
-from eaglelocal.conversation.conversation import Conversation, FileStamp, Turn
+from eaglelocal.conversation.conversation import CompletedCall, Conversation, FileStamp, ToolRound, Turn
 from eaglelocal.conversation.sampling_form import read_values
 from eaglelocal.conversation.spelling import closest_word
+from eaglelocal.conversation.tool_rounds import describe_call
 from eaglelocal.core.atomic_file import PRIVATE, make_folder, sync_folder, write_atomically
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.own_files import list_own, read_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import FaultInLine, decode_text, join_in_json, join_surrogates, make_printable
+from eaglelocal.core.tools import ToolCall
 from eaglelocal.core.user_paths import expand_path, quote_path
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 
@@ -246,7 +249,23 @@ def _to_json(conversation: Conversation) -> dict[str, object]:
 def _turn_to_json(turn: Turn) -> dict[str, object]:
     fields: dict[str, object] = {"question": turn.question, "answer": turn.answer, "stopped": turn.stopped}
     fields |= {"reasoning": turn.reasoning} if turn.reasoning else {}
+    fields |= {"rounds": [_round_to_json(each) for each in turn.rounds]} if turn.rounds else {}
     return fields | ({"pictures": pictures.to_json(turn.pictures)} if turn.pictures else {})
+
+
+def _round_to_json(done: ToolRound) -> dict[str, object]:
+    calls = [
+        {
+            "id": one.call.id,
+            "name": one.call.name,
+            "arguments": one.call.arguments,
+            "tool": one.label,
+            "result": one.result,
+            "state": one.state,
+        }
+        for one in done.calls
+    ]
+    return {"text": done.text, "reasoning": done.reasoning, "calls": calls}
 
 
 def _read_conversation(content: object, path: Path) -> Conversation:
@@ -278,10 +297,36 @@ def _read_turn(content: object, number: int, path: Path) -> Turn:
     match fields:
         case {"question": str(question), "answer": str(answer), "reasoning": str(reasoning), "stopped": bool(stopped)}:
             shown = pictures.from_json(path.parent, fields.get("pictures", []))
-            if shown is not None:
-                return Turn(question, answer, stopped, reasoning, shown)
-            raise UsageError(f"{path}: turn {number} has invalid pictures")
+            rounds = _read_rounds(fields.get("rounds", []))
+            if shown is not None and rounds is not None:
+                return Turn(question, answer, stopped, reasoning, shown, rounds)
+            raise UsageError(f"{path}: turn {number} has invalid {'pictures' if shown is None else 'calls of tools'}")
     raise UsageError(f"{path}: turn {number} needs a question and an answer, both text")
+
+
+def _read_rounds(content: object) -> tuple[ToolRound, ...] | None:
+    """Return the rounds of calls of a turn; None if they are malformed."""
+    try:
+        return tuple(map(_read_round, content)) if isinstance(content, list) else None
+    except ValueError:
+        return None
+
+
+def _read_round(content: object) -> ToolRound:
+    match content:
+        case {"text": str(text), "reasoning": str(reasoning), "calls": list(calls)}:
+            return ToolRound(tuple(map(_read_call, calls)), text, reasoning)
+    raise ValueError("no round")
+
+
+def _read_call(content: object) -> CompletedCall:
+    names = ("id", "name", "arguments", "tool", "result", "state")
+    values = [content.get(name) for name in names] if isinstance(content, dict) else []
+    texts = [value for value in values if isinstance(value, str)]
+    if len(texts) != len(names):
+        raise ValueError("no call")
+    call_id, name, arguments, label, result, state = texts
+    return CompletedCall(ToolCall(call_id, name, arguments), label, result, state)
 
 
 # ---- markdown export: export of a conversation as a Markdown document. Pure except `export_markdown`, which writes
@@ -328,11 +373,30 @@ def _write(file: TextIO, path: Path, text: str) -> None:
 
 
 def _format_turn(turn: Turn) -> list[str]:
-    reasoning = (
-        f"<details><summary>Thoughts</summary>\n\n{turn.reasoning.strip()}\n\n</details>" if turn.reasoning else ""
-    )
+    rounds = [part for each in turn.rounds for part in _format_round(each)]
     stopped = "*(stopped here)*" if turn.stopped else ""
-    return [part for part in ("---", _quote(turn.shown_question), reasoning, turn.answer.strip(), stopped) if part]
+    answer = [_format_reasoning(turn.reasoning), turn.answer.strip(), stopped]
+    return [part for part in ("---", _quote(turn.shown_question), *rounds, *answer) if part]
+
+
+def _format_round(done: ToolRound) -> list[str]:
+    calls = (_fold(describe_call(one), f"{_fence(one.call.arguments)}\n\n{_fence(one.result)}") for one in done.calls)
+    return [_format_reasoning(done.reasoning), done.text.strip(), *calls]
+
+
+def _format_reasoning(reasoning: str) -> str:
+    return _fold("Thoughts", reasoning.strip()) if reasoning else ""
+
+
+def _fold(title: str, text: str) -> str:
+    return f"<details><summary>{html.escape(title)}</summary>\n\n{text}\n\n</details>"
+
+
+def _fence(text: str) -> str:
+    """Return a text as a code block, whose fence is longer than any in it."""
+    longest = max(map(len, re.findall("`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}\n{text}\n{fence}"
 
 
 def _quote(text: str) -> str:

@@ -13,7 +13,15 @@ from typing import Protocol
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.answer_stats import MessageOutput
-from eaglelocal.conversation.conversation import ContextUse, Conversation, TokenEstimate, Turn, calibrate_estimate
+from eaglelocal.conversation.chat_tools import ChatTools, ToolOffer
+from eaglelocal.conversation.conversation import (
+    ContextUse,
+    Conversation,
+    TokenEstimate,
+    ToolRound,
+    Turn,
+    calibrate_estimate,
+)
 from eaglelocal.conversation.pictures import AttachedPicture, Pictures, join_pictures
 from eaglelocal.conversation.sampling_form import apply_changes, find_changes
 from eaglelocal.core.adapters import AdapterFile, AdapterMix, apply_mix, list_scales, make_mix
@@ -25,6 +33,7 @@ from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import LEARNING_OFF, LearningStatus
 from eaglelocal.core.thinking import MAX_BUDGET
+from eaglelocal.core.tools import CallPart, ToolCall, ToolChoice, join_calls
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import EagleLocalError, RequestError, UsageError
 from eaglelocal.text.reasoning.efforts import choose_budget
@@ -33,6 +42,7 @@ DEAD = ("failed", "closed")  # states of a client that will not answer any more
 BLIND_HINT = (
     "`eaglelocal pull REF` fetches a model that reads images with its mmproj-*.gguf; --mmproj FILE names that file"
 )
+ENDS_WITH_CALLS = ("tool_calls", "stop")  # reasons; some servers give the second
 MAYBE_TOO_LONG = ("", "context_length_exceeded")  # codes of a RequestError; some servers give none
 
 
@@ -108,6 +118,14 @@ class RequestOutcome:
     error: EagleLocalError | None = None
     started: bool = False
     is_loop: bool = False  # it repeated itself, and was stopped for that
+    call_parts: tuple[CallPart, ...] = ()  # of tools
+    rounds: tuple[ToolRound, ...] = ()  # of calls, before this answer
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The calls that a complete answer ended with."""
+        is_complete = self.finished is not None and self.finished.reason in ENDS_WITH_CALLS
+        return tuple(join_calls(self.call_parts)) if is_complete else ()
 
     @property
     def stopped(self) -> bool:
@@ -136,6 +154,7 @@ class Session:
     attached: Pictures = ()  # sent with the next question
     target: str = ""  # reference of the first model; "": it is at a server
     keeps_model: bool = False  # the user named it, so a saved conversation does not change it
+    tools: ChatTools = field(default_factory=ChatTools)
     _counted: tuple[Turn | None, int] = None, 0  # the last turn for which the engine counted the context's tokens
     _base_params: SamplingParams = field(init=False)  # before anything was set while chatting
 
@@ -173,8 +192,9 @@ class Session:
         """The use of the context between two questions: as counted after the last answer, else estimated."""
         conversation = self.conversation
         sent = conversation.turns[conversation.num_forgotten :]
-        system = self.estimate.count_tokens((Message("system", conversation.system),)) if conversation.system else 0
-        history = self.estimate.count_tokens(tuple(message for turn in sent for message in turn.messages()))
+        system = self.estimate.count_tokens((Message("system", conversation.system),) if conversation.system else ())
+        estimate = replace(self.estimate, num_tool_chars=0)  # they stand in front, with the system message
+        history = estimate.count_tokens(tuple(message for turn in sent for message in turn.messages()))
         last, counted = self._counted
         if sent and sent[-1] is last:
             history = max(counted - system, 0)
@@ -219,30 +239,32 @@ class Session:
         taken, self.attached = self.attached, ()
         return taken
 
-    def request(self, question: str, num_forgotten: int, pictures: Pictures = ()) -> ChatRequest:
+    def request(self, begun: Turn, num_forgotten: int, offer: ToolOffer, choice: ToolChoice) -> ChatRequest:
+        """Return the request for the answer of a turn that has begun, or for what follows its last round of calls."""
         self.num_asked += 1
         return ChatRequest(
             id=f"chat-{self.num_asked}",
-            messages=self.conversation.messages(
-                question, pictures, num_forgotten=num_forgotten, sees=self.model.info.sees_images
-            ),
+            messages=self.conversation.messages(begun, num_forgotten=num_forgotten, sees=self.model.info.sees_images),
             params=self.params,
             spec=self.spec,
             adapters=self.adapters,
+            tools=offer.tools,
+            tool_choice=choice,
             is_split=True,  # keep reasoning apart from the answer; it is not sent again
         )
 
-    def record(self, question: str, outcome: RequestOutcome, num_forgotten: int, pictures: Pictures = ()) -> None:
-        """Add a question and its answer to the conversation. A question without an answer is kept for /retry."""
-        if outcome.stopped and not outcome.text:
-            self.conversation.unanswered, self.conversation.unanswered_pictures = question, pictures
+    def record(self, begun: Turn, outcome: RequestOutcome, num_forgotten: int, num_tool_chars: int = 0) -> None:
+        """Add a turn with its answer to the conversation. A question without an answer is kept for /retry."""
+        if outcome.stopped and not outcome.text and not begun.rounds:
+            self.conversation.unanswered, self.conversation.unanswered_pictures = begun.question, begun.pictures
             return
         self.conversation.num_forgotten = num_forgotten
-        self.conversation.add(Turn(question, outcome.text, outcome.stopped, outcome.reasoning, pictures))
+        turn = replace(begun, answer=outcome.text, stopped=outcome.stopped, reasoning=outcome.reasoning)
+        self.conversation.add(turn)
         if outcome.finished is not None:
             self.answers.append(outcome.finished)
-            self._calibrate(outcome.finished, num_forgotten)
-            if not outcome.reasoning:  # it is not sent again
+            self._calibrate(outcome.finished, num_forgotten, num_tool_chars)
+            if not (outcome.reasoning or any(each.reasoning for each in begun.rounds)):  # it is not sent again
                 num_tokens = outcome.finished.prompt_tokens + outcome.finished.completion_tokens
                 self._counted = self.conversation.turns[-1], num_tokens
 
@@ -277,12 +299,13 @@ class Session:
     def close(self) -> None:
         self.model.client.close()
 
-    def _calibrate(self, finished: Finished, num_forgotten: int) -> None:
+    def _calibrate(self, finished: Finished, num_forgotten: int, num_tool_chars: int) -> None:
         *turns, last = self.conversation.turns
         past = Conversation(self.conversation.system, turns)
         answer = Message("assistant", last.reasoning + last.answer)  # all that was generated, as counted
-        messages = (*past.messages(last.question, last.pictures, num_forgotten=num_forgotten), answer)
-        self.estimate = calibrate_estimate(messages, finished.prompt_tokens + finished.completion_tokens)
+        messages = (*past.messages(last, num_forgotten=num_forgotten), answer)
+        num_tokens = finished.prompt_tokens + finished.completion_tokens
+        self.estimate = calibrate_estimate(messages, num_tokens, num_tool_chars)
 
 
 # ---- saved session: save a session's conversation, and go on with a saved one: with its model and its settings

@@ -18,6 +18,8 @@ from eaglelocal.conversation.pictures import parse_paths, read_picture
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, set_field
 from eaglelocal.conversation.session import Session, check_sees, resume_conversation, save_session
 from eaglelocal.conversation.spelling import COMMAND_CUTOFF, closest_word
+from eaglelocal.conversation.tool_commands import ARGUMENTS as TOOLS_ARGUMENTS
+from eaglelocal.conversation.tool_commands import switch_tools
 from eaglelocal.core.adapters import describe_adapters, parse_scale
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.draft import SWITCHED_OFF, describe_cut_length, describe_drafting
@@ -319,6 +321,7 @@ COMMANDS: dict[str, SlashCommand] = {
     "/model": SlashCommand(choose_model, "[REF]", "show or change the model"),
     "/draft": SlashCommand(choose_draft, f"[{'|'.join(list_draft_words())}|REF],...", "show or change the draft"),
     "/lora": SlashCommand(choose_scale, "[ID SCALE]", "show the LoRA adapters, or set the scale of one; 0 is off"),
+    "/tools": SlashCommand(switch_tools, TOOLS_ARGUMENTS, "list tool servers, switch them, or ask again before calls"),
     "/exit": SlashCommand(_exit, "", "leave the chat, as ctrl-d and /bye do"),
 }
 OTHER_NAMES: Mapping[str, str] = {  # names of the same commands in other programs

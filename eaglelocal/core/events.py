@@ -54,6 +54,7 @@ class EngineInfo:
     sees_images: bool = False  # messages may contain images
     adapters: tuple[AdapterFile, ...] = ()  # LoRA adapters, by id, with the scales of requests that set none
     efforts: Efforts = Efforts()  # of thinking
+    takes_tools: bool = True  # the chat template describes tools; True if a server does not report it
 
     @property
     def total_bytes(self) -> int:

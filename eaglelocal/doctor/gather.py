@@ -43,7 +43,7 @@ TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 MIN_IDLE_S = 600.0  # a partial file written to more recently may belong to a running download
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
-REPORTED_EXTRAS = ("train",)  # extras whose missing packages are shown to users
+REPORTED_EXTRAS = ("train", "mcp")  # extras whose missing packages are shown to users
 
 
 def accept_all(settings: Settings) -> None:

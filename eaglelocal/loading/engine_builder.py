@@ -56,6 +56,7 @@ from eaglelocal.scheduler.slot import Checkpoints
 from eaglelocal.speculation.costs.step_costs import StepCosts
 from eaglelocal.speculation.policy.controller import Controller
 from eaglelocal.speculation.policy.slot_policy import DrafterSet
+from eaglelocal.text.reasoning.model_families import read_template_features
 from eaglelocal.text.templates.chat_template import ChatTemplate, chat_template, make_render_process
 
 MAX_CHECKPOINT_BYTES, CHECKPOINT_PART = 2**30, 16  # limit, and divisor of the free memory
@@ -183,6 +184,7 @@ def describe_engine(loader: PlanLoader, target: LlamaModel, draft: OpenDraft) ->
         max_draft=min(plan.max_draft, *depths, MAX_DRAFT_TOKENS),  # lookups draft none where there is a model
         sampling=read_recommended_sampling(loader.parts.target.header),
         template=vocabulary.chat_template or "",
+        takes_tools=read_template_features(vocabulary.chat_template or "").takes_tools,
         bos_text=vocabulary.bos_text,
         eos_text=vocabulary.eos_text,
         adapters=plan.adapters,

@@ -63,7 +63,7 @@ LARGE_FIELDS = (
 )  # left out because the snapshot is sent twice a second; /props returns them
 PUBLIC_MODEL_FIELDS = (  # what a client needs to know
     *("name", "target", "draft", "n_ctx", "num_slots", "n_vocab", "task", "embedding_size", "trained_ctx", "max_draft"),
-    *("sees_images", "chat_template", "sampling", "adapters", "state"),
+    *("sees_images", "takes_tools", "chat_template", "sampling", "adapters", "state"),
 )
 # Totals are for operators: with two keys, the difference between two snapshots would reveal the other owner's use.
 PUBLIC_ENGINE_FIELDS = ("spec", "cache_cells")

@@ -16,6 +16,7 @@ from textual import _wait
 from textual.pilot import Pilot
 
 from eaglelocal.conversation.answer_stats import MessageOutput
+from eaglelocal.conversation.chat_tools import ChatTools
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.pictures import Pictures
 from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
@@ -52,6 +53,7 @@ class ChatHarness:
     is_broken: bool = False  # the first model cannot be loaded
     models: ModelSource = NO_MODELS
     conversation: Conversation = field(default_factory=Conversation)  # that the chat begins with
+    tools: ChatTools = field(default_factory=ChatTools)
 
     def __post_init__(self) -> None:
         paths = ChatPaths(conversations=self.folder / "conversations", history=self.folder / "questions.jsonl")
@@ -79,7 +81,9 @@ class ChatHarness:
         loader = ModelLoader(self._plan, self._load)
         model = loader.load(loader.plan(choice))
         params, begun = SamplingParams(), self.conversation
-        return Session(loader, model, params, conversation=begun, choice=choice, attached=self.attached)
+        return Session(
+            loader, model, params, conversation=begun, choice=choice, attached=self.attached, tools=self.tools
+        )
 
     def _plan(self, choice: ModelChoice) -> Plan:
         if choice.target == "missing":

@@ -1,7 +1,8 @@
 """An engine that follows the directions in the last message, for tests of the server; no model, no llama.cpp.
 
 A line of the message is a direction, `verb rest` (see `_DIRECTIONS`; any other line is said again). All of them
-together make one answer, one direction for each step. Events, totals and failures are the real ones.
+together make one answer, one direction for each step. After a line `then` come the directions for the answer to the
+results of its calls. Events, totals and failures are the real ones.
 """
 
 from __future__ import annotations
@@ -139,6 +140,7 @@ class DirectedEngine:
             sees_images=plan.projector is not None,
             adapters=plan.adapters,
             template=TEMPLATES.get(plan.target_label, "{{ messages }}"),
+            takes_tools=plan.target_label != "thinker",
         )
 
     @property
@@ -243,7 +245,7 @@ class DirectedEngine:
 
 
 def script_of(request: ChatRequest) -> str:
-    """Return the last user message, or the text of the request."""
+    """Return the last user message, or its part for the results that follow it, or the text of the request."""
     if request.text is not None:
         return request.text
     if request.mixed is not None or request.infill is not None:
@@ -251,8 +253,12 @@ def script_of(request: ChatRequest) -> str:
         return "".join(part if isinstance(part, str) else chr(part % 0x80) for part in parts)
     if request.tokens:
         return bytes(token % 256 for token in request.tokens).decode("utf-8", "replace")
-    said = [message.content for message in request.messages if message.role == "user"]
-    return said[-1] if said else "say nothing"
+    said = [number for number, message in enumerate(request.messages) if message.role == "user"]
+    if not said:
+        return "say nothing"
+    parts = request.messages[said[-1]].content.split("\nthen\n")
+    num_rounds = sum(bool(message.tool_calls) for message in request.messages[said[-1] :])
+    return parts[min(num_rounds, len(parts) - 1)]
 
 
 def shown(request: ChatRequest) -> str:

@@ -25,6 +25,7 @@ from eaglelocal.core.events import (
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import AUTO_SPEC, OFF, ChatRequest, Spec
 from eaglelocal.core.stats import SpeculationCounter, SpeculationStats, Timings
+from eaglelocal.core.tools import CallPart, ToolCall
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError
 
 PATIENCE_S = 20.0  # a script that hangs ends here at the latest
@@ -41,12 +42,20 @@ class Script:
     deaf: bool = False  # cancel does nothing
     delay_s: float = 0.0  # before each word
     thought: str = ""  # emitted before the words, and separately if requested
+    calls: tuple[ToolCall, ...] = ()  # of tools, after the words
 
 
 def says(text: str, *drafted: int) -> Script:
     """Return a script of the words, each with the blank before it, as tokens have it."""
     first, *rest = text.split(" ")
     return Script((first, *(f" {word}" for word in rest)), frozenset(drafted))
+
+
+def calls(name: str, arguments: str = "{}", *more: tuple[str, str], text: str = "") -> Script:
+    """Return a script that ends with calls of tools: one, and more by name and arguments."""
+    named = [(name, arguments), *more]
+    made = tuple(ToolCall(f"call_{number}", *each) for number, each in enumerate(named))
+    return Script((text,) if text else (), calls=made)
 
 
 @dataclass(slots=True)
@@ -84,6 +93,9 @@ class ScriptedAnswer:
                 break
             said += 1
             yield Tokens(name, (TextPiece(index, word, index in self.script.drafted),))
+        for index, call in enumerate(self.script.calls):
+            yield Tokens(name, (TextPiece(index, "", False, calls=(CallPart(index, "", call.id, call.name),)),))
+            yield Tokens(name, (TextPiece(index, "", False, calls=(CallPart(index, call.arguments),)),))
         if self.script.fails is not None:
             yield Failed(name, self.script.fails)
             return
@@ -94,7 +106,7 @@ class ScriptedAnswer:
     def _finished(self, prompt_tokens: int, said: int) -> Finished:
         return Finished(
             request_id=self.request.id,
-            reason="cancelled" if self.stopped.is_set() else "stop",
+            reason="cancelled" if self.stopped.is_set() else "tool_calls" if self.script.calls else "stop",
             text="",
             prompt_tokens=prompt_tokens,
             completion_tokens=said,

@@ -35,11 +35,20 @@ from eaglelocal.processes.this_process import settle
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_dialogs import ChatKeys, ConversationsDialog, SettingsDialog, list_command_rows
-from eaglelocal.tui.chat.chat_events import AttachmentsChanged, ChatEvent, ExitRequested, ModelChanged, TextCopied
+from eaglelocal.tui.chat.chat_events import (
+    AttachmentsChanged,
+    CallQuestion,
+    CallsCompleted,
+    ChatEvent,
+    ExitRequested,
+    ModelChanged,
+    TextCopied,
+)
 from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView
 from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource
 from eaglelocal.tui.chat.prompt_input import PromptInput
+from eaglelocal.tui.chat.tool_dialog import ToolDialog
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.modal_screens import HelpRow
@@ -67,7 +76,9 @@ CHAT_BINDINGS: list[BindingType] = [
         show=False,
         tooltip="mark drafted text, and where drafts are accepted",
     ),
-    Binding("ctrl+t", "toggle_thoughts", "Thoughts", id="thoughts", show=False, tooltip="unfold or fold thoughts"),
+    Binding(
+        "ctrl+t", "toggle_thoughts", "Thoughts", id="thoughts", show=False, tooltip="unfold or fold thoughts and calls"
+    ),
     Binding("ctrl+g", "editor", "$EDITOR", id="editor", show=False, tooltip="edit the question in $EDITOR"),
     Binding("ctrl+home", "scroll_chat('top')", "Start", id="top", show=False, tooltip="go to the start", priority=True),
     Binding("ctrl+end", "scroll_chat('end')", "End", id="end", show=False, tooltip="go to the end", priority=True),
@@ -163,6 +174,10 @@ class ChatApp(EagleApp[int]):
             case AttachmentsChanged(labels):
                 self._attachments = labels
                 self._show_prompt_title()
+            case CallQuestion(call, answer):
+                self.push_screen(ToolDialog(call), answer)
+            case CallsCompleted(done, live):
+                self.view.transcript.add_calls(done, live)
             case ExitRequested():
                 self.exit(0)
             case _:

@@ -75,13 +75,15 @@ class ChatController:
         return self._queue.cancel_waiting()
 
     def stop(self) -> bool:
-        """Cancel the running answer. Return True if there was one."""
-        return self._answer.cancel()
+        """Cancel the running answer, or the call of a tool in it. Return True if there was one."""
+        return self._answer.cancel() or self._tasks.reviewer.cancel()
 
     # ---- state
     @property
     def activity(self) -> Activity:
-        return Activity(answer=self._answer.work, is_busy=self.is_busy, waiting=self.waiting)
+        return Activity(
+            answer=self._answer.work, tool_work=self._tasks.reviewer.work, is_busy=self.is_busy, waiting=self.waiting
+        )
 
     @property
     def context_use(self) -> ContextUse:
@@ -111,6 +113,7 @@ class ChatController:
         """Stop the answer and all tasks, and close the engine."""
         self._poller.stop()
         self._queue.cancel_waiting()
+        self._tasks.reviewer.close()
         self._answer.close()
         session = self._tasks.session
         if session is not None:

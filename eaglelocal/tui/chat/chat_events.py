@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from eaglelocal.conversation.ask import AskResult
-from eaglelocal.conversation.conversation import Turn
+from eaglelocal.conversation.conversation import ToolRound, Turn
 from eaglelocal.conversation.session import ActiveModel
+from eaglelocal.conversation.tool_rounds import CallReview
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
@@ -35,6 +36,7 @@ class Activity:
 
     answer: AnswerWork | None = None
     is_busy: bool = False
+    tool_work: str = ""  # with tools, such as `calling time.get_current_time`
     waiting: tuple[str, ...] = ()  # the questions and commands that have not started
 
 
@@ -75,6 +77,22 @@ class QuestionSent:
 @dataclass(frozen=True, slots=True)
 class FirstTokensReceived:
     """The first tokens of an answer have arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallQuestion:
+    """The user is asked whether a call may run; `answer` takes the dialog's value, once."""
+
+    call: CallReview
+    answer: Callable[[str | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CallsCompleted:
+    """The calls of a round were run or refused; the answer goes on in `live`."""
+
+    done: ToolRound
+    live: LiveAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +156,8 @@ ChatEvent = (
     | LoadProgressed
     | QuestionSent
     | FirstTokensReceived
+    | CallQuestion
+    | CallsCompleted
     | AnswerEnded
     | QuestionRemoved
     | ConversationReplaced

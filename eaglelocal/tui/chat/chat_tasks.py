@@ -40,6 +40,7 @@ from eaglelocal.tui.chat.chat_events import (
     TextCopied,
 )
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
+from eaglelocal.tui.chat.tool_dialog import ScreenReviewer
 from eaglelocal.tui.panel.feed import Feed
 
 OpenSession = Callable[[MessageOutput, ModelChoice], Session]
@@ -64,6 +65,7 @@ class ChatTasks:
         self._open_session, self._emit, self._answer, self._feed = open_session, emit, answer, feed
         self._folder, self._saves = folder, saves
         self._output = EventOutput(emit)
+        self.reviewer = ScreenReviewer(emit, answer.go_on)
         self.session: Session | None = None  # None until a model is loaded
         self._fed_model: ActiveModel | None = None  # whose figures the feed has
 
@@ -93,8 +95,9 @@ class ChatTasks:
         session = self._require_session()
         pictures = session.take_attached()
         self._emit_attachments(session)
+        self.reviewer.reset()
         self._answer.begin(question, pictures, session.thinking_budget)
-        result = ask(session, question, self._answer.follow, pictures)
+        result = ask(session, question, self._answer.follow, pictures, self.reviewer)
         self._save(session)
         self._emit(AnswerEnded(result, session.model.info.n_ctx, session.conversation.name))
 

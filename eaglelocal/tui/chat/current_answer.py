@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from eaglelocal.conversation.ask import follow_answer
+from eaglelocal.conversation.conversation import ToolRound
 from eaglelocal.conversation.pictures import Pictures, describe_question
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome
 from eaglelocal.core.events import Finished, PromptProgress, RequestEvent, Started, TextPiece, Tokens
 from eaglelocal.text.loop_guard import LoopGuard
-from eaglelocal.tui.chat.chat_events import AnswerWork, Emit, FirstTokensReceived, QuestionSent
+from eaglelocal.tui.chat.chat_events import AnswerWork, CallsCompleted, Emit, FirstTokensReceived, QuestionSent
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.transcript.entries import LiveAnswer
 
@@ -38,6 +39,12 @@ class CurrentAnswer:
         self._live, self._guard, self._budget = LiveAnswer(), LoopGuard(), budget
         self._enter(READING_IMAGES if pictures else WAITING)
         self._emit(QuestionSent(describe_question(question, pictures), self._live))
+
+    def go_on(self, done: ToolRound) -> None:
+        """Announce the results of calls, after which the answer goes on."""
+        self._live, self._guard = LiveAnswer(), LoopGuard()
+        self._enter(WAITING)
+        self._emit(CallsCompleted(done, self._live))
 
     def follow(self, events: AnswerEvents) -> RequestOutcome:
         """Pass the events to the feed and the live answer until the last one. Return the outcome."""

@@ -42,6 +42,9 @@ def format_work(
         spans = make_line((STATE_TEXTS[state], "warn"))
     elif activity.answer is not None:
         spans = format_answer(activity.answer, glyphs, stop_key)
+    elif activity.tool_work:
+        stops = f" {glyphs.dot} {stop_key} stops" if stop_key else ""
+        spans = make_line((activity.tool_work, "accent"), (stops, "quiet"))
     elif activity.is_busy:
         spans = make_line(("busy", "quiet"))
     if not activity.waiting:

@@ -14,7 +14,8 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
-from eaglelocal.conversation.conversation import Turn
+from eaglelocal.conversation.conversation import ToolRound, Turn
+from eaglelocal.conversation.tool_rounds import describe_call
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.events import TextPiece
 from eaglelocal.core.records import dataclass
@@ -31,9 +32,13 @@ class EntryKind(Enum):
     QUESTION = "question"
     ANSWER = "answer"
     THOUGHT = "thought"
+    CALL = "call"
     FIGURES = "figures"
     NOTE = "note"
     ERROR = "error"
+
+
+FOLDED = (EntryKind.THOUGHT, EntryKind.CALL)  # only their first line is shown, until they are unfolded
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class TranscriptEntry:
     """A part of a transcript."""
 
     kind: EntryKind
-    text: str
+    text: str  # of a call: a line on it, its arguments, and its result
     mask: bytes = b""  # for answers, one byte per character: 1 if it was drafted and accepted
     has_gap: bool = True  # an empty row above
 
@@ -62,7 +67,7 @@ def render_entry(entry: TranscriptEntry, width: int, view: RenderOptions) -> lis
 
 def estimate_height(entry: TranscriptEntry, width: int, view: RenderOptions) -> int:
     """Return the approximate number of rows of an entry, much faster than `render_entry`."""
-    if entry.kind is EntryKind.THOUGHT and not view.shows_thoughts:
+    if entry.kind in FOLDED and not view.shows_thoughts:
         return 1 + entry.has_gap
     lines = entry.text.split("\n")
     return entry.has_gap + sum(max(1, -(-len(line) // max(width - 2, 1))) for line in lines)
@@ -80,9 +85,21 @@ def make_error_entry(error: EagleLocalError) -> TranscriptEntry:
 
 
 def _make_turn_entries(turn: Turn) -> list[TranscriptEntry]:
-    thought = [TranscriptEntry(EntryKind.THOUGHT, turn.reasoning)] if turn.reasoning.strip() else []
+    rounds = [entry for done in turn.rounds for entry in (*_make_answer_entries(done), *make_call_entries(done))]
     stopped = [TranscriptEntry(EntryKind.FIGURES, "stopped", has_gap=False)] if turn.stopped else []
-    return [TranscriptEntry(EntryKind.QUESTION, turn.shown_question), *thought, *split_answer(turn.answer), *stopped]
+    last = _make_answer_entries(ToolRound((), turn.answer, turn.reasoning))
+    return [TranscriptEntry(EntryKind.QUESTION, turn.shown_question), *rounds, *last, *stopped]
+
+
+def _make_answer_entries(done: ToolRound) -> list[TranscriptEntry]:
+    thought = [TranscriptEntry(EntryKind.THOUGHT, done.reasoning)] if done.reasoning.strip() else []
+    return [*thought, *split_answer(done.text)]
+
+
+def make_call_entries(done: ToolRound) -> list[TranscriptEntry]:
+    """Return an entry for each call of a round; those of one round form one block."""
+    texts = ("\n".join((describe_call(one), one.call.arguments, one.result)) for one in done.calls)
+    return [TranscriptEntry(EntryKind.CALL, text, has_gap=not number) for number, text in enumerate(texts)]
 
 
 def split_answer(text: str) -> list[TranscriptEntry]:
@@ -112,14 +129,24 @@ def _render_answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> l
 
 
 def _render_thought(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+    title = f"thought, {count_noun(len(entry.text.split()), 'word')}"
+    return _render_folded(title, entry.text.strip(), width, view)
+
+
+def _render_call(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+    title, _, body = entry.text.partition("\n")
+    return _render_folded(title, body, width, view)
+
+
+def _render_folded(title: str, body: str, width: int, view: RenderOptions) -> list[Row]:
+    """Render a title with the sign of its state, and unfolded the body below it."""
     closed, opened = ("+", "-") if view.appearance.is_ascii else ("▸", "▾")
-    words = len(entry.text.split())
-    title = f"{opened if view.shows_thoughts else closed} thought, {count_noun(words, 'word')}"
-    head = render_plain(title, width, view.appearance, "dim italic")
+    sign = opened if view.shows_thoughts else closed
+    head = render_plain(f"{sign} {title}", width, view.appearance, "dim italic")
     if not view.shows_thoughts:
         return head
-    body = render_plain(entry.text.strip(), width - 2, view.appearance, "dim italic")
-    return [*head, *([Segment("  "), *row] for row in body)]
+    rows = render_plain(body, width - 2, view.appearance, "dim italic")
+    return [*head, *([Segment("  "), *row] for row in rows)]
 
 
 def _render_note(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
@@ -146,6 +173,7 @@ _RENDERERS = {
     EntryKind.QUESTION: _render_question,
     EntryKind.ANSWER: _render_answer,
     EntryKind.THOUGHT: _render_thought,
+    EntryKind.CALL: _render_call,
     EntryKind.FIGURES: _render_figures,
     EntryKind.NOTE: _render_note,
     EntryKind.ERROR: _render_error,

@@ -23,14 +23,16 @@ from textual.strip import Strip
 
 from eaglelocal.conversation.answer_stats import answer_line, format_ending
 from eaglelocal.conversation.ask import AskResult, left_out_line
-from eaglelocal.conversation.conversation import Turn
-from eaglelocal.errors import EagleLocalError
+from eaglelocal.conversation.conversation import ToolRound, Turn
+from eaglelocal.errors import Cancelled, EagleLocalError
 from eaglelocal.tui.transcript.entries import (
+    FOLDED,
     EntryKind,
     LiveAnswer,
     RenderOptions,
     TranscriptEntry,
     estimate_height,
+    make_call_entries,
     make_entries,
     make_error_entry,
     render_entry,
@@ -95,6 +97,14 @@ class Transcript(ScrollView):
             self._replace_from(self._tail, [*finished, *growing])
             self._tail += len(finished)
 
+    def add_calls(self, done: ToolRound, live: LiveAnswer) -> None:
+        """Add the calls of tools that an answer ended with; it goes on in `live`."""
+        self.draw_answer()
+        self._tail = len(self._layout)
+        for entry in make_call_entries(done):
+            self._add(entry)
+        self._live = live
+
     def end_answer(self, result: AskResult, n_ctx: int) -> None:
         """Finish the answer, complete or not, with its figures or its error. n_ctx: tokens of the context."""
         self.draw_answer()
@@ -110,7 +120,9 @@ class Transcript(ScrollView):
             line = "the answer above is incomplete" if outcome.text else ""
         if line:
             self._add(TranscriptEntry(EntryKind.FIGURES, line, has_gap=False))
-        if outcome.error is not None:
+        if isinstance(outcome.error, Cancelled):
+            self.note(outcome.error.message)
+        elif outcome.error is not None:
             self.show_error(outcome.error)
 
     def remove_question(self) -> None:
@@ -151,7 +163,7 @@ class Transcript(ScrollView):
         self._change_view(replace(self._view, appearance=appearance, marks_drafted=marks_drafted))
 
     def toggle_thoughts(self) -> None:
-        """Unfold or fold all thoughts."""
+        """Unfold or fold all thoughts, and calls of tools."""
         self._change_view(replace(self._view, shows_thoughts=not self._view.shows_thoughts))
 
     def _change_view(self, view: RenderOptions) -> None:
@@ -321,7 +333,7 @@ class Transcript(ScrollView):
     def on_click(self, event: events.Click) -> None:
         """Select a word at a double click, a row at a triple one; Textual would select the whole conversation.
 
-        A single click on the title of a thought unfolds or folds all thoughts.
+        A single click on the title of a thought or a call unfolds or folds all of them.
         """
         row_number = event.y + self.scroll_offset.y
         if event.chain > 1:
@@ -334,7 +346,7 @@ class Transcript(ScrollView):
         elif len(self._layout) and row_number < self._layout.num_rows:
             index = self._layout.index_at(row_number)
             entry = self._layout.entry(index)
-            if entry.kind is EntryKind.THOUGHT and row_number == self._layout.top(index) + entry.has_gap:
+            if entry.kind in FOLDED and row_number == self._layout.top(index) + entry.has_gap:
                 self.toggle_thoughts()
 
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import pytest
 from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, serving, words
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eaglelocal.client.client import CompleteAnswer, stream
 from eaglelocal.client.http_client import HttpClient
@@ -18,6 +20,7 @@ from eaglelocal.client.http_stream import NO_ID, Dialect, StreamedAnswer, build_
 from eaglelocal.core.events import Finished, PromptProgress, Started, Tokens
 from eaglelocal.core.request import ChatRequest, Image, Message, fixed_spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse, join_calls
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=9, seed=3)
@@ -541,3 +544,83 @@ def test_of_several_models_the_first_that_talks_is_taken(
 ) -> None:
     data = [{"id": name, "capabilities": expected} for name, expected in zip("abc", capabilities, strict=True)]
     assert choose_model({"data": data}, wanted, "url")["id"] == chosen
+
+
+# ---- tools
+def test_tools_calls_and_results_are_sent_as_openai_has_them() -> None:
+    call = ToolCall("c1", "now", '{"zone": "UTC"}')
+    messages = (
+        Message("user", "hi"),
+        Message("assistant", "", "hm", (call,)),
+        Message("tool", "noon", tool_call_id="c1"),
+    )
+    asked_for = question(messages=messages, tools=(Tool("now", "The time.", '{"type": "object"}'),))
+    body = build_request(asked_for, "m", Dialect())[1]
+    assert body["tools"] == [
+        {"type": "function", "function": {"name": "now", "description": "The time.", "parameters": {"type": "object"}}}
+    ]
+    assert "tool_choice" not in body
+    function = {"name": "now", "arguments": '{"zone": "UTC"}'}
+    assert body["messages"][1:] == [  # type: ignore[index]
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": "hm",
+            "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "content": "noon", "tool_call_id": "c1"},
+    ]
+    plain = build_request(asked_for, "m", Dialect(extensions=False))[1]
+    assert "reasoning_content" not in plain["messages"][1]  # type: ignore[index]
+    refused = replace(asked_for, tool_choice=ToolChoice(use=ToolUse.NONE))
+    assert build_request(refused, "m", Dialect())[1]["tool_choice"] == "none"
+
+
+def called(*deltas: object) -> list[ToolCall]:
+    answer = StreamedAnswer(is_split=True)
+    chunks = [json.dumps({"choices": [{"delta": {"tool_calls": delta}}]}) for delta in deltas]
+    return join_calls(part for chunk in chunks for piece in answer.take(chunk, 0.0) for part in piece.calls)
+
+
+@pytest.mark.parametrize(
+    ("deltas", "calls"),
+    [
+        (  # OpenAI, llama-server and ours
+            (
+                [{"index": 0, "id": "a", "type": "function", "function": {"name": "now", "arguments": ""}}],
+                [{"index": 0, "function": {"arguments": '{"a"'}}],
+                [{"index": 0, "function": {"arguments": ": 1}"}}],
+                [{"index": 1, "id": "b", "function": {"name": "then", "arguments": "{}"}}],
+            ),
+            [ToolCall("a", "now", '{"a": 1}'), ToolCall("b", "then", "{}")],
+        ),
+        (  # whole calls without an index
+            ([{"id": "a", "function": {"name": "now", "arguments": "{}"}}, {"function": {"name": "then"}}],),
+            [ToolCall("a", "now", "{}"), ToolCall("call_1", "then", "")],
+        ),
+        (([{"index": 7, "function": {"name": "now", "arguments": "{}"}}],), [ToolCall("call_0", "now", "{}")]),
+        (([{"index": 0, "function": {"arguments": "{}"}}],), []),  # no call has begun
+        ((None, 3, [3], [{}], [{"function": []}], [{"index": "x", "function": {"name": 3}}]), []),
+    ],
+)
+def test_calls_are_read_as_servers_send_them(deltas: tuple[object, ...], calls: list[ToolCall]) -> None:
+    assert called(*deltas) == calls
+
+
+JSON = st.recursive(
+    st.none() | st.integers(-1, 3) | st.text(max_size=3), lambda each: st.lists(each, max_size=3), max_leaves=4
+)
+CALL = st.fixed_dictionaries(
+    {},
+    optional={
+        "index": JSON,
+        "id": JSON,
+        "function": st.fixed_dictionaries({}, optional={"name": JSON, "arguments": JSON}) | JSON,
+    },
+)
+
+
+@given(st.lists(st.lists(CALL | JSON, max_size=4), max_size=4))
+def test_any_calls_can_be_joined(deltas: list[object]) -> None:
+    ids = [call.id for call in called(*deltas)]
+    assert all(ids)

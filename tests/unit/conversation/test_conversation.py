@@ -21,7 +21,7 @@ TURNS = st.lists(st.builds(Turn, question=TEXT, answer=TEXT, stopped=st.booleans
 
 def test_messages_are_system_turns_question() -> None:
     conversation = Conversation("be brief", [Turn("a", "b"), Turn("c", "d")], num_forgotten=1)
-    sent = [(message.role, message.content) for message in conversation.messages("e")]
+    sent = [(message.role, message.content) for message in conversation.messages(Turn("e", ""))]
     assert sent == [("system", "be brief"), ("user", "c"), ("assistant", "d"), ("user", "e")]
 
 
@@ -142,19 +142,20 @@ def test_a_mistyped_name_gets_the_nearest(tmp_path: Path) -> None:
 def test_nothing_is_forgotten_while_it_fits(max_tokens: int | None) -> None:
     """A limit beyond the context does not cost the conversation."""
     conversation = Conversation(turns=[Turn("q" * 100, "a" * 100)] * 3)
-    assert turns_to_forget(conversation, "q", estimate=TokenEstimate(0.1), n_ctx=2048, max_tokens=max_tokens) == 0
+    assert (
+        turns_to_forget(conversation, Turn("q", ""), estimate=TokenEstimate(0.1), n_ctx=2048, max_tokens=max_tokens)
+        == 0
+    )
 
 
 @given(TURNS, TEXT, st.integers(1, 400), st.none() | st.integers(1, 500))
 def test_what_fits_without_some_turns_is_made_to_fit(
     turns: list[Turn], question: str, n_ctx: int, max_tokens: int | None
 ) -> None:
-    conversation, estimate = Conversation("system", turns), TokenEstimate()
+    conversation, estimate, begun = Conversation("system", turns), TokenEstimate(), Turn(question, "")
     room = n_ctx - (n_ctx // 4 if max_tokens is None else min(max_tokens, n_ctx * 3 // 4))
-    num = turns_to_forget(conversation, question, estimate=estimate, n_ctx=n_ctx, max_tokens=max_tokens)
-    fits = [
-        estimate.count_tokens(conversation.messages(question, num_forgotten=n)) <= room for n in range(len(turns) + 1)
-    ]
+    num = turns_to_forget(conversation, begun, estimate=estimate, n_ctx=n_ctx, max_tokens=max_tokens)
+    fits = [estimate.count_tokens(conversation.messages(begun, num_forgotten=n)) <= room for n in range(len(turns) + 1)]
     assert (num == 0) == (fits[0] or not turns)
     assert fits[num] or not any(fits)
     assert num < len(turns) or not any(fits[:num])  # the last turn stays if it can
@@ -165,7 +166,7 @@ def test_turns_are_forgotten_some_at_a_time() -> None:
     conversation, estimate, forgotten = Conversation(), TokenEstimate(0.25), []
     for _ in range(100):
         conversation.num_forgotten = turns_to_forget(
-            conversation, "q" * 100, estimate=estimate, n_ctx=2000, max_tokens=None
+            conversation, Turn("q" * 100, ""), estimate=estimate, n_ctx=2000, max_tokens=None
         )
         forgotten.append(conversation.num_forgotten)
         conversation.turns.append(Turn("q" * 100, "a" * 100))
@@ -174,5 +175,5 @@ def test_turns_are_forgotten_some_at_a_time() -> None:
 
 
 def test_the_estimate_learns_what_the_engine_counted() -> None:
-    messages = Conversation(turns=[Turn("q" * 500, "a" * 500)]).messages("x" * 10)
+    messages = Conversation(turns=[Turn("q" * 500, "a" * 500)]).messages(Turn("x" * 10, ""))
     assert calibrate_estimate(messages, 700).count_tokens(messages) == 700
