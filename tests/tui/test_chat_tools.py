@@ -22,7 +22,6 @@ from eaglelocal.conversation.chat_tools import Permission
 from eaglelocal.conversation.conversation import CompletedCall, ToolRound
 from eaglelocal.core.tools import ToolCall
 from eaglelocal.tool_servers.tool_results import ServerTool, ToolResult
-from eaglelocal.tui.chat.chat_dialogs import ChatAccess
 from eaglelocal.tui.chat.tool_dialog import ToolDialog
 from eaglelocal.tui.transcript.entries import EntryKind, RenderOptions, make_call_entries, render_entry
 from eaglelocal.tui.transcript.text_rows import Appearance, join_row
@@ -159,16 +158,6 @@ def test_the_command_lists_tools_and_switches_them(tmp_path: Path) -> None:
 
     play(stage, scenario)
     assert [tool.name for tool in stage.client.requests[0].tools] == ["now"]
-
-
-def test_visitors_of_a_page_have_no_tools(tmp_path: Path) -> None:
-    stage = ChatHarness(tmp_path, access=ChatAccess(is_remote=True))
-
-    async def scenario(person: ChatObserver) -> None:
-        await person.ask("/tools")
-        await person.sees("/tools is not available in a browser")
-
-    play(stage, scenario)
 
 
 def test_calls_are_shown_again_when_a_conversation_is_opened(tmp_path: Path) -> None:
