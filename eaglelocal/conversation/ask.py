@@ -35,13 +35,23 @@ class AskResult:
 
     outcome: RequestOutcome
     num_left_out: int  # old turns that were left out for the first time
+    is_restored: bool = False  # there is no answer, so the turns that were cut for it are back
 
 
 def ask(session: Session, question: str, follow: Follow, pictures: Pictures = ()) -> AskResult:
     """Ask a question and record the answer in the session.
 
-    The oldest turns are left out until the engine takes the request.
+    The oldest turns are left out until the engine takes the request. Turns that were cut for this question are kept as
+    another version of it; without an answer they stay in the conversation.
     """
+    try:
+        result = _ask_until_taken(session, question, follow, pictures)
+    finally:
+        is_restored = session.conversation.restore()
+    return replace(result, is_restored=is_restored)
+
+
+def _ask_until_taken(session: Session, question: str, follow: Follow, pictures: Pictures) -> AskResult:
     num_before = session.conversation.num_forgotten
     num_forgotten = _count_forgettable(session, question, pictures)
     outcome = _try_ask(session, question, pictures, num_forgotten, follow)

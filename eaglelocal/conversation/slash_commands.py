@@ -5,14 +5,14 @@ A command may return a question to ask next (/retry). The loop that reads the li
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ActionContext, LeaveChat
 from eaglelocal.conversation.answer_stats import describe_draft_length, model_lines, system_line, total_lines
+from eaglelocal.conversation.code_blocks import find_code_blocks
 from eaglelocal.conversation.conversation_file import export_markdown
 from eaglelocal.conversation.pictures import parse_paths, read_picture
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, set_field
@@ -212,9 +212,8 @@ def _clear(context: ActionContext, argument: str) -> None:
 
 
 def _retry(context: ActionContext, argument: str) -> str:
-    """Return the last question; attach its pictures again, before those attached since."""
-    context.session.attach_again()
-    question = context.session.conversation.take_last_question()
+    """Return the last question, whose answer is kept as another version, with its pictures attached again."""
+    question = context.session.cut(context.session.conversation.last_index)
     if not question:
         raise UsageError("there is no question yet")
     return question
@@ -232,16 +231,27 @@ def _image(context: ActionContext, argument: str) -> None:
 
 
 def _copy(context: ActionContext, argument: str) -> None:
-    turns = context.session.conversation.turns
-    answer = turns[-1].answer if turns else ""
-    if argument not in ("", "code"):
-        raise UsageError(f"{argument!r} cannot be copied", hint="/copy or /copy code")
-    if not answer:
+    """Copy the last answer, its last code block (`code`), or a code block of the conversation by its number."""
+    answers = [turn.answer for turn in context.session.conversation.turns]
+    if not (argument in ("", "code") or argument.isdecimal()):
+        raise UsageError(f"{argument!r} cannot be copied", hint="/copy, /copy code or /copy N")
+    if not answers or not answers[-1]:
         raise UsageError("there is no answer yet")
-    text = find_last_code(answer) if argument else answer
-    if not text:
-        raise UsageError("there is no code block in the last answer", hint="/copy copies all of it")
-    context.copy(text)
+    context.copy(_find_code(answers, argument) if argument else answers[-1])
+
+
+def _find_code(answers: Sequence[str], argument: str) -> str:
+    """Return the code of the last block of the last answer, or of the block with this number. Raises UsageError."""
+    if argument == "code":
+        if not (last := find_code_blocks(answers[-1])):
+            raise UsageError("there is no code block in the last answer", hint="/copy copies all of it")
+        return last[-1].code
+    blocks = [block for answer in answers for block in find_code_blocks(answer)]
+    found = dict(zip(map(str, range(1, len(blocks) + 1)), blocks, strict=True)).get(argument)
+    if found is None:
+        hint = f"/copy 1 to /copy {len(blocks)}" if blocks else "/copy copies the last answer"
+        raise UsageError(f"there is no code block {argument}", hint=hint)
+    return found.code
 
 
 def _save(context: ActionContext, argument: str) -> None:
@@ -310,7 +320,7 @@ COMMANDS: dict[str, SlashCommand] = {
     "/clear": SlashCommand(_clear, "", "clear the conversation, but keep the system message"),
     "/retry": SlashCommand(_retry, "", "ask the last question again"),
     "/image": SlashCommand(_image, "[PATH|none]", "attach a picture to the next question"),
-    "/copy": SlashCommand(_copy, "[code]", "copy the last answer, or its last code block"),
+    "/copy": SlashCommand(_copy, "[code|N]", "copy the last answer, its last code block, or code block number N"),
     "/save": SlashCommand(_save, "[NAME]", "save the conversation"),
     "/load": SlashCommand(_load_conversation, "[NAME]", "continue a saved conversation, or list them"),
     "/rename": SlashCommand(_rename, "NAME", "rename the saved conversation"),
@@ -387,21 +397,3 @@ def _format_help_row(first: str, second: str) -> list[str]:
         return [first, *lines]
     return [first.ljust(HELP_COLUMN) + lines[0].removeprefix(indent), *lines[1:]]
 
-
-# ---- code blocks: find fenced code blocks in an answer. Pure
-_FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<about>[^`]*)")
-
-
-def find_last_code(text: str) -> str:
-    """Return the content of the last fenced block, even if its end is missing; "" if there is none."""
-    lines: list[str] = []
-    opening: re.Match[str] | None = None
-    for line in text.split("\n"):
-        fence = _FENCE.fullmatch(line)
-        if opening is None:
-            opening, lines = fence, [] if fence else lines
-        elif fence and fence["fence"].startswith(opening["fence"]) and not fence["about"].strip():
-            opening = None
-        else:
-            lines.append(line.removeprefix(opening["indent"]))
-    return "\n".join(lines)
