@@ -6,10 +6,14 @@ The blocks of a conversation are numbered from 1, in their order; the chat scree
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
+from eaglelocal.conversation.conversation import Turn
 from eaglelocal.core.records import dataclass
 
-_FENCE = re.compile(r"^(?P<indent>(?:[ \t]|[-*+>] |\d{1,9}[.)] )*)(?P<fence>`{3,}|~{3,})(?P<about>[^`\n]*)$", re.MULTILINE)
+_FENCE = re.compile(
+    r"^(?P<indent>(?:[ \t]|[-*+>] |\d{1,9}[.)] )*)(?P<fence>`{3,}|~{3,})(?P<about>[^`\n]*)$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,11 @@ class FencedCode:
 
 def count_code_blocks(text: str) -> int:
     return len(find_code_blocks(text)) if "```" in text or "~~~" in text else 0
+
+
+def number_next_code(turns: Iterable[Turn]) -> int:
+    """Return the number of the first code block after these turns."""
+    return 1 + sum(count_code_blocks(turn.answer) for turn in turns)
 
 
 def find_code_blocks(text: str) -> list[FencedCode]:

@@ -396,4 +396,3 @@ def _format_help_row(first: str, second: str) -> list[str]:
     if len(first) >= HELP_COLUMN:
         return [first, *lines]
     return [first.ljust(HELP_COLUMN) + lines[0].removeprefix(indent), *lines[1:]]
-

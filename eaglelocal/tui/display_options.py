@@ -78,6 +78,8 @@ CHAT_PURPOSES: Mapping[str, str] = MappingProxyType(  # by the id of a binding, 
         "send": "send; after a \\ begin a new line",
         "newline": "begin a new line",
         "stop": "stop the answer, take back questions",
+        "stand_up": "stand on the turn or code block above",
+        "stand_down": "stand on the turn or code block below",
         "older": "show an earlier question",
         "newer": "show a later question",
         "page_up": "scroll the conversation up",
@@ -105,8 +107,21 @@ CHAT_PURPOSES: Mapping[str, str] = MappingProxyType(  # by the id of a binding, 
         "leave": "leave",
     }
 )
+TURN_PURPOSES: Mapping[str, str] = MappingProxyType(  # while one stands on a turn
+    {
+        "older_turn": "on a turn: go to the one above",
+        "newer_turn": "on a turn: go to the one below",
+        "copy_turn": "on a turn: copy the question, the answer or the code",
+        "edit_turn": "on a turn: change its question and ask again",
+        "ask_again": "on a turn: ask again, and keep both answers",
+        "branch": "on a turn: begin a new conversation with the turns so far",
+        "older_version": "on a turn: show its version before",
+        "newer_version": "on a turn: show its next version",
+        "leave_turn": "on a turn: go back to the prompt",
+    }
+)
 CHAT_DIALOG_ACTIONS = frozenset({"close", "leave", "rename", "delete", "export", "save"})
-CHAT_ACTIONS = frozenset({*CHAT_DIALOG_ACTIONS, *CHAT_PURPOSES})
+CHAT_ACTIONS = frozenset({*CHAT_DIALOG_ACTIONS, *CHAT_PURPOSES, *TURN_PURPOSES})
 MONITOR_ACTIONS = frozenset(
     {
         "quit", "pause", "sort", "reverse", "filter", "cancel", "drafting", "log", "clear", "up", "down",

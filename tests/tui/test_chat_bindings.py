@@ -757,7 +757,7 @@ def test_hints_name_the_keys_of_the_config(tmp_path: Path) -> None:
         await person.pilot.press("f11")
         await person.idle()
         await person.pilot.press("f3")
-        await person.sees("the last question: enter asks again, f11 keeps it as it was")
+        await person.sees("editing a question: enter asks again, f11 keeps it as it was")
         await person.pilot.press("f11", "f10")
         await person.sees("press f10 again, ctrl+d or f12 to leave")
 

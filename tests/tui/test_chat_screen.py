@@ -339,7 +339,7 @@ def test_an_edit_does_not_reach_another_conversation(tmp_path: Path) -> None:
         person.app.controller.run_command("/load eagles")  # as the list of conversations does
         await person.sees("who?")
         await person.pilot.press("backspace", "y", "enter")
-        await person.sees("error: the question that you edited is no longer the last one", "who?", "eagles")
+        await person.sees("error: the question is no longer in this conversation", "who?", "eagles")
         await person.pilot.press("up")
         assert person.app.prompt.text == "why"
         await person.pilot.press("enter")
@@ -518,7 +518,7 @@ def test_a_picture_is_attached_and_stands_above_its_question(tmp_path: Path) -> 
         await person.sees("❯ [image: cat.png, 40x30]", "the first answer")
         await person.no_longer_sees("─ [image: cat.png, 40x30] ")
         await person.pilot.press("f3")
-        await person.sees("the last question: enter asks again")
+        await person.sees("editing a question: enter asks again")
         await person.ask(" really")
         await person.sees("what is it really", "and another one")
 

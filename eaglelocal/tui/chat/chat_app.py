@@ -36,12 +36,14 @@ from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_dialogs import FULL_ACCESS, ChatAccess, ChatKeys, ConversationsDialog, SettingsDialog
 from eaglelocal.tui.chat.chat_events import AttachmentsChanged, ChatEvent, ExitRequested, ModelChanged, TextCopied
-from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
+from eaglelocal.tui.chat.chat_tasks import AskedQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView
 from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource
 from eaglelocal.tui.chat.prompt_input import PromptInput
-from eaglelocal.tui.display_options import DisplayOptions
+from eaglelocal.tui.chat.turn_keys import TurnKeys
+from eaglelocal.tui.display_options import TURN_PURPOSES, DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
+from eaglelocal.tui.mapped_keys import make_key_rows
 from eaglelocal.tui.modal_screens import HelpRow
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.terminal import clipboard
@@ -119,10 +121,13 @@ class ChatApp(EagleApp[int]):
         self._keys = ChatKeys(self.prompt.mapped_keys, CHAT_BINDINGS, keys)
         self.view = ChatView(self.controller, feed, self.prompt, glyphs, stop_key=self._keys.hint("stop"))
         self.view.transcript.has_figures = display_options.has_figures
+        self.turn_keys = TurnKeys(self, self.view.transcript, self.controller, keys)
+        self.prompt.take_key = self.turn_keys.take
         self._conversations, self._models = paths.conversations, models
         self._interrupted_at = float("-inf")
         self.model_changed: Signal[ModelChanged] = Signal(self, "model-changed")
-        self._edited: LastQuestion | None = None
+        self._edited: AskedQuestion | None = None
+        self._unsent = ""  # of the prompt, before a question was edited
         self._attachments: tuple[str, ...] = ()  # labels of pictures that go with the next question
         self._marks_drafted = marks_drafted
 
@@ -137,7 +142,7 @@ class ChatApp(EagleApp[int]):
         self._restyle()
         self.view.panes.adapt_to(self.size)
         self.prompt.focus()
-        RedrawTimer(self, self.view.draw).start()
+        RedrawTimer(self, self._draw).start()
         self.controller.start()
         self.call_after_refresh(_warm_up)
 
@@ -151,6 +156,10 @@ class ChatApp(EagleApp[int]):
         if self.view.panes.is_mounted:
             self.view.panes.adapt_to(event.size)
 
+    def _draw(self, now: float) -> bool:
+        self.prompt.show_hint(self.turn_keys.describe(self.display_options.glyphs))
+        return self.view.draw(now)
+
     # ---- events of the controller
     def _emit(self, event: ChatEvent) -> None:
         """Pass an event to the screen's thread, from any thread."""
@@ -159,7 +168,7 @@ class ChatApp(EagleApp[int]):
     def _receive(self, event: ChatEvent) -> None:
         match event:
             case TextCopied(text):
-                self._copy(text)
+                self.copy_text(text)
             case AttachmentsChanged(labels):
                 self._attachments = labels
                 self._show_prompt_title()
@@ -169,7 +178,7 @@ class ChatApp(EagleApp[int]):
                 self.view.show(event)
                 if isinstance(event, ModelChanged):
                     self.model_changed.publish(event)
-        self.view.draw(time.monotonic())
+        self._draw(time.monotonic())
 
     def show_notice(self, text: str) -> None:
         self.view.show_notice(text)
@@ -190,7 +199,7 @@ class ChatApp(EagleApp[int]):
             self.action_run_command(text)
         else:
             self.controller.ask(text.strip())
-        self.view.draw(time.monotonic())
+        self._draw(time.monotonic())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Return False for actions that a remote user may not run; their keys are neither active nor shown."""
@@ -217,14 +226,13 @@ class ChatApp(EagleApp[int]):
             self.prompt.replace_text("\n".join([*waiting, self.prompt.text]).rstrip("\n"))
         elif self._edited is not None:
             self._end_editing()
-            self.prompt.replace_text("")
 
     def action_interrupt(self) -> None:
         """Copy the selection; else stop the answer; else clear the prompt; else leave, at the second ctrl-c."""
         selected = self.screen.get_selected_text() or self.prompt.selected_text
         now, last = time.monotonic(), self._interrupted_at
         if selected:
-            self._copy(selected)
+            self.copy_text(selected)
         elif self.controller.stop():
             self._interrupted_at = now
         elif self.prompt.text:
@@ -245,23 +253,45 @@ class ChatApp(EagleApp[int]):
             self.controller.run_command(line)
 
     def action_edit(self) -> None:
-        if self.controller.is_busy or self.controller.waiting:
-            self.notify(f"wait until the answer has ended; {self._keys.hint('stop')} stops it")
-        elif (last := self.controller.last_question) is None:
+        if self.refuse_while_busy():
+            return
+        if (last := self.controller.find_question()) is None:
             self.notify("there is no question yet")
         else:
-            self._edited = last
-            self.prompt.replace_text(last.text)
-            self._show_prompt_title()
+            self.begin_editing(last)
+
+    def refuse_while_busy(self) -> bool:
+        """Return True, and say so, if the user has to wait until the answer has ended."""
+        is_busy = self.controller.is_busy or bool(self.controller.waiting)
+        if is_busy:
+            self.notify(f"wait until the answer has ended; {self._keys.hint('stop')} stops it")
+        return is_busy
+
+    def report(self, text: str) -> None:
+        self.notify(text)
+
+    def begin_editing(self, place: AskedQuestion) -> None:
+        """Put a question into the prompt, to ask it again in its place. What was typed comes back afterwards."""
+        if self._edited is None:
+            self._unsent = self.prompt.text
+        self._edited = place
+        self.prompt.replace_text(place.text)
+        self._show_prompt_title()
 
     def _end_editing(self) -> None:
         self._edited = None
+        self.prompt.replace_text(self._unsent)
         self._show_prompt_title()
+
+    def action_move_turn(self, step: int) -> None:
+        """Stand on the turn or code block before (-1) or after (1); at first on the last one in view."""
+        self.view.transcript.move_stop(step)
+        self._draw(time.monotonic())
 
     def _show_prompt_title(self) -> None:
         """Show above the prompt whether the last question is being edited, and the attachments."""
         send, stop = self._keys.hint("send"), self._keys.hint("stop")
-        title = f"the last question: {send} asks again, {stop} keeps it as it was"
+        title = f"editing a question: {send} asks again, {stop} keeps it as it was"
         self.prompt.show_title("  ".join([*([title] if self._edited is not None else []), *self._attachments]))
 
     def action_toggle_panel(self) -> None:
@@ -278,11 +308,11 @@ class ChatApp(EagleApp[int]):
 
     def action_copy_answer(self) -> None:
         if answer := self.controller.last_answer:
-            self._copy(answer)
+            self.copy_text(answer)
         else:
             self.notify("there is no answer yet")
 
-    def _copy(self, text: str) -> None:
+    def copy_text(self, text: str) -> None:
         self.copy_to_clipboard(text)
         self.screen.clear_selection()
         self.notify(clipboard.copy_and_describe(text, is_remote=self._access.is_remote), markup=False)
@@ -312,8 +342,9 @@ class ChatApp(EagleApp[int]):
     # ---- help and palette
     def help_rows(self) -> list[HelpRow]:
         """Return a row for each slash command and for the keys of each action that the user may run."""
+        turn_rows = make_key_rows(self.turn_keys.mapped_keys, TURN_PURPOSES)
         palette = HelpRow(self.COMMAND_PALETTE_BINDING, "find commands by name", "keys")
-        return [*self._access.command_rows(), *self._keys.help_rows(self._access), palette]
+        return [*self._access.command_rows(), *self._keys.help_rows(self._access), palette, *turn_rows]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yield the screen's bindings and themes, and the slash commands."""

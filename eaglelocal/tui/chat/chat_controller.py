@@ -18,7 +18,7 @@ from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import describe_learning
 from eaglelocal.tui.chat.chat_events import Activity, Emit, EngineStateChanged, TaskFailed
-from eaglelocal.tui.chat.chat_tasks import ChatTasks, LastQuestion, OpenSession, TaskQueue
+from eaglelocal.tui.chat.chat_tasks import AskedQuestion, ChatTasks, OpenSession, TaskQueue
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
 from eaglelocal.tui.panel.feed import Feed
 
@@ -48,9 +48,16 @@ class ChatController:
     def ask(self, question: str) -> None:
         self._queue.send(lambda: self._tasks.ask(question), question=question)
 
-    def ask_instead(self, question: str, last: LastQuestion) -> None:
-        """Ask in place of the question `last`, if that is still the last one."""
-        self._queue.send(lambda: self._tasks.ask_instead(question, last), question=question)
+    def ask_instead(self, question: str, place: AskedQuestion) -> None:
+        """Ask in the place of another question, if that is still there."""
+        self._queue.send(lambda: self._tasks.ask_instead(question, place), question=question)
+
+    def choose_version(self, place: AskedQuestion, version: int) -> None:
+        self._queue.send(lambda: self._tasks.choose_version(place, version))
+
+    def branch(self, place: AskedQuestion) -> None:
+        """Go on in a new conversation, which begins with the turns up to this one."""
+        self._queue.send(lambda: self._tasks.branch(place))
 
     def run_command(self, line: str) -> None:
         """Run a slash command."""
@@ -103,9 +110,9 @@ class ChatController:
         turns = session.conversation.turns if session is not None else []
         return turns[-1].answer if turns else ""
 
-    @property
-    def last_question(self) -> LastQuestion | None:
-        return self._tasks.last_question
+    def find_question(self, index: int | None = None) -> AskedQuestion | None:
+        """Return the question at an index, None: the last one; None if there is none."""
+        return self._tasks.find_question(index)
 
     def close(self) -> None:
         """Stop the answer and all tasks, and close the engine."""

@@ -70,6 +70,7 @@ class QuestionSent:
 
     question: str
     live: LiveAnswer
+    turn: int  # its index in the conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +80,21 @@ class FirstTokensReceived:
 
 @dataclass(frozen=True, slots=True)
 class AnswerEnded:
-    """An answer is complete, was stopped, or has failed."""
+    """An answer is complete, was stopped, or has failed. `turn`: its turn, if it has any text."""
 
     result: AskResult
+    turn: Turn | None
     n_ctx: int
     conversation_name: str
 
 
 @dataclass(frozen=True, slots=True)
-class QuestionRemoved:
-    """The last question and its answer were removed."""
+class TurnsReplaced:
+    """The turns from an index on are other ones, or were removed."""
+
+    index: int
+    turns: tuple[Turn, ...] = ()
+    first_code: int = 1  # the number of the first code block in them
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +145,7 @@ ChatEvent = (
     | QuestionSent
     | FirstTokensReceived
     | AnswerEnded
-    | QuestionRemoved
+    | TurnsReplaced
     | ConversationReplaced
     | AttachmentsChanged
     | NoteWritten

@@ -16,11 +16,13 @@ from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ActionContext, LeaveChat
 from eaglelocal.conversation.answer_stats import MessageOutput, model_lines
 from eaglelocal.conversation.ask import ask
+from eaglelocal.conversation.code_blocks import number_next_code
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.conversation_file import export_markdown
 from eaglelocal.conversation.session import ActiveModel, Session, save_session
 from eaglelocal.conversation.slash_commands import Command, parse_command, run_command
 from eaglelocal.core.adapters import AdapterMix
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import ModelChoice
@@ -35,9 +37,9 @@ from eaglelocal.tui.chat.chat_events import (
     LoadProgressed,
     ModelChanged,
     NoteWritten,
-    QuestionRemoved,
     TaskFailed,
     TextCopied,
+    TurnsReplaced,
 )
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
 from eaglelocal.tui.panel.feed import Feed
@@ -46,12 +48,14 @@ OpenSession = Callable[[MessageOutput, ModelChoice], Session]
 
 
 @dataclass(frozen=True, slots=True)
-class LastQuestion:
-    """The last question and its index, saved when its editing began."""
+class AskedQuestion:
+    """A question of a conversation, as it was when somebody began to edit it or pointed at it."""
 
     text: str
     conversation: Conversation
-    num_turns: int
+    index: int  # of its turn; after the last turn: a question that has no answer
+    version: int = 0  # that is chosen, of `num_versions`
+    num_versions: int = 1
 
 
 class ChatTasks:
@@ -72,13 +76,17 @@ class ChatTasks:
     def model(self) -> ActiveModel | None:
         return None if self.session is None else self.session.model
 
-    @property
-    def last_question(self) -> LastQuestion | None:
+    def find_question(self, index: int | None = None) -> AskedQuestion | None:
+        """Return the question at an index, None: the last one; None if there is none."""
         if self.session is None:
             return None
         conversation = self.session.conversation
-        text = conversation.unanswered or (conversation.turns[-1].question if conversation.turns else "")
-        return LastQuestion(text, conversation, len(conversation.turns)) if text else None
+        index = conversation.last_index if index is None else index
+        found = conversation.find_question(index)
+        if found is None or index == len(conversation.turns):
+            return None if found is None else AskedQuestion(found[0], conversation, index)
+        turn = conversation.turns[index]
+        return AskedQuestion(turn.question, conversation, index, turn.version, turn.num_versions)
 
     # ---- tasks
     def open(self, choice: ModelChoice) -> None:
@@ -93,24 +101,65 @@ class ChatTasks:
         session = self._require_session()
         pictures = session.take_attached()
         self._emit_attachments(session)
-        self._answer.begin(question, pictures, session.thinking_budget)
+        conversation, num_before = session.conversation, len(session.conversation.turns)
+        self._answer.begin(question, pictures, conversation.turns, session.thinking_budget)
         result = ask(session, question, self._answer.follow, pictures)
         self._save(session)
-        self._emit(AnswerEnded(result, session.model.info.n_ctx, session.conversation.name))
+        has_turn = len(conversation.turns) > num_before and not result.is_restored
+        turn = conversation.turns[-1] if has_turn else None
+        self._emit(AnswerEnded(result, turn, session.model.info.n_ctx, conversation.name))
+        if result.is_restored:
+            self._emit_turns(num_before)
+            self._emit(NoteWritten("there is no new answer, so the turn stays as it was"))
+            if result.outcome.error is not None:
+                self._emit(TaskFailed(result.outcome.error))
 
-    def ask_instead(self, question: str, last: LastQuestion) -> None:
-        """Ask in place of the last question. Raises UsageError if that is no longer `last`."""
+    def ask_instead(self, question: str, place: AskedQuestion) -> None:
+        """Ask in the place of another question, whose turn stays as another version.
+
+        Raises UsageError if that question is no longer there.
+        """
         session = self._require_session()
-        if self.last_question != last:
+        self._check(place)
+        session.cut(place.index)
+        self._emit(TurnsReplaced(place.index))
+        self.ask(question)
+
+    def choose_version(self, place: AskedQuestion, version: int) -> None:
+        """Go on with another version of a turn. Raises UsageError if it is no longer there."""
+        session = self._require_session()
+        self._check(place)
+        session.conversation.choose_version(place.index, version)
+        self._emit_turns(place.index)
+        self._save(session)
+
+    def branch(self, place: AskedQuestion) -> None:
+        """Go on in a new conversation, which begins with the turns up to this one.
+
+        Raises UsageError if that is no longer there.
+        """
+        session = self._require_session()
+        self._check(place)
+        old = session.conversation
+        with self._emit_changes(session):
+            session.conversation = old.branch(place.index)
+            self._save(session)
+        name = f", saved as {session.conversation.name}" if session.conversation.name else ""
+        from_name = f" of {old.name}" if old.name else ""
+        num_turns = count_noun(len(session.conversation.turns), "turn")
+        self._emit(NoteWritten(f"a new conversation with the first {num_turns}{from_name}{name}"))
+
+    def _check(self, place: AskedQuestion) -> None:
+        if self.find_question(place.index) != place:
             raise UsageError(
-                "the question that you edited is no longer the last one, so nothing was replaced",
+                "the question is no longer in this conversation, so nothing was changed",
                 hint="press up to get back what you typed",
             )
-        session.attach_again()
-        session.conversation.take_last_question()
-        session.conversation.unanswered = ""
-        self._emit(QuestionRemoved())
-        self.ask(question)
+
+    def _emit_turns(self, index: int) -> None:
+        """Emit the turns from an index on, which are other ones than before."""
+        turns = self._require_session().conversation.turns
+        self._emit(TurnsReplaced(index, tuple(turns[index:]), number_next_code(turns[:index])))
 
     def run_command(self, line: str) -> None:
         command = parse_command(line)
@@ -167,7 +216,7 @@ class ChatTasks:
             self._emit(ExitRequested())
             return
         if question is not None:
-            self._emit(QuestionRemoved())
+            self._emit(TurnsReplaced(len(session.conversation.turns)))
             self.ask(question)
 
     @contextmanager

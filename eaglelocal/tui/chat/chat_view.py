@@ -12,6 +12,7 @@ from textual.geometry import Size
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.conversation.answer_stats import system_line, unusual_lines
 from eaglelocal.conversation.ask import AskResult
+from eaglelocal.conversation.conversation import Turn
 from eaglelocal.conversation.conversation import ContextUse
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.events import Finished, LoadProgress
@@ -26,9 +27,9 @@ from eaglelocal.tui.chat.chat_events import (
     LoadProgressed,
     ModelChanged,
     NoteWritten,
-    QuestionRemoved,
     QuestionSent,
     TaskFailed,
+    TurnsReplaced,
 )
 from eaglelocal.tui.chat.prompt_input import PromptInput
 from eaglelocal.tui.chat.status_line import format_figures, format_rest, format_work, justify, shorten
@@ -105,18 +106,18 @@ class ChatView:
     def show(self, event: ChatEvent) -> None:
         """Apply an event; `draw` shows what it changes."""
         self._apply(event)
-        if isinstance(event, AnswerEnded | QuestionRemoved | ConversationReplaced | ModelChanged):
+        if isinstance(event, AnswerEnded | TurnsReplaced | ConversationReplaced | ModelChanged):
             self._context, self._framed_at = self._controller.context_use, float("-inf")
 
     def _apply(self, event: ChatEvent) -> None:
         match event:
-            case QuestionSent(question, live):
-                self.transcript.add_question(question, live)
-            case AnswerEnded(result, n_ctx, name):
+            case QuestionSent(question, live, turn):
+                self.transcript.add_question(question, live, turn)
+            case AnswerEnded(result, answered, n_ctx, name):
                 self._conversation_name = name
-                self._end_answer(result, n_ctx)
-            case QuestionRemoved():
-                self.transcript.remove_question()
+                self._end_answer(result, answered, n_ctx)
+            case TurnsReplaced(index, turns, first_code):
+                self.transcript.replace_turns(index, turns, first_code)
             case NoteWritten(text):
                 self.transcript.note(text)
             case TaskFailed(error):
@@ -130,8 +131,8 @@ class ChatView:
             case EngineStateChanged(state, restarts):
                 self._change_state(state, restarts)
 
-    def _end_answer(self, result: AskResult, n_ctx: int) -> None:
-        self.transcript.end_answer(result, n_ctx)
+    def _end_answer(self, result: AskResult, turn: Turn | None, n_ctx: int) -> None:
+        self.transcript.end_answer(result, turn, n_ctx)
         if result.outcome.finished is not None:
             self._answers = (*self._answers, result.outcome.finished)
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from eaglelocal.conversation.ask import follow_answer
+from eaglelocal.conversation.code_blocks import number_next_code
+from eaglelocal.conversation.conversation import Turn
 from eaglelocal.conversation.pictures import Pictures, describe_question
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome
 from eaglelocal.core.events import Finished, PromptProgress, RequestEvent, Started, TextPiece, Tokens
@@ -33,11 +35,14 @@ class CurrentAnswer:
         self._work, self._began_at = WAITING, 0.0  # of the phase
         self._has_ended = threading.Event()  # until `wait_for_end` reports it
 
-    def begin(self, question: str, pictures: Pictures, budget: int | None = None) -> None:
-        """Announce the question whose answer is followed next. `budget`: tokens of thinking; None: any number."""
-        self._live, self._guard, self._budget = LiveAnswer(), LoopGuard(), budget
+    def begin(self, question: str, pictures: Pictures, earlier: Sequence[Turn], budget: int | None = None) -> None:
+        """Announce the question whose answer is followed next, after the `earlier` turns.
+
+        budget: tokens of thinking; None: any number
+        """
+        self._live, self._guard, self._budget = LiveAnswer(number_next_code(earlier)), LoopGuard(), budget
         self._enter(READING_IMAGES if pictures else WAITING)
-        self._emit(QuestionSent(describe_question(question, pictures), self._live))
+        self._emit(QuestionSent(describe_question(question, pictures), self._live, len(earlier)))
 
     def follow(self, events: AnswerEvents) -> RequestOutcome:
         """Pass the events to the feed and the live answer until the last one. Return the outcome."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, cast
 
 from textual import events
@@ -98,6 +98,8 @@ class PromptInput(FoldingTextArea):
         Binding("enter", "submit", "Send", id="send", key_display="enter"),
         Binding("shift+enter,alt+enter,ctrl+j", "newline", "", id="newline", show=False),
         Binding("up", "older", "", id="older", show=False),
+        Binding("alt+up", "app.move_turn(-1)", "", id="stand_up", show=False),
+        Binding("alt+down", "app.move_turn(1)", "", id="stand_down", show=False),
         Binding("down", "newer", "", id="newer", show=False),
         Binding("ctrl+r", "search", "Find", id="search", tooltip="find an earlier question"),
         # replaces TextArea's f6, which selects a line
@@ -133,6 +135,8 @@ class PromptInput(FoldingTextArea):
         self._search: HistorySearch | None = None
         self._title: str | None = None  # to show again after a search
         self.mapped_keys = map_keys((*TextArea.BINDINGS, *self.BINDINGS), keys)
+        self.take_key: Callable[[events.Key], bool] = lambda event: False  # acts on keys that are not for the prompt
+        self._hint = ""
         self._waiting: tuple[str, ...] = ()
         self._subtitle = ""
         self.cursor_blink = False  # each blink would cost a redraw
@@ -142,6 +146,10 @@ class PromptInput(FoldingTextArea):
 
         Textual runs bindings on other queues: in a line that arrives at once, Enter would overtake the text before it.
         """
+        if self.take_key(event):
+            event.stop()
+            event.prevent_default()
+            return
         binding = self.mapped_keys.get(event.key)
         action = None if binding is None else binding.action
         is_done = self._search is not None and self._apply_to_search(self._search, event, action)
@@ -244,7 +252,9 @@ class PromptInput(FoldingTextArea):
             return
         matches = matching_commands(self.text)
         self.suggestion = matches[0][len(self.text) :] if len(matches) == 1 else ""
-        if matches:
+        if self._hint:
+            self._show_subtitle(self._hint)
+        elif matches:
             self._show_subtitle(describe_command(matches[0]) if len(matches) == 1 else " ".join(matches))
         else:
             self._show_subtitle(f"waiting: {'; '.join(self._waiting)}" if self._waiting else "")
@@ -256,6 +266,12 @@ class PromptInput(FoldingTextArea):
             self._title = title
         else:
             self.border_title = Content(title) if title else None
+
+    def show_hint(self, text: str) -> None:
+        """Show a text below the prompt, in place of suggestions; "" removes it."""
+        if text != self._hint:
+            self._hint = text
+            self.update_suggestion()
 
     def show_waiting(self, questions: tuple[str, ...]) -> None:
         """Show below the text the questions that were sent and have not started yet."""

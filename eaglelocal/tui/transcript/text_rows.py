@@ -23,6 +23,7 @@ from eaglelocal.core.terminal_text import clean_text
 Row = list[Segment]
 
 TAB = "    "
+CODE_META = "code"  # of the style of a code block's label: its number, and how many rows the block has with it
 _FIRST_COLUMN = re.compile(r"\S(?:\S|\s(?!\s))*+\s{2,}+(?=\S)")
 _ASCII = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "│": "|", "┃": "|", "╺": "-", "╸": "-"})
 
@@ -36,6 +37,7 @@ STYLES = Theme(
         "markdown.h6": "italic",
         "markdown.code": "cyan",
         "markdown.code_block": "none",
+        "code.label": "dim",
         "markdown.block_quote": "dim",
         "markdown.link": "underline",
         "markdown.link_url": "underline",

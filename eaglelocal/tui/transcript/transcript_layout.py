@@ -70,6 +70,11 @@ class TranscriptLayout:
                 del self._tops[index + 1 :]
         return item.height
 
+    def rows_of(self, index: int) -> Sequence[Strip]:
+        """Return the rows of an entry, which are laid out if they are not."""
+        self.lay_out(index)
+        return self._items[index].rows or ()
+
     def is_laid_out(self, index: int) -> bool:
         return self._items[index].rows is not None
 

@@ -17,7 +17,7 @@ from eaglelocal.conversation.code_blocks import FencedCode, count_code_blocks, f
         ("```\n```", [("", "")]),
         ("```\n\n```", [("", "")]),
         ("1. one\n   ```sh -x\n   ls\n     -l\n   ```\n2. ```\n   b\n   ```", [("sh", "ls\n  -l"), ("", "b")]),
-        ("> ```\n> ```", [("", "> ```")]),
+        ("> ```\n> ```", []),  # quotes have no numbers
         ("```js\ncut o", [("js", "cut o")]),
         ("```", [("", "")]),
         ("``` a `b` ```", []),

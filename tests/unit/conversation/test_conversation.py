@@ -138,7 +138,7 @@ def test_a_branch_has_the_turns_so_far_without_their_versions() -> None:
 def test_wrong_versions_are_reported(tmp_path: Path, fields: dict[str, object]) -> None:
     turn = {"question": "a", "answer": "b"} | fields.pop("turn", {})  # type: ignore[operator]
     (tmp_path / "x.json").write_text(json.dumps({"version": 1, "turns": [turn], **fields}))
-    with pytest.raises(UsageError, match="others|versions|needs a question"):
+    with pytest.raises(UsageError, match=r"others|versions|needs a question"):
         conversation_file.load_conversation(tmp_path, "x")
 
 
