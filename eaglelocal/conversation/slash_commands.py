@@ -304,6 +304,11 @@ def _export(context: ActionContext, argument: str) -> None:
     context.say(f"written to {path}")
 
 
+def _theme(context: ActionContext, argument: str) -> None:
+    """Refuse: the chat screen chooses its theme without the session."""
+    raise UsageError("only the chat screen has themes; here your terminal decides the colors", hint="eaglelocal chat")
+
+
 def _exit(context: ActionContext, argument: str) -> None:
     raise LeaveChat
 
@@ -329,6 +334,7 @@ COMMANDS: dict[str, SlashCommand] = {
     "/model": SlashCommand(choose_model, "[REF]", "show or change the model"),
     "/draft": SlashCommand(choose_draft, f"[{'|'.join(list_draft_words())}|REF],...", "show or change the draft"),
     "/lora": SlashCommand(choose_scale, "[ID SCALE]", "show the LoRA adapters, or set the scale of one; 0 is off"),
+    "/theme": SlashCommand(_theme, "[NAME]", "choose the colors of the screen from a list, or by name"),
     "/exit": SlashCommand(_exit, "", "leave the chat, as ctrl-d and /bye do"),
 }
 OTHER_NAMES: Mapping[str, str] = {  # names of the same commands in other programs

@@ -28,13 +28,21 @@ from textual.widgets import Footer
 
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
-from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help
+from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help, split_command
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.processes.this_process import settle
+from eaglelocal.settings import THEME_NAMES
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.chat.chat_controller import ChatController
-from eaglelocal.tui.chat.chat_dialogs import FULL_ACCESS, ChatAccess, ChatKeys, ConversationsDialog, SettingsDialog
+from eaglelocal.tui.chat.chat_dialogs import (
+    FULL_ACCESS,
+    ChatAccess,
+    ChatKeys,
+    ConversationsDialog,
+    SettingsDialog,
+    ThemeDialog,
+)
 from eaglelocal.tui.chat.chat_events import AttachmentsChanged, ChatEvent, ExitRequested, ModelChanged, TextCopied
 from eaglelocal.tui.chat.chat_tasks import AskedQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView
@@ -195,6 +203,8 @@ class ChatApp(EagleApp[int]):
             self.action_help()
         elif text.strip() == "/model" and self._access.allows_action("model"):
             self.action_model()
+        elif (command := split_command(text)).name == "/theme":
+            self._choose_theme(command.argument)
         elif is_command(text):
             self.action_run_command(text)
         else:
@@ -369,6 +379,15 @@ class ChatApp(EagleApp[int]):
             self.notify("no model is loaded yet")
         else:
             self.push_screen(SettingsDialog(self.view.model, self.controller, self.view.transcript))
+
+    def _choose_theme(self, name: str) -> None:
+        """Change to a theme, "": to one from a list."""
+        if not name:
+            self.push_screen(ThemeDialog())
+        elif name in THEME_NAMES:
+            self.action_choose_theme(name)
+        else:
+            self.view.transcript.show_error(UsageError(f"no theme {name!r}", hint=f"/theme {', '.join(THEME_NAMES)}"))
 
     def action_model(self) -> None:
         self.push_screen(ModelDialog(self.view.model, self.controller, self._models, self.model_changed))

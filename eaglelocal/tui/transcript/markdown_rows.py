@@ -52,7 +52,7 @@ class _LeftHeading(Heading):
 
 
 class _PlainCode(CodeBlock):
-    """A code block, highlighted in the terminal's colors on its own background, indented by two, below its label."""
+    """A code block, highlighted in the terminal's colors, indented by two, below its label."""
 
     label, number = "", 0
 
@@ -72,7 +72,6 @@ class _PlainCode(CodeBlock):
             theme=self.theme,
             word_wrap=True,
             padding=(0, 2),
-            background_color="default",
         )
         rows = [*Segment.split_lines(console.render(code, options))]
         if self.label:
