@@ -12,8 +12,7 @@ from textual.geometry import Size
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.conversation.answer_stats import system_line, unusual_lines
 from eaglelocal.conversation.ask import AskResult
-from eaglelocal.conversation.conversation import Turn
-from eaglelocal.conversation.conversation import ContextUse
+from eaglelocal.conversation.conversation import ContextUse, Turn
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.events import Finished, LoadProgress
 from eaglelocal.core.terminal_text import clean_line
