@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from eaglelocal.conversation.conversation import Turn
 from eaglelocal.core.records import dataclass
 
-_FENCE = re.compile(
-    r"^(?P<indent>(?:[ \t]|[-*+>] |\d{1,9}[.)] )*)(?P<fence>`{3,}|~{3,})(?P<about>[^`\n]*)$", re.MULTILINE
-)
+_INDENT = r"(?:[ \t]|[-*+] |\d{1,9}[.)] )*"  # with the marks of list items
+_FENCE = re.compile(rf"^(?P<indent>{_INDENT})(?P<fence>`{{3,}}|~{{3,}})(?P<about>[^`\n]*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

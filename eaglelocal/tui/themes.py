@@ -31,7 +31,7 @@ OWN_THEMES = (
     ),
 )  # fmt: skip
 TERMINAL, ANSI = "terminal", "ansi-dark"  # our name and Textual's for one theme
-SELECTION_SHARE = 0.25  # of the primary color in the background of what is selected
+SELECTION_SHARE = 0.28  # of the primary color in the background of what is selected
 
 
 def list_themes() -> list[Theme]:

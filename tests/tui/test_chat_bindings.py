@@ -35,6 +35,7 @@ from eaglelocal.tui.display_options import (
     CHAT_ACTIONS,
     CHAT_PURPOSES,
     MONITOR_ACTIONS,
+    TURN_PURPOSES,
     DisplayOptions,
     check_display_options,
 )
@@ -42,6 +43,7 @@ from eaglelocal.tui.mapped_keys import NO_KEY, name_key
 from eaglelocal.tui.monitor.monitor_app import Monitor
 from eaglelocal.tui.monitor.request_table import RequestTable
 from eaglelocal.tui.monitor.servers_app import ServersMonitor
+from eaglelocal.tui.transcript.transcript import Transcript
 
 
 def saved(folder: Path, name: str, *turns: Turn) -> None:
@@ -724,6 +726,10 @@ def test_every_key_is_listed_by_help(tmp_path: Path) -> None:
     bound = {name_key(key) for binding in bindings for key in binding.key.split(",")}
     listed = [key for keys in keys_by_purpose(app).values() for key in keys.split(", ")]
     assert sorted({*bound, "ctrl+p"} - {"super+c"}) == sorted(listed)
+    of_turns = {row.purpose: row.name.split(", ") for row in app.help_rows() if row.group == "keys of a turn"}
+    assert [set(of_turns[TURN_PURPOSES[each.id]]) for each in Transcript.BINDINGS] == [
+        {name_key(key) for key in each.key.split(",")} for each in Transcript.BINDINGS
+    ]
 
 
 def test_help_lists_the_keys_of_the_config(tmp_path: Path) -> None:
@@ -792,7 +798,7 @@ def test_keys_are_named_as_people_write_them(key: str, name: str) -> None:
 
 def test_every_action_can_be_bound_by_its_name() -> None:
     screens = {
-        CHAT_ACTIONS: (ChatApp, PromptInput, Dialog, *Dialog.__subclasses__()),
+        CHAT_ACTIONS: (ChatApp, PromptInput, Transcript, Dialog, *Dialog.__subclasses__()),
         MONITOR_ACTIONS: (Monitor, RequestTable, ServersMonitor),
     }
     for known, places in screens.items():

@@ -352,7 +352,7 @@ class ChatApp(EagleApp[int]):
     # ---- help and palette
     def help_rows(self) -> list[HelpRow]:
         """Return a row for each slash command and for the keys of each action that the user may run."""
-        turn_rows = make_key_rows(self.turn_keys.mapped_keys, TURN_PURPOSES)
+        turn_rows = make_key_rows(self.turn_keys.mapped_keys, TURN_PURPOSES, "keys of a turn")
         palette = HelpRow(self.COMMAND_PALETTE_BINDING, "find commands by name", "keys")
         return [*self._access.command_rows(), *self._keys.help_rows(self._access), palette, *turn_rows]
 

@@ -56,6 +56,7 @@ class AskedQuestion:
     index: int  # of its turn; after the last turn: a question that has no answer
     version: int = 0  # that is chosen, of `num_versions`
     num_versions: int = 1
+    has_answer: bool = True
 
 
 class ChatTasks:
@@ -84,7 +85,7 @@ class ChatTasks:
         index = conversation.last_index if index is None else index
         found = conversation.find_question(index)
         if found is None or index == len(conversation.turns):
-            return None if found is None else AskedQuestion(found[0], conversation, index)
+            return None if found is None else AskedQuestion(found[0], conversation, index, has_answer=False)
         turn = conversation.turns[index]
         return AskedQuestion(turn.question, conversation, index, turn.version, turn.num_versions)
 
@@ -123,6 +124,9 @@ class ChatTasks:
         self._check(place)
         session.cut(place.index)
         self._emit(TurnsReplaced(place.index))
+        if num_following := len(session.conversation.replaced) - 1:
+            turns = "turn" if num_following == 1 else f"{num_following} turns"
+            self._emit(NoteWritten(f"the {turns} after it stays with version {place.version + 1}"))
         self.ask(question)
 
     def choose_version(self, place: AskedQuestion, version: int) -> None:

@@ -135,7 +135,7 @@ class PromptInput(FoldingTextArea):
         self._search: HistorySearch | None = None
         self._title: str | None = None  # to show again after a search
         self.mapped_keys = map_keys((*TextArea.BINDINGS, *self.BINDINGS), keys)
-        self.take_key: Callable[[events.Key], bool] = lambda event: False  # acts on keys that are not for the prompt
+        self.take_key: Callable[[events.Key | events.Paste], bool] = lambda event: False  # the keys of a turn
         self._hint = ""
         self._waiting: tuple[str, ...] = ()
         self._subtitle = ""
@@ -166,6 +166,7 @@ class PromptInput(FoldingTextArea):
 
     # ---- pastes
     async def _on_paste(self, event: events.Paste) -> None:
+        self.take_key(event)
         event.prevent_default()
         event.stop()
         self._paste(event.text)

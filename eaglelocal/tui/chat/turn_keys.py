@@ -54,9 +54,12 @@ class TurnKeys:
             "leave_turn": transcript.leave_stop,
         }
 
-    def take(self, event: events.Key) -> bool:
-        """Act on a key if the user stands on a turn. Return False if the key is for the prompt."""
+    def take(self, event: events.Key | events.Paste) -> bool:
+        """Act on a key if the user stands on a turn. Return False if it is for the prompt, as a paste is."""
         if self._transcript.stop is None:
+            return False
+        if isinstance(event, events.Paste):
+            self._transcript.leave_stop()
             return False
         if binding := self.mapped_keys.get(event.key):
             self._actions[binding.action]()
@@ -91,8 +94,12 @@ class TurnKeys:
 
     def _branch(self) -> None:
         place = self._find_place()
-        if place is not None and not self._host.refuse_while_busy():
+        if place is None or self._host.refuse_while_busy():
+            return
+        if place.has_answer:
             self._controller.branch(place)
+        else:
+            self._host.report("there is nothing to branch from: the question has no answer")
 
     def _step_version(self, step: int) -> None:
         place = self._find_place()
