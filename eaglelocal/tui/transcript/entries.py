@@ -223,7 +223,10 @@ def _is_markup(skipped: str) -> bool:
 
 def _split(segment: Segment, cursor: _SourceCursor, style: Style) -> Row:
     if segment.style is not None and CODE_META in segment.style.meta:
-        return [segment]  # a label, which is not in the source
+        language = segment.text.partition(" #")[0]  # of a label, whose number is not in the source
+        for char in language:
+            cursor.is_drafted(char)
+        return [segment]
     parts: list[tuple[str, bool]] = []
     for char in segment.text:
         is_drafted = cursor.is_drafted(char)

@@ -284,7 +284,7 @@ def test_a_closing_tag_is_no_block_of_its_own() -> None:
 
 
 def test_marks_go_on_after_a_label_and_after_details() -> None:
-    assert marked("```2py\n2\n```", "\n2").strip() == "2"
+    assert marked("```2py\n2 py\n```", "\n2 py") == "2py"
     assert marked("<details><summary>ab</summary>", "b") == "b"
 
 
