@@ -40,7 +40,7 @@ _FORMULA = re.compile(
 FORMULAS, SIGNS = "formulas", "signs"  # keys in the environment of the parser's rules: convert them to characters
 MAX_LABEL = 20  # characters of a code block's language
 _DETAILS_END = re.compile(r" {0,3}</details>\s*")
-_DETAILS = re.compile(r"\s*(?:</details>|(<details(?: open)?>)?\s*(?:<summary>(?P<summary>.*?)</summary>)?)\s*")
+_DETAILS = re.compile(r"</details>|(?:<details(?: open)?>\s*+)?(?:<summary>(?P<summary>.*?)</summary>)?")
 _TASK = re.compile(r"\[([ xX])\]\s")
 TASK_SIGNS = {" ": "☐", "x": "☑", "X": "☑"}
 
@@ -183,7 +183,7 @@ def _convert_details(state: StateCore) -> None:
 
 
 def _convert_detail(line: str, env: Mapping[str, object]) -> str | None:
-    found = _DETAILS.fullmatch(line) if "<" in line else None
+    found = _DETAILS.fullmatch(line.strip()) if "<" in line else None
     if found is None:
         return line
     title = (found["summary"] or "").strip()
