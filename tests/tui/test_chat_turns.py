@@ -123,6 +123,9 @@ def test_what_one_stands_on_is_copied_and_the_prompt_keeps_its_text(tmp_path: Pa
         await person.until(lambda: person.app.prompt.text == "unsentxpasted", "a paste")
         await person.pilot.press("y")
         assert person.app.prompt.text == "unsentxpastedy"
+        await person.pilot.press("alt+up", "ctrl+r", "y")  # searches
+        assert person.app.prompt.text == "unsentxpastedy"
+        assert "no earlier question with: y" in str(person.app.prompt.border_title)
         assert len(stage.client.requests) == 1
 
     play(stage, scenario)
@@ -277,6 +280,26 @@ def test_a_question_without_an_answer_is_edited_or_says_why_not(tmp_path: Path) 
         await person.idle()
         await person.pilot.press("alt+up", "up", "up", "r")
         await person.sees("this question is not in the conversation")
+
+    play(stage, scenario)
+
+
+def test_a_long_answer_stays_marked_while_one_scrolls(tmp_path: Path) -> None:
+    folder = tmp_path / "conversations"
+    turns = [Turn("q", "\n\n".join(f"{number} " + "word " * 40 for number in range(30))), Turn("q2", "end")]
+    conversation_file.save(Conversation(turns=turns), folder / "long.json", target="m")
+    stage = ChatHarness(tmp_path)
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("/load long")
+        await person.sees("end")
+        await person.pilot.press("alt+up", "up", "up")
+        transcript = person.app.view.transcript
+        for _ in range(12):
+            await person.pilot.press("pagedown")
+            await person.pilot.pause()
+        assert transcript._stop_rows.stop == transcript._layout.top(2)
+        assert transcript.stop is not None
 
     play(stage, scenario)
 

@@ -129,7 +129,7 @@ class ChatApp(EagleApp[int]):
         self._keys = ChatKeys(self.prompt.mapped_keys, CHAT_BINDINGS, keys)
         self.view = ChatView(self.controller, feed, self.prompt, glyphs, stop_key=self._keys.hint("stop"))
         self.view.transcript.has_figures = display_options.has_figures
-        self.turn_keys = TurnKeys(self, self.view.transcript, self.controller, keys)
+        self.turn_keys = TurnKeys(self, self.view.transcript, self.controller, self.prompt.mapped_keys, keys)
         self.prompt.take_key = self.turn_keys.take
         self._conversations, self._models = paths.conversations, models
         self._interrupted_at = float("-inf")

@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from textual import events
+from textual.binding import Binding
 
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_tasks import AskedQuestion
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.mapped_keys import map_keys, name_key
 from eaglelocal.tui.transcript.transcript import Transcript
-
-TYPING = frozenset({"enter", "backspace", "delete"})  # besides printable characters
 
 
 class TurnHost(Protocol):
@@ -37,10 +36,16 @@ class TurnKeys:
     """The keys of a turn, and what they do."""
 
     def __init__(
-        self, host: TurnHost, transcript: Transcript, controller: ChatController, keys: Mapping[str, str]
+        self,
+        host: TurnHost,
+        transcript: Transcript,
+        controller: ChatController,
+        prompt_keys: Mapping[str, Binding],
+        keys: Mapping[str, str],
     ) -> None:
-        """keys: binding id -> comma-separated keys, in place of the default ones."""
+        """prompt_keys: the bindings of the prompt by key. keys: binding id -> comma-separated keys, by choice."""
         self._host, self._transcript, self._controller = host, transcript, controller
+        self._prompt_keys = prompt_keys
         self.mapped_keys = map_keys(Transcript.BINDINGS, keys)
         self._actions: Mapping[str, Callable[[], None]] = {
             "older_turn": lambda: transcript.move_stop(-1),
@@ -64,9 +69,11 @@ class TurnKeys:
         if binding := self.mapped_keys.get(event.key):
             self._actions[binding.action]()
             return True
-        if event.is_printable or event.key in TYPING:
+        bound = self._prompt_keys.get(event.key)
+        is_editing = bound is not None and not bound.action.startswith("app.")  # others scroll, or act on the chat
+        if event.is_printable or is_editing:
             self._transcript.leave_stop()
-        return event.key == "enter"  # which sends nothing here
+        return bound is not None and bound.action == "submit"  # which sends nothing here
 
     def describe(self, glyphs: Glyphs) -> str:
         """Return the keys of a turn in a line, "" while the user does not stand on one."""

@@ -1,6 +1,7 @@
 """The places in a transcript where one can stand: each question, each answer, and each code block. Pure.
 
-Example: a question whose answer has two code blocks has four stops: question, answer, code 1, code 2.
+Example: a question whose answer has two code blocks has four stops: question, answer, code 1, code 2. An answer that is
+a code block and no more has one stop.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def list_stops(entries: Entries, question: int) -> list[Stop]:
     numbers = [
         entries[at].first_code + number for at in answers for number in range(count_code_blocks(entries[at].text))
     ]
-    answer = [Stop(question, StopKind.ANSWER)] if answers else []
+    has_text = answers and not _is_code_alone("".join(entries[at].text for at in answers).strip())
+    answer = [Stop(question, StopKind.ANSWER)] if has_text else []
     return [Stop(question, StopKind.QUESTION), *answer, *(Stop(question, StopKind.CODE, each) for each in numbers)]
 
 
@@ -81,6 +83,12 @@ def read_stop(entries: Entries, stop: Stop) -> str:
         return find_code_blocks(found[0].text)[stop.code - found[0].first_code].code
     kind = EntryKind.QUESTION if stop.kind is StopKind.QUESTION else EntryKind.ANSWER
     return "".join(entry.text for entry in found if entry.kind is kind).strip()
+
+
+def _is_code_alone(answer: str) -> bool:
+    if answer.startswith(("```", "~~~")) and answer.endswith(("```", "~~~")):
+        return len(find_code_blocks(answer)) == 1
+    return False
 
 
 def _list_answers(entries: Entries, question: int) -> list[int]:

@@ -275,8 +275,7 @@ class Transcript(ScrollView):
         rows, y = self._find_rows(stop), self.scroll_offset.y
         if rows.start < y or min(rows.stop, rows.start + self.size.height) > y + self.size.height:
             self.scroll_to(y=max(rows.start - CONTEXT_ROWS, 0), animate=False, force=True, immediate=True)
-            self._update_scroll()
-        self._stop_rows = self._find_rows(stop)
+        self._update_scroll()
         self.refresh()
 
     def _keep_stop(self) -> None:
@@ -288,7 +287,6 @@ class Transcript(ScrollView):
             return self.leave_stop()
         stops = list_stops(entries, at)
         self.stop = self.stop if self.stop in stops else stops[min(1, len(stops) - 1)]
-        self._stop_rows = self._find_rows(self.stop)
         return None
 
     def _mark_stop(self, strip: Strip) -> Strip:
@@ -330,6 +328,7 @@ class Transcript(ScrollView):
         if not self.is_attached or not self.size.height:
             return
         y = self._lay_out_end() if self._follows else self._lay_out_view()
+        self._stop_rows = range(0) if self.stop is None else self._find_rows(self.stop)
         self._layout.drop_oldest_rows(self.size.height)  # an entry in view has at least one row there
         self._set_length(max(self._layout.num_rows, y + self.size.height if self._follows else 0))
         if y != self.scroll_offset.y:

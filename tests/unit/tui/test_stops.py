@@ -62,6 +62,11 @@ def test_the_text_of_a_stop_is_as_it_was_written() -> None:
             assert all(0 <= at < len(entries) for at in find_entries(entries, stop))
 
 
+def test_code_alone_is_one_stop() -> None:
+    for answer, num_stops in (("```\nx\n```", 2), ("```\nx\n```\ny", 3), ("```\nx\n```\n```\ny\n```", 4)):
+        assert len(list_stops(make_entries([Turn("q", answer)]), 0)) == num_stops
+
+
 def test_an_answer_between_notes_is_one_stop() -> None:
     first, *others = grow("a\n\nb\n\nc\n\nd", 1)
     entries = [make_question("q", 0), first, NOTE, *others]
