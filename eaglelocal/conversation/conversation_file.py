@@ -67,10 +67,11 @@ def read_search_texts(folder: Path, names: Iterable[str]) -> Iterator[tuple[str,
             num_left -= path.stat().st_size
             if num_left < 0:
                 return
-            turns = read_json(read_own(path))["turns"]  # type: ignore[index]
-            texts = (text for turn in turns for text in (turn["question"], turn["answer"]))
+            content = read_json(read_own(path))
+            branches = [content["turns"], *content.get("others", ())]  # type: ignore[index, attr-defined]
+            texts = (text for branch in branches for turn in branch for text in (turn["question"], turn["answer"]))
             yield name, "\n".join(texts).lower()
-        except (OSError, ValueError, TypeError, KeyError, LookupError):
+        except (OSError, ValueError, TypeError, AttributeError, LookupError):
             continue  # opening it says what is wrong
 
 

@@ -52,7 +52,9 @@ def _add_quiet_colors(theme: Theme) -> Theme:
     """Return the theme with one quiet color for whatever is selected, and scrollbars without a track of their own."""
     background = theme.background or ""
     selection = Color.parse(background).blend(Color.parse(theme.primary), SELECTION_SHARE).hex
-    cursor = {"block-cursor-background": selection, "block-cursor-foreground": theme.foreground or ""}
+    text = theme.foreground or ""
+    cursor = {f"block-cursor{blurred}-background": selection for blurred in ("", "-blurred")}
+    cursor |= {f"block-cursor{blurred}-foreground": text for blurred in ("", "-blurred")}
     return replace(theme, variables={**theme.variables, **_hide_tracks(background), **cursor})
 
 

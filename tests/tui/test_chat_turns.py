@@ -245,6 +245,22 @@ def test_a_branch_is_a_conversation_of_its_own(tmp_path: Path) -> None:
     assert answers == {"one": ["alpha", "beta", "gamma"], "one 2": ["alpha", "beta", "delta"]}
 
 
+def test_a_branch_loses_no_turn_that_is_not_saved(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path, scripts=THREE)
+
+    async def scenario(person: ChatObserver) -> None:
+        await ask_three(person)
+        await person.pilot.press("alt+up", "up", "up", "b")
+        await person.sees("this conversation is not saved", "gamma")
+        await person.ask("/save mine")
+        await person.sees("saved as mine")
+        await person.idle()
+        await person.pilot.press("alt+up", "up", "up", "b")
+        await person.sees("the first 2 turns of mine")
+
+    play(stage, scenario)
+
+
 @pytest.mark.parametrize("script", [Script((), hangs=True), Script((), fails=EngineError("it broke"))])
 def test_without_a_new_answer_the_old_one_stays(tmp_path: Path, script: Script) -> None:
     stage = ChatHarness(tmp_path, scripts=(says("alpha"), script), saves=True)

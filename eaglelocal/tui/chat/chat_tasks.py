@@ -140,11 +140,13 @@ class ChatTasks:
     def branch(self, place: AskedQuestion) -> None:
         """Go on in a new conversation, which begins with the turns up to this one.
 
-        Raises UsageError if that is no longer there.
+        Raises UsageError if that is no longer there, or if turns would be lost because they are not saved.
         """
         session = self._require_session()
         self._check(place)
         old = session.conversation
+        if old.num_saved < len(old.turns):
+            raise UsageError("this conversation is not saved, so a branch would lose it", hint="/save NAME")
         with self._emit_changes(session):
             session.conversation = old.branch(place.index)
             self._save(session)

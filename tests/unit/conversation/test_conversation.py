@@ -142,6 +142,15 @@ def test_wrong_versions_are_reported(tmp_path: Path, fields: dict[str, object]) 
         conversation_file.load_conversation(tmp_path, "x")
 
 
+def test_other_versions_are_found_by_their_words(tmp_path: Path) -> None:
+    conversation = Conversation(turns=[Turn("Eagles?", "old")])
+    conversation.cut(0)
+    conversation.add(Turn("Owls?", "new"))
+    conversation_file.save(conversation, tmp_path / "x.json", target="m")
+    (tmp_path / "y.json").write_text("[]")
+    assert dict(conversation_file.read_search_texts(tmp_path, ["x", "y"])) == {"x": "owls?\nnew\neagles?\nold"}
+
+
 def test_pictures_of_other_versions_are_stored_too(tmp_path: Path) -> None:
     picture = check_picture("cat.png", PNG)
     conversation = Conversation(turns=[Turn("a", "b", pictures=(picture,))])
