@@ -39,7 +39,7 @@ def choose_draft_length(context: ActionContext, argument: str) -> None:
     """Show how many tokens are drafted, after setting it."""
     if argument:
         _choose_spec(context, parse_spec_argument(argument))
-    context.say(_spec_line(context.session))
+    context.say(spec_line(context.session))
 
 
 def parse_spec_argument(argument: str) -> Spec:
@@ -60,7 +60,8 @@ def _choose_spec(context: ActionContext, spec: Spec) -> None:
     session.spec = spec
 
 
-def _spec_line(session: Session) -> str:
+def spec_line(session: Session) -> str:
+    """Return how the next answer is drafted for, after `drafting: `."""
     plan = session.model.plan
     if plan is None and session.spec is None:
         return "drafting: set by the server"
@@ -81,7 +82,7 @@ def _spec_line(session: Session) -> str:
 def choose_draft(context: ActionContext, argument: str) -> None:
     if argument:
         return _load(context, replace(context.session.choice, draft=argument))
-    return context.say(_spec_line(context.session))
+    return context.say(spec_line(context.session))
 
 
 def choose_scale(context: ActionContext, argument: str) -> None:
@@ -190,11 +191,15 @@ def _think(context: ActionContext, argument: str) -> None:
             thinking = replace(thinking, effort=USUAL_EFFORT)
         message = session.params.thinking.message
         session.set_params(replace(session.params, thinking=replace(thinking, message=message)))
+    context.say(thinking_line(session))
+
+
+def thinking_line(session: Session) -> str:
+    """Return how long the model may think, after `thinking: `."""
     info = session.model.info
     if info.template and not detect_family(info.template).thinks:
-        context.say("thinking: this model does not think")
-    else:
-        context.say(f"thinking: {describe_thinking(session.params.thinking, info.efforts)}")
+        return "thinking: this model does not think"
+    return f"thinking: {describe_thinking(session.params.thinking, info.efforts)}"
 
 
 def _system(context: ActionContext, argument: str) -> None:

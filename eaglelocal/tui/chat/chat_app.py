@@ -26,7 +26,8 @@ from textual.screen import Screen
 from textual.signal import Signal
 from textual.widgets import Footer
 
-from eaglelocal.conversation.pictures import find_dropped_pictures
+from eaglelocal.conversation.command_arguments import ArgumentSources, list_choices
+from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help
 from eaglelocal.core.records import dataclass
@@ -38,6 +39,7 @@ from eaglelocal.tui.chat.chat_dialogs import FULL_ACCESS, ChatAccess, ChatKeys, 
 from eaglelocal.tui.chat.chat_events import AttachmentsChanged, ChatEvent, ExitRequested, ModelChanged, TextCopied
 from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView
+from eaglelocal.tui.chat.menu_rows import MenuSources, list_no_paths
 from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource
 from eaglelocal.tui.chat.prompt_input import PromptInput
 from eaglelocal.tui.display_options import DisplayOptions
@@ -77,7 +79,7 @@ CHAT_CSS = """
 #status { height: 1; padding: 0 1; }
 ChatApp.-ascii #panel { border-left: ascii $secondary; }
 ChatApp.-ascii #body.stacked #panel { border-left: none; border-top: ascii $secondary; }
-ChatApp.-ascii PromptInput { border: ascii $secondary; }
+ChatApp.-ascii PromptInput, ChatApp.-ascii PromptMenu { border: ascii $secondary; }
 ChatApp.-ascii Dialog #box, ChatApp.-ascii Dialog TextArea { border: ascii $secondary; }
 """
 
@@ -113,9 +115,10 @@ class ChatApp(EagleApp[int]):
         self.controller = ChatController(open_session, self._emit, feed, paths.conversations, saves=access.saves)
         self._access = access
         keys = dict(display_options.keys)
-        self.prompt = PromptInput(
-            QuestionHistory(paths.history), keys, models.list_names, reads_files=not access.is_remote
-        )
+        arguments = ArgumentSources(paths.conversations, models.list_names)
+        choices, paths_of = partial(list_choices, arguments), list_no_paths if access.is_remote else complete_path
+        sources = MenuSources(access.commands, self.controller.describe_value, choices, paths_of)
+        self.prompt = PromptInput(QuestionHistory(paths.history), keys, sources, reads_files=not access.is_remote)
         self._keys = ChatKeys(self.prompt.mapped_keys, CHAT_BINDINGS, keys)
         self.view = ChatView(self.controller, feed, self.prompt, glyphs, stop_key=self._keys.hint("stop"))
         self.view.transcript.has_figures = display_options.has_figures
@@ -128,6 +131,7 @@ class ChatApp(EagleApp[int]):
 
     def compose(self) -> ComposeResult:
         yield self.view.panes
+        yield self.prompt.menu
         yield self.view.status
         yield self.prompt
         yield Footer()
@@ -150,6 +154,7 @@ class ChatApp(EagleApp[int]):
         """Rearrange for the new size, also under a dialog."""
         if self.view.panes.is_mounted:
             self.view.panes.adapt_to(event.size)
+            self.call_after_refresh(self.prompt.menu.draw)
 
     # ---- events of the controller
     def _emit(self, event: ChatEvent) -> None:
@@ -203,6 +208,13 @@ class ChatApp(EagleApp[int]):
             self.action_run_command(f"/image {message.text}")
         else:
             self.prompt.insert_pasted(message.text)
+
+    def on_prompt_input_refused(self, message: PromptInput.Refused) -> None:
+        self.view.transcript.show_error(message.error)
+
+    def on_prompt_menu_chosen(self) -> None:
+        if row := self.prompt.menu.highlighted:
+            self.prompt.choose_row(row, sends=True)
 
     def exit(self, result: int | None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
         """Leave the screen. A question that was not sent comes first when `up` recalls questions at the next start."""
@@ -325,6 +337,7 @@ class ChatApp(EagleApp[int]):
         """Run a command, or if it has arguments write it into the prompt."""
         if COMMANDS[name].arguments:
             self.prompt.replace_text(f"{name} ")
+            self.prompt.update_suggestion()
             self.prompt.focus()
         else:
             self.prompt.post_message(PromptInput.Submitted(name))

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal.client.server_reading import ServerReading, ServerTotals, make_reading
+from eaglelocal.conversation.command_arguments import describe_value
 from eaglelocal.conversation.conversation import ContextUse
 from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.run_options import ModelChoice
@@ -102,6 +103,11 @@ class ChatController:
         session = self._tasks.session
         turns = session.conversation.turns if session is not None else []
         return turns[-1].answer if turns else ""
+
+    def describe_value(self, name: str) -> str:
+        """Return the present value of a slash command; "" until a model is loaded."""
+        session = self._tasks.session
+        return "" if session is None else describe_value(session, name)
 
     @property
     def last_question(self) -> LastQuestion | None:
