@@ -1,15 +1,15 @@
-"""The models on this disk as choices: their names and sizes at once, and how each would run here when asked.
+"""The models on this disk and in the catalog as choices: what they are at once, and how each would run when asked.
 
-For the model picker and for completion. Nothing is loaded.
+For the model picker, `search` and completion. Nothing is loaded or downloaded.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from eaglelocal import locations
-from eaglelocal.catalog.catalog import load_machines
+from eaglelocal.catalog.catalog import load_catalog, load_machines
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
@@ -20,9 +20,13 @@ from eaglelocal.hub.inventory import list_all_models, list_embedded, list_inflat
 from eaglelocal.hub.model_library import list_library
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind, Needs
 from eaglelocal.planning.candidate import offload_text
+from eaglelocal.planning.options import ModelOption
+from eaglelocal.planning.plan_models import plan_models
+from eaglelocal.planning.plan_search import SearchOutcome
 from eaglelocal.preparation.autoplan import autoplan
 from eaglelocal.preparation.decision import EMBEDDED, Decision, choose_ctx
-from eaglelocal.preparation.machines import this_machine
+from eaglelocal.preparation.machines import find_machine, this_machine
+from eaglelocal.preparation.models import find_models, read_measured_costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,43 @@ class ModelPreview:
     draft: str = ""
     note: str = ""
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogChoice:
+    """A model of the catalog in one quantization, on this disk or not, and its plan for a machine."""
+
+    option: ModelOption
+    plan: SearchOutcome
+
+    @property
+    def fits(self) -> bool:
+        return self.plan.chosen is not None
+
+    @property
+    def tok_s(self) -> float | None:
+        """Return the predicted tokens per second; None: it does not fit."""
+        return None if self.plan.chosen is None else self.plan.chosen.prediction.spec_tok_s
+
+
+def list_catalog(
+    options: RunOptions, words: Sequence[str] = (), *, machine_name: str | None = None, ram_gib: float | None = None
+) -> Iterator[CatalogChoice]:
+    """Yield the models of the catalog whose reference has all the words, with their plans, each when it is asked for.
+
+    A plan takes milliseconds, up to a second for a mixture of experts that exceeds the card.
+
+    machine_name, ram_gib  as in `plan_target`
+
+    Raises UsageError, ModelFileError or IncompatibleError.
+    """
+    catalog = load_catalog()
+    machine = find_machine(catalog, options, machine_name, ram_gib)
+    for option in find_models(dataclasses.replace(options, target=None), catalog):
+        if all(word.lower() in option.reference.lower() for word in words):
+            alone = dataclasses.replace(options, target=option.reference)
+            measured = read_measured_costs([option], machine, options.kv_type)
+            yield CatalogChoice(option, plan_models([option], machine, alone, measured=measured))
 
 
 def list_choices(folders: Sequence[str] = ()) -> list[ModelChoiceEntry]:
