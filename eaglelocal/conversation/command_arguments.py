@@ -13,12 +13,23 @@ from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ListModels
 from eaglelocal.conversation.sampling_form import FIELDS, format_field
 from eaglelocal.conversation.session import Session
-from eaglelocal.conversation.slash_commands import spec_line, thinking_line
+from eaglelocal.conversation.slash_commands import Command, spec_line, thinking_line
 from eaglelocal.core.adapters import describe_adapters
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import list_draft_words
 from eaglelocal.core.thinking import USUAL_EFFORT
+
+# They neither change what the running answer belongs to, nor need the model that gives it
+IMMEDIATE = frozenset(
+    {"/help", "/stats", "/set", "/think", "/system", "/copy", "/save", "/rename", "/export", "/exit", "/delete"}
+)
+SHOWN_AT_ONCE = frozenset({"/spec", "/draft", "/lora", "/model", "/load", "/image"})  # without an argument
+
+
+def is_immediate(command: Command) -> bool:
+    """Return whether a command may run during an answer; any other one waits for its end, as questions do."""
+    return command.name in IMMEDIATE or (command.name in SHOWN_AT_ONCE and not command.argument)
 
 
 @dataclass(frozen=True, slots=True)

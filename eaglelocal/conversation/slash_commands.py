@@ -133,7 +133,8 @@ def _suggest_model(context: ActionContext, name: str, hint: str) -> str:
 
 def _load(context: ActionContext, choice: ModelChoice) -> None:
     context.session.switch(choice)
-    context.say(*model_lines(context.session.model.info, context.session.model.plan))
+    if not context.has_screen:  # the screen shows it itself
+        context.say(*model_lines(context.session.model.info, context.session.model.plan))
 
 
 # ---- slash commands

@@ -666,7 +666,7 @@ def test_another_model_and_draft_length(tmp_path: Path) -> None:
         dialog.query_one("#target", Input).value = "other"
         dialog.query_one("#spec", Input).value = "3"
         await person.pilot.press("enter")
-        await person.sees("target   other", "3 tokens ahead")
+        await person.sees("other · ", "3 tokens ahead")
         await person.ask("one")
         await person.sees("first answer")
 

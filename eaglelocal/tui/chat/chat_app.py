@@ -29,23 +29,33 @@ from textual.widgets import Footer
 from eaglelocal.conversation.command_arguments import ArgumentSources, list_choices
 from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
-from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help
+from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help, split_command
+from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.processes.this_process import settle
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_dialogs import FULL_ACCESS, ChatAccess, ChatKeys, ConversationsDialog, SettingsDialog
-from eaglelocal.tui.chat.chat_events import AttachmentsChanged, ChatEvent, ExitRequested, ModelChanged, TextCopied
+from eaglelocal.tui.chat.chat_events import (
+    AttachmentsChanged,
+    ChatEvent,
+    DownloadProgressed,
+    ExitRequested,
+    ModelChanged,
+    ModelSwitched,
+    TextCopied,
+)
 from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView
 from eaglelocal.tui.chat.menu_rows import MenuSources, list_no_paths
-from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource
+from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource, is_reference
 from eaglelocal.tui.chat.prompt_input import PromptInput
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.modal_screens import HelpRow
 from eaglelocal.tui.panel.feed import Feed
+from eaglelocal.tui.panel.panel_text import format_percent
 from eaglelocal.tui.terminal import clipboard
 from eaglelocal.tui.transcript.text_rows import Appearance
 
@@ -112,7 +122,9 @@ class ChatApp(EagleApp[int]):
         """marks_drafted: mark drafted text from the start. models: for the picker and completion."""
         super().__init__(display_options)
         feed, glyphs = Feed(by_events=True), display_options.glyphs
-        self.controller = ChatController(open_session, self._emit, feed, paths.conversations, saves=access.saves)
+        self.controller = ChatController(
+            open_session, self._emit, feed, paths.conversations, saves=access.saves, pull=models.pull
+        )
         self._access = access
         keys = dict(display_options.keys)
         arguments = ArgumentSources(paths.conversations, models.list_names)
@@ -127,6 +139,7 @@ class ChatApp(EagleApp[int]):
         self.model_changed: Signal[ModelChanged] = Signal(self, "model-changed")
         self._edited: LastQuestion | None = None
         self._attachments: tuple[str, ...] = ()  # labels of pictures that go with the next question
+        self._download_line = ""
         self._marks_drafted = marks_drafted
 
     def compose(self) -> ComposeResult:
@@ -168,6 +181,11 @@ class ChatApp(EagleApp[int]):
             case AttachmentsChanged(labels):
                 self._attachments = labels
                 self._show_prompt_title()
+            case DownloadProgressed(reference, progress):
+                self._download_line = "" if progress is None else format_download(reference, progress)
+                self._show_prompt_title()
+            case ModelSwitched(model):
+                self.view.show_switch(model)
             case ExitRequested():
                 self.exit(0)
             case _:
@@ -189,13 +207,21 @@ class ChatApp(EagleApp[int]):
             self.action_run_command(f"/image {text}")
         elif is_help(text):
             self.action_help()
-        elif text.strip() == "/model" and self._access.allows_action("model"):
-            self.action_model()
+        elif (search := self._find_search(text)) is not None:
+            self.action_model(search)
         elif is_command(text):
             self.action_run_command(text)
         else:
             self.controller.ask(text.strip())
         self.view.draw(time.monotonic())
+
+    def _find_search(self, text: str) -> str | None:
+        """Return what `/model TEXT` searches for in the picker; None for other texts, and for a reference to load."""
+        command = split_command(text)
+        name = command.argument
+        is_known = is_reference(name) or name in self._models.list_names()
+        is_search = command.name == "/model" and not is_known and self._access.allows_action("model")
+        return name if is_search else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Return False for actions that a remote user may not run; their keys are neither active nor shown."""
@@ -222,7 +248,7 @@ class ChatApp(EagleApp[int]):
         super().exit(result, return_code, message)
 
     def action_stop(self) -> None:
-        """Stop the answer; else move waiting questions back into the prompt; else end editing."""
+        """Stop the answer; else move waiting questions back into the prompt; else end editing; else stop a download."""
         if self.controller.stop():
             return
         if waiting := self.controller.cancel_waiting():
@@ -230,6 +256,8 @@ class ChatApp(EagleApp[int]):
         elif self._edited is not None:
             self._end_editing()
             self.prompt.replace_text("")
+        else:
+            self.controller.stop_download()
 
     def action_interrupt(self) -> None:
         """Copy the selection; else stop the answer; else clear the prompt; else leave, at the second ctrl-c."""
@@ -274,7 +302,8 @@ class ChatApp(EagleApp[int]):
         """Show above the prompt whether the last question is being edited, and the attachments."""
         send, stop = self._keys.hint("send"), self._keys.hint("stop")
         title = f"the last question: {send} asks again, {stop} keeps it as it was"
-        self.prompt.show_title("  ".join([*([title] if self._edited is not None else []), *self._attachments]))
+        parts = [title if self._edited is not None else "", *self._attachments, self._download_line]
+        self.prompt.show_title("  ".join(filter(None, parts)))
 
     def action_toggle_panel(self) -> None:
         self.view.panes.toggle_panel()
@@ -352,8 +381,15 @@ class ChatApp(EagleApp[int]):
         else:
             self.push_screen(SettingsDialog(self.view.model, self.controller, self.view.transcript))
 
-    def action_model(self) -> None:
-        self.push_screen(ModelDialog(self.view.model, self.controller, self._models, self.model_changed))
+    def action_model(self, search: str = "") -> None:
+        dialog = ModelDialog(self.view.model, self.controller, self._models, self.model_changed, search=search)
+        self.push_screen(dialog)
+
+
+def format_download(reference: str, progress: LoadProgress) -> str:
+    """Return the progress of a download in a line: `qwen3-8b:Q4_K_M 38 %, fetching 4.7 GB, 38.2 MB/s`."""
+    parts = [f"{reference} {format_percent(progress.fraction)}", progress.what, progress.detail]
+    return ", ".join(filter(None, parts))
 
 
 def _warm_up() -> None:

@@ -65,6 +65,21 @@ class LoadProgressed:
 
 
 @dataclass(frozen=True, slots=True)
+class DownloadProgressed:
+    """A model is being downloaded. `progress` is None when that has ended."""
+
+    reference: str
+    progress: LoadProgress | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSwitched:
+    """Another model was loaded in place of the one before, which `ModelChanged` also reports."""
+
+    model: ActiveModel
+
+
+@dataclass(frozen=True, slots=True)
 class QuestionSent:
     """A question was sent; its answer grows in `live`."""
 
@@ -136,6 +151,8 @@ ChatEvent = (
     ModelChanged
     | EngineStateChanged
     | LoadProgressed
+    | DownloadProgressed
+    | ModelSwitched
     | QuestionSent
     | FirstTokensReceived
     | AnswerEnded

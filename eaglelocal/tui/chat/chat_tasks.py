@@ -14,7 +14,7 @@ from pathlib import Path
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ActionContext, LeaveChat
-from eaglelocal.conversation.answer_stats import MessageOutput, model_lines
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.ask import ask
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.conversation_file import export_markdown
@@ -34,6 +34,7 @@ from eaglelocal.tui.chat.chat_events import (
     ExitRequested,
     LoadProgressed,
     ModelChanged,
+    ModelSwitched,
     NoteWritten,
     QuestionRemoved,
     TaskFailed,
@@ -65,6 +66,7 @@ class ChatTasks:
         self._folder, self._saves = folder, saves
         self._output = EventOutput(emit)
         self.session: Session | None = None  # None until a model is loaded
+        self._saving = threading.Lock()  # commands run on a thread of their own during an answer
         self._fed_model: ActiveModel | None = None  # whose figures the feed has
 
     # ---- for any thread
@@ -128,8 +130,6 @@ class ChatTasks:
             return
         with self._emit_changes(self.session):
             self.session.switch(choice)
-            for line in model_lines(self.session.model.info, self.session.model.plan):
-                self._output.message(line)
 
     def change_settings(self, params: SamplingParams, system: str) -> None:
         session = self._require_session()
@@ -161,7 +161,7 @@ class ChatTasks:
             session, self._output, self._folder, lambda text: self._emit(TextCopied(text)), has_screen=True
         )
         try:
-            with self._emit_changes(session, is_cleared=command.name == "/clear"):
+            with self._emit_changes(session, is_cleared=command.name == "/clear"), self._saving:
                 question = run_command(context, command)
         except LeaveChat:
             self._emit(ExitRequested())
@@ -179,6 +179,8 @@ class ChatTasks:
         finally:
             if session.conversation is not conversation or is_cleared:
                 self._emit(ConversationReplaced(tuple(session.conversation.turns), session.conversation.name))
+            if session.model is not settings[0]:
+                self._emit(ModelSwitched(session.model))
             if _list_settings(session) != settings:
                 self._emit_model(session)
             self._emit_attachments(session)
@@ -198,7 +200,9 @@ class ChatTasks:
         if not self._saves or not session.conversation.turns:
             return
         try:
-            if notice := save_session(session, self._folder).notice:
+            with self._saving:
+                notice = save_session(session, self._folder).notice
+            if notice:
                 self._emit(NoteWritten(notice))
         except EagleLocalError as error:
             self._saves = False
@@ -258,13 +262,14 @@ class QueuedTask:
 class TaskQueue:
     """A queue of tasks and the thread that runs them."""
 
-    def __init__(self, on_failure: Callable[[EagleLocalError], None]) -> None:
+    def __init__(self, on_failure: Callable[[EagleLocalError], None], name: str) -> None:
+        """name: of the thread."""
         self._on_failure = on_failure
         self._tasks: deque[QueuedTask] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
         self._current: QueuedTask | None = None
-        self._thread = threading.Thread(target=self._work, name="chat-tasks", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()

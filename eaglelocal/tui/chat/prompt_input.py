@@ -351,11 +351,13 @@ class PromptInput(FoldingTextArea):
 
     def action_complete(self) -> None:
         """Take a row of the menu: the highlighted one, or the first."""
+        if not self.menu.is_open:
+            self.menu.close()  # it no longer stays closed
+            self.update_suggestion()
+            if len(self.menu.rows) != 1:
+                return
         if self.menu.rows:
             self.choose_row(self.menu.highlighted or self.menu.rows[0], sends=False)
-        else:
-            self.menu.close()
-            self.update_suggestion()  # the user may have closed it
 
     def action_delete_or_leave(self) -> None:
         if self.text:

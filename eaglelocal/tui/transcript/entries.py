@@ -34,6 +34,7 @@ class EntryKind(Enum):
     FIGURES = "figures"
     NOTE = "note"
     ERROR = "error"
+    RULE = "rule"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,13 @@ def _render_figures(entry: TranscriptEntry, width: int, view: RenderOptions) -> 
     return _render_note(replace(entry, text="\n".join(lines)), width, view)
 
 
+def _render_rule(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+    """Render a text in a rule that fills the row; a longer text has rows of its own."""
+    line = "-" if view.appearance.is_ascii else "─"
+    text = f"{line * 2} {entry.text} "
+    return _render_note(replace(entry, text=text + line * max(width - cell_len(text), 0)), width, view)
+
+
 def _render_error(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     return render_plain(entry.text, width, view.appearance, "red")
 
@@ -149,6 +157,7 @@ _RENDERERS = {
     EntryKind.FIGURES: _render_figures,
     EntryKind.NOTE: _render_note,
     EntryKind.ERROR: _render_error,
+    EntryKind.RULE: _render_rule,
 }
 
 

@@ -77,6 +77,10 @@ class Transcript(ScrollView):
         follows_note = self._tail > 0 and self._layout.entry(self._tail - 1).kind is EntryKind.NOTE
         self._add(TranscriptEntry(EntryKind.NOTE, text, has_gap=not follows_note))
 
+    def add_rule(self, text: str) -> None:
+        """Draw a rule across the transcript with a text in it."""
+        self._add(TranscriptEntry(EntryKind.RULE, text))
+
     def show_error(self, error: EagleLocalError) -> None:
         self._add(make_error_entry(error))
 
