@@ -58,6 +58,11 @@ def _describe_sampling(session: Session) -> str:
     return ", ".join(f"{field.label} {format_field(session.params, field) or field.unset}" for field in changed)
 
 
+def _describe_summary(session: Session) -> str:
+    summary = session.conversation.summary
+    return "" if summary is None else f"{count_noun(summary.num_turns, 'turn')} summarized"
+
+
 _VALUES: Mapping[str, Callable[[Session], str]] = MappingProxyType(
     {
         "/spec": lambda session: spec_line(session).partition(": ")[2].partition(", ")[0],
@@ -65,6 +70,7 @@ _VALUES: Mapping[str, Callable[[Session], str]] = MappingProxyType(
         "/think": lambda session: thinking_line(session).partition(": ")[2],
         "/system": lambda session: " ".join(session.conversation.system.split()),
         "/clear": lambda session: count_noun(len(session.conversation.turns), "turn"),
+        "/compact": _describe_summary,
         "/image": lambda session: " ".join(picture.label for picture in session.attached),
         "/save": lambda session: session.conversation.name,
         "/model": lambda session: session.model.info.target,

@@ -13,6 +13,7 @@ from dataclasses import replace
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ActionContext, LeaveChat
 from eaglelocal.conversation.answer_stats import describe_draft_length, model_lines, system_line, total_lines
+from eaglelocal.conversation.compaction import compact, undo_compaction
 from eaglelocal.conversation.conversation_file import export_markdown
 from eaglelocal.conversation.pictures import parse_paths, read_picture
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, set_field
@@ -302,6 +303,28 @@ def _export(context: ActionContext, argument: str) -> None:
     context.say(f"written to {path}")
 
 
+def _compact(context: ActionContext, argument: str) -> None:
+    if not context.has_screen:
+        context.say("summarizing; ctrl-c stops")
+    summary = compact(context.session, context.follow)
+    if summary is None:
+        context.say("the summary was stopped, and nothing has changed")
+    elif not context.has_screen:  # the screen shows it itself
+        context.say(summary.text, f"{count_noun(summary.num_turns, 'turn')} are sent as this summary; /undo undoes it")
+
+
+def _undo(context: ActionContext, argument: str) -> None:
+    undo_compaction(context.session.conversation)
+    context.say("the summary is no longer sent; the turns are")
+
+
+def _add(context: ActionContext, argument: str) -> None:
+    """Refuse: the screen puts the file into its question field before a command gets here."""
+    if context.has_screen:
+        raise UsageError("/add needs a file", hint="/add FILE; @FILE adds it while you type")
+    raise UsageError("/add works on the screen of the chat", hint='eaglelocal chat "QUESTION" < FILE')
+
+
 def _exit(context: ActionContext, argument: str) -> None:
     raise LeaveChat
 
@@ -318,7 +341,10 @@ COMMANDS: dict[str, SlashCommand] = {
     "/clear": SlashCommand(_clear, "", "clear the conversation, but keep the system message"),
     "/retry": SlashCommand(_retry, "", "ask the last question again"),
     "/image": SlashCommand(_image, "[PATH|none]", "attach a picture to the next question"),
+    "/add": SlashCommand(_add, "FILE", "put a text file into the question, as @FILE does while you type"),
     "/copy": SlashCommand(_copy, "[code]", "copy the last answer, or its last code block"),
+    "/compact": SlashCommand(_compact, "", "let the model summarize old turns, to make room in the context"),
+    "/undo": SlashCommand(_undo, "", "send the summarized turns again"),
     "/save": SlashCommand(_save, "[NAME]", "save the conversation"),
     "/load": SlashCommand(_load_conversation, "[NAME]", "continue a saved conversation, or list them"),
     "/rename": SlashCommand(_rename, "NAME", "rename the saved conversation"),

@@ -24,6 +24,7 @@ class DisplayOptions:
 
     theme           dark, light, contrast or terminal (the terminal's own colors)
     has_figures     show a line of figures below each answer
+    notifies        notify of a long answer's end while the terminal has not the focus
     keys            (action, comma-separated keys), in place of the default ones
     theme_file      the config file in which a theme chosen on a screen is kept; None: it is not
     theme_variable  the variable that overrides it
@@ -33,6 +34,7 @@ class DisplayOptions:
     glyphs: Glyphs = UNICODE
     has_color: bool = True
     has_figures: bool = True
+    notifies: bool = True
     keys: tuple[tuple[str, str], ...] = ()
     theme_file: Path | None = None
     theme_variable: str = ""
@@ -59,6 +61,7 @@ def make_display_options(
         glyphs=UNICODE if is_unicode else ASCII,
         has_color=settings.colour != "never",
         has_figures=settings.figures,
+        notifies=settings.notify,
         keys=settings.keys,
         theme_file=config_file if keeps_theme else None,
         theme_variable="" if origin in (DEFAULT, str(config_file)) else origin,

@@ -5,15 +5,9 @@ Defines keys, actions and layout. `ChatController` does the work that blocks, `C
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
-import shlex
-import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -32,25 +26,32 @@ from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help, split_command
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+from eaglelocal.core.run_options import ModelChoice
+from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.processes.this_process import settle
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_dialogs import FULL_ACCESS, ChatAccess, ChatKeys, ConversationsDialog, SettingsDialog
 from eaglelocal.tui.chat.chat_events import (
+    AnswerEnded,
     AttachmentsChanged,
     ChatEvent,
+    ConversationReplaced,
     DownloadProgressed,
     ExitRequested,
     ModelChanged,
     ModelSwitched,
+    QuestionSent,
+    SummaryMade,
     TextCopied,
 )
 from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView
+from eaglelocal.tui.chat.external_editor import edit_text
 from eaglelocal.tui.chat.menu_rows import MenuSources, list_no_paths
 from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource, is_reference
 from eaglelocal.tui.chat.prompt_input import PromptInput
+from eaglelocal.tui.chat.start_list import StartList
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.modal_screens import HelpRow
@@ -61,6 +62,8 @@ from eaglelocal.tui.transcript.text_rows import Appearance
 
 INTERRUPTED = 130
 DOUBLE_PRESS_S = 2.0  # a second ctrl-c within this time leaves
+LONG_ANSWER_S = 20.0  # an answer that took as long is worth a notification
+ANSWER_NOTIFICATION = "\x1b]9;eaglelocal: the answer is complete\x1b\\\a"  # OSC 9, and the bell
 CHAT_BINDINGS: list[BindingType] = [
     Binding("f1", "help", "Help", id="help", tooltip="all commands and keys"),
     Binding("escape", "stop", "Stop", id="stop"),
@@ -130,7 +133,13 @@ class ChatApp(EagleApp[int]):
         arguments = ArgumentSources(paths.conversations, models.list_names)
         choices, paths_of = partial(list_choices, arguments), list_no_paths if access.is_remote else complete_path
         sources = MenuSources(access.commands, self.controller.describe_value, choices, paths_of)
-        self.prompt = PromptInput(QuestionHistory(paths.history), keys, sources, reads_files=not access.is_remote)
+        self.prompt = PromptInput(
+            QuestionHistory(paths.history),
+            keys,
+            sources,
+            StartList(paths.conversations, models.find_best),
+            reads_files=not access.is_remote,
+        )
         self._keys = ChatKeys(self.prompt.mapped_keys, CHAT_BINDINGS, keys)
         self.view = ChatView(self.controller, feed, self.prompt, glyphs, stop_key=self._keys.hint("stop"))
         self.view.transcript.has_figures = display_options.has_figures
@@ -140,10 +149,12 @@ class ChatApp(EagleApp[int]):
         self._edited: LastQuestion | None = None
         self._attachments: tuple[str, ...] = ()  # labels of pictures that go with the next question
         self._download_line = ""
+        self._asked_at = 0.0  # monotonic seconds
         self._marks_drafted = marks_drafted
 
     def compose(self) -> ComposeResult:
         yield self.view.panes
+        yield self.prompt.start
         yield self.prompt.menu
         yield self.view.status
         yield self.prompt
@@ -157,6 +168,7 @@ class ChatApp(EagleApp[int]):
         RedrawTimer(self, self.view.draw).start()
         self.controller.start()
         self.call_after_refresh(_warm_up)
+        self.call_after_refresh(self._offer_start)
 
     # ---- layout
     def _restyle(self) -> None:
@@ -186,16 +198,61 @@ class ChatApp(EagleApp[int]):
                 self._show_prompt_title()
             case ModelSwitched(model):
                 self.view.show_switch(model)
+            case SummaryMade(text, num_turns, num_kept):
+                self.view.transcript.fold_turns(text, num_turns, num_kept)
             case ExitRequested():
                 self.exit(0)
             case _:
                 self.view.show(event)
-                if isinstance(event, ModelChanged):
-                    self.model_changed.publish(event)
+                self._follow_up(event)
         self.view.draw(time.monotonic())
+
+    def _follow_up(self, event: ChatEvent) -> None:
+        """Do what an event that is shown also means for the app."""
+        if isinstance(event, ModelChanged):
+            self.model_changed.publish(event)
+            self._offer_start()
+        elif isinstance(event, ConversationReplaced):
+            self._offer_start()
+        elif isinstance(event, QuestionSent):
+            self._asked_at = time.monotonic()
+            self.prompt.start.hide()
+        elif isinstance(event, AnswerEnded) and time.monotonic() - self._asked_at >= LONG_ANSWER_S:
+            self._notify_terminal()
+
+    def _notify_terminal(self) -> None:
+        """Ring, and let the terminal notify of an answer, unless it has the focus or does not report it."""
+        is_wanted = self.display_options.notifies and not self._access.is_remote
+        if is_wanted and not self.app_focus and self._driver is not None:
+            self._driver.write(ANSWER_NOTIFICATION)
 
     def show_notice(self, text: str) -> None:
         self.view.show_notice(text)
+
+    # ---- the list of an empty screen
+    def _offer_start(self) -> None:
+        """List on an empty screen what to begin with."""
+        if self.controller.last_question is None and not self._access.is_remote:
+            self.prompt.start.offer(None if self.view.model is None else self.view.model.model)
+        else:
+            self.prompt.start.hide()
+
+    def on_start_list_chosen(self, message: StartList.Chosen) -> None:
+        """Download the model, open the conversation, or put the question into the prompt."""
+        match message.row.kind:
+            case "model":
+                choice = ModelChoice() if self.view.model is None else self.view.model.choice
+                self._download(message.row.value, choice.retarget(message.row.value))
+            case "conversation":
+                self.action_run_command(f"/load {message.row.value}")
+            case "question":
+                self.prompt.replace_text(message.row.value)
+
+    def _download(self, reference: str, choice: ModelChoice) -> None:
+        try:
+            self.controller.download(reference, choice)
+        except EagleLocalError as error:
+            self.view.transcript.show_error(error)
 
     # ---- user input
     def on_prompt_input_submitted(self, message: PromptInput.Submitted) -> None:
@@ -207,6 +264,8 @@ class ChatApp(EagleApp[int]):
             self.action_run_command(f"/image {text}")
         elif is_help(text):
             self.action_help()
+        elif (command := split_command(text)).name == "/add" and command.argument:
+            self._add_file(command.argument)
         elif (search := self._find_search(text)) is not None:
             self.action_model(search)
         elif is_command(text):
@@ -214,6 +273,14 @@ class ChatApp(EagleApp[int]):
         else:
             self.controller.ask(text.strip())
         self.view.draw(time.monotonic())
+
+    def _add_file(self, path: str) -> None:
+        """Put a text file into the question."""
+        try:
+            self._access.check_command("/add")
+            self.prompt.insert_file(path)
+        except EagleLocalError as error:
+            self.view.transcript.show_error(error)
 
     def _find_search(self, text: str) -> str | None:
         """Return what `/model TEXT` searches for in the picker; None for other texts, and for a reference to load."""
@@ -408,43 +475,3 @@ def run_chat(app: ChatApp) -> int:
     finally:
         app.controller.close()
     return app.return_code or 0 if code is None else code
-
-
-# ---- the user's own editor: $VISUAL, $EDITOR or vi
-Suspend = Callable[[], AbstractContextManager[None]]
-
-
-def edit_text(text: str, suspend: Suspend) -> str | None:
-    """Return the edited text, or None if the editor failed. `suspend` lends the terminal to the editor.
-
-    Raises UsageError if there is no such editor, ResourceError if it cannot be run or the disk is full.
-    """
-    command = _split_command(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
-    try:
-        return _run_editor(text, command, suspend)
-    except FileNotFoundError as problem:
-        raise UsageError(f"editor not found: {command[0]!r}", hint="export EDITOR=nano") from problem
-    except OSError as problem:
-        raise ResourceError(f"cannot run {command[0]!r}: {problem.strerror}", hint="export EDITOR=nano") from problem
-
-
-def _split_command(editor: str) -> list[str]:
-    try:
-        return shlex.split(editor) or ["vi"]
-    except ValueError as problem:
-        what = f"EDITOR is {editor!r}, which is not a command: {problem}"
-        raise UsageError(what, hint="export EDITOR=nano") from None
-
-
-def _run_editor(text: str, command: list[str], suspend: Suspend) -> str | None:
-    handle, name = tempfile.mkstemp(prefix="question-", suffix=".md")  # with mode 0600
-    path = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        with suspend():
-            done = subprocess.run([*command, name], check=False)
-        return path.read_text(encoding="utf-8", errors="replace") if done.returncode == 0 else None
-    finally:
-        with contextlib.suppress(OSError):
-            path.unlink()

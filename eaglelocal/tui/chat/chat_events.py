@@ -20,7 +20,7 @@ from eaglelocal.tui.transcript.entries import LiveAnswer
 class AnswerWork:
     """How far an answer has come."""
 
-    phase: str  # waiting, reading, reading images, thinking, answering
+    phase: str  # waiting, reading, reading images, thinking, answering, summarizing
     seconds: float  # since the phase began
     count: int = 0  # tokens of the phase so far
     total: int | None = None  # tokens of the phase, or their limit; None: not known, or no limit
@@ -115,6 +115,15 @@ class ConversationReplaced:
 
 
 @dataclass(frozen=True, slots=True)
+class SummaryMade:
+    """A summary replaces all turns but the last `num_kept` in what is sent."""
+
+    text: str
+    num_turns: int
+    num_kept: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttachmentsChanged:
     """The pictures that go with the next question have changed."""
 
@@ -158,6 +167,7 @@ ChatEvent = (
     | AnswerEnded
     | QuestionRemoved
     | ConversationReplaced
+    | SummaryMade
     | AttachmentsChanged
     | NoteWritten
     | TaskFailed

@@ -9,7 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from eaglelocal.conversation import conversation_file
@@ -37,6 +37,7 @@ from eaglelocal.tui.chat.chat_events import (
     ModelSwitched,
     NoteWritten,
     QuestionRemoved,
+    SummaryMade,
     TaskFailed,
     TextCopied,
 )
@@ -158,10 +159,17 @@ class ChatTasks:
 
     def _run_command(self, session: Session, command: Command) -> None:
         context = ActionContext(
-            session, self._output, self._folder, lambda text: self._emit(TextCopied(text)), has_screen=True
+            session,
+            self._output,
+            self._folder,
+            lambda text: self._emit(TextCopied(text)),
+            follow=self._answer.follow_summary,
+            has_screen=True,
         )
+        # a summary is an answer, during which other commands may run
+        lock = nullcontext() if command.name == "/compact" else self._saving
         try:
-            with self._emit_changes(session, is_cleared=command.name == "/clear"), self._saving:
+            with self._emit_changes(session, is_cleared=command.name == "/clear"), lock:
                 question = run_command(context, command)
         except LeaveChat:
             self._emit(ExitRequested())
@@ -174,10 +182,14 @@ class ChatTasks:
     def _emit_changes(self, session: Session, *, is_cleared: bool = False) -> Iterator[None]:
         """Emit what changes meanwhile. is_cleared: empty the screen too, also if there was only a note on it."""
         conversation, settings = session.conversation, _list_settings(session)
+        summary = conversation.summary
         try:
             yield
         finally:
-            if session.conversation is not conversation or is_cleared:
+            is_undone = summary is not None and conversation.summary is None
+            if session.conversation is conversation and conversation.summary not in (None, summary):
+                self._emit_summary(conversation)
+            if session.conversation is not conversation or is_cleared or is_undone:
                 self._emit(ConversationReplaced(tuple(session.conversation.turns), session.conversation.name))
             if session.model is not settings[0]:
                 self._emit(ModelSwitched(session.model))
@@ -191,6 +203,11 @@ class ChatTasks:
             self._feed.forget()
         system, adapters = session.conversation.system, session.shown_adapters
         self._emit(ModelChanged(session.model, session.choice, session.params, system, adapters))
+
+    def _emit_summary(self, conversation: Conversation) -> None:
+        if (summary := conversation.summary) is not None:
+            num_kept = len(conversation.turns) - summary.num_turns
+            self._emit(SummaryMade(summary.text, summary.num_turns, num_kept))
 
     def _emit_attachments(self, session: Session) -> None:
         self._emit(AttachmentsChanged(tuple(picture.label for picture in session.attached)))

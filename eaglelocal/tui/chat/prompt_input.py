@@ -21,6 +21,7 @@ from eaglelocal.conversation.question_history import HistorySearch, QuestionHist
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.chat.menu_rows import MenuRow, MenuSources
 from eaglelocal.tui.chat.prompt_menu import PromptMenu
+from eaglelocal.tui.chat.start_list import StartList
 from eaglelocal.tui.chat.text_marks import TextMarks
 from eaglelocal.tui.mapped_keys import map_keys
 
@@ -135,15 +136,22 @@ class PromptInput(FoldingTextArea):
             self.error = error
 
     def __init__(
-        self, history: QuestionHistory, keys: Mapping[str, str], sources: MenuSources, *, reads_files: bool
+        self,
+        history: QuestionHistory,
+        keys: Mapping[str, str],
+        sources: MenuSources,
+        start: StartList,
+        *,
+        reads_files: bool,
     ) -> None:
         """keys: binding id -> comma-separated keys, in place of the default ones. sources: of the menu over it.
 
-        reads_files: attach dropped pictures.
+        start        the list on an empty screen, to which keys go while nothing is typed
+        reads_files  attach dropped pictures
         """
         super().__init__(id="prompt", placeholder="Ask something; / begins a command, @ adds a file")
         self._history, self.reads_files = history, reads_files
-        self.menu = PromptMenu(sources)
+        self.menu, self.start = PromptMenu(sources), start
         self._search: HistorySearch | None = None
         self._title: str | None = None  # to show again after a search
         self.mapped_keys = map_keys((*TextArea.BINDINGS, *self.BINDINGS), keys)
@@ -161,7 +169,7 @@ class PromptInput(FoldingTextArea):
         if self._search is not None:
             is_done = self._apply_to_search(self._search, event, action)
         else:
-            is_done = self.menu.is_open and self._apply_to_menu(event, action)
+            is_done = self._apply_to_menu(event, action) or self._apply_to_start(event, action)
         if action is not None or is_done:
             event.stop()
             event.prevent_default()
@@ -258,12 +266,27 @@ class PromptInput(FoldingTextArea):
     def _apply_to_menu(self, event: events.Key, action: str | None) -> bool:
         """Apply a key to the menu. Return False if the key keeps its usual meaning."""
         row = self.menu.highlighted
+        if not self.menu.is_open:
+            return False
         if event.key == "escape":
             self.menu.close(self._text_before_cursor)
         elif action in ("older", "newer") and self.menu.rows:
             self.menu.move(-1 if action == "older" else 1)
         elif action == "submit" and row is not None and row.text.strip() != self.text:
             self.choose_row(row, sends=True)
+        else:
+            return False
+        return True
+
+    def _apply_to_start(self, event: events.Key, action: str | None) -> bool:
+        """Apply a key to the list of an empty screen. Return False if the key keeps its usual meaning."""
+        row = self.start.highlighted
+        if self.text or not self.start.is_open or self._history.is_recalling:
+            return False
+        if action == "newer" or (action == "older" and row is not None):
+            self.start.move(1 if action == "newer" else -1)
+        elif action == "submit" and row is not None:
+            self.start.post_message(StartList.Chosen(row))
         else:
             return False
         return True

@@ -35,6 +35,10 @@ class EntryKind(Enum):
     NOTE = "note"
     ERROR = "error"
     RULE = "rule"
+    SUMMARY = "summary"
+
+
+FOLDED = (EntryKind.THOUGHT, EntryKind.SUMMARY)  # unfolded together
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class TranscriptEntry:
     text: str
     mask: bytes = b""  # for answers, one byte per character: 1 if it was drafted and accepted
     has_gap: bool = True  # an empty row above
+    title: str = "thought"  # of a folded text
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ def render_entry(entry: TranscriptEntry, width: int, view: RenderOptions) -> lis
 
 def estimate_height(entry: TranscriptEntry, width: int, view: RenderOptions) -> int:
     """Return the approximate number of rows of an entry, much faster than `render_entry`."""
-    if entry.kind is EntryKind.THOUGHT and not view.shows_thoughts:
+    if entry.kind in FOLDED and not view.shows_thoughts:
         return 1 + entry.has_gap
     lines = entry.text.split("\n")
     return entry.has_gap + sum(max(1, -(-len(line) // max(width - 2, 1))) for line in lines)
@@ -115,7 +120,7 @@ def _render_answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> l
 def _render_thought(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     closed, opened = ("+", "-") if view.appearance.is_ascii else ("▸", "▾")
     words = len(entry.text.split())
-    title = f"{opened if view.shows_thoughts else closed} thought, {count_noun(words, 'word')}"
+    title = f"{opened if view.shows_thoughts else closed} {entry.title}, {count_noun(words, 'word')}"
     head = render_plain(title, width, view.appearance, "dim italic")
     if not view.shows_thoughts:
         return head
@@ -158,6 +163,7 @@ _RENDERERS = {
     EntryKind.NOTE: _render_note,
     EntryKind.ERROR: _render_error,
     EntryKind.RULE: _render_rule,
+    EntryKind.SUMMARY: _render_thought,
 }
 
 

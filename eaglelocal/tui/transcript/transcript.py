@@ -24,8 +24,10 @@ from textual.strip import Strip
 from eaglelocal.conversation.answer_stats import answer_line, format_ending
 from eaglelocal.conversation.ask import AskResult, left_out_line
 from eaglelocal.conversation.conversation import Turn
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.transcript.entries import (
+    FOLDED,
     EntryKind,
     LiveAnswer,
     RenderOptions,
@@ -122,6 +124,17 @@ class Transcript(ScrollView):
         questions = [index for index, entry in enumerate(self._layout.entries) if entry.kind is EntryKind.QUESTION]
         if questions:
             self._replace_from(questions[-1], ())
+        self._tail = len(self._layout)
+
+    def fold_turns(self, summary: str, num_turns: int, num_kept: int) -> None:
+        """Replace all but the last `num_kept` questions and what is below them by a folded summary of `num_turns`."""
+        entries = self._layout.entries
+        questions = [index for index, entry in enumerate(entries) if entry.kind is EntryKind.QUESTION]
+        begin = questions[-num_kept] if len(questions) >= num_kept else 0
+        folded = TranscriptEntry(
+            EntryKind.SUMMARY, summary, title=f"summary of {count_noun(num_turns, 'earlier turn')}"
+        )
+        self._replace_from(0, [folded, *entries[begin:]])
         self._tail = len(self._layout)
 
     def replace_conversation(self, turns: Iterable[Turn]) -> None:
@@ -338,7 +351,7 @@ class Transcript(ScrollView):
         elif len(self._layout) and row_number < self._layout.num_rows:
             index = self._layout.index_at(row_number)
             entry = self._layout.entry(index)
-            if entry.kind is EntryKind.THOUGHT and row_number == self._layout.top(index) + entry.has_gap:
+            if entry.kind in FOLDED and row_number == self._layout.top(index) + entry.has_gap:
                 self.toggle_thoughts()
 
 
