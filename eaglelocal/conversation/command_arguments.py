@@ -13,7 +13,7 @@ from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ListModels
 from eaglelocal.conversation.sampling_form import FIELDS, format_field
 from eaglelocal.conversation.session import Session
-from eaglelocal.conversation.slash_commands import Command, spec_line, thinking_line
+from eaglelocal.conversation.slash_commands import COMMANDS, Command, spec_line, thinking_line
 from eaglelocal.core.adapters import describe_adapters
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.records import dataclass
@@ -29,6 +29,8 @@ SHOWN_AT_ONCE = frozenset({"/spec", "/draft", "/lora", "/model", "/load", "/imag
 
 def is_immediate(command: Command) -> bool:
     """Return whether a command may run during an answer; any other one waits for its end, as questions do."""
+    if command.name not in COMMANDS:
+        return True  # it is refused
     return command.name in IMMEDIATE or (command.name in SHOWN_AT_ONCE and not command.argument)
 
 

@@ -28,16 +28,17 @@ def compact(session: Session, follow: Follow) -> Summary | None:
     Raises UsageError if there is nothing to summarize, or the error of the request; nothing has changed then.
     """
     conversation = session.conversation
-    num_turns = len(conversation.turns) - NUM_KEPT
-    if num_turns <= (conversation.summary.num_turns if conversation.summary is not None else 0):
+    before, num_turns = conversation.summary, len(conversation.turns) - NUM_KEPT
+    if num_turns <= (0 if before is None else before.num_turns):
         raise UsageError(f"there is nothing to summarize: the last {NUM_KEPT} turns stay as they are")
-    past = Conversation(conversation.system, conversation.turns[:num_turns], summarized=conversation.summary)
+    past = Conversation(conversation.system, conversation.turns[:num_turns], summarized=before)
     outcome = _ask_for_summary(session, past, follow)
     if outcome.error is not None:
         raise outcome.error
     if outcome.stopped or not outcome.text.strip():
         return None
-    summary = Summary(outcome.text.strip(), num_turns, past.turns[-1].answer, conversation.num_forgotten)
+    num_forgotten = conversation.num_forgotten if before is None else before.num_forgotten
+    summary = Summary(outcome.text.strip(), num_turns, past.turns[-1].answer, num_forgotten)
     conversation.summarized = summary
     conversation.num_forgotten = max(conversation.num_forgotten, num_turns)
     return summary

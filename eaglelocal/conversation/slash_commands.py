@@ -133,8 +133,9 @@ def _suggest_model(context: ActionContext, name: str, hint: str) -> str:
 
 
 def _load(context: ActionContext, choice: ModelChoice) -> None:
+    before = context.session.model
     context.session.switch(choice)
-    if not context.has_screen:  # the screen shows it itself
+    if not context.has_screen or context.session.model is before:  # the screen shows another model itself
         context.say(*model_lines(context.session.model.info, context.session.model.plan))
 
 

@@ -211,7 +211,9 @@ def test_a_notice_takes_the_place_of_the_activity_and_covers_nothing(tmp_path: P
         def lines(text: str) -> list[str]:
             return [line for line in person.text.splitlines() if text in line]
 
-        await person.until(lambda: any("41.2 tok/s" in line for line in lines("scripted model ·")), "a status line with figures")
+        await person.until(
+            lambda: any("41.2 tok/s" in line for line in lines("scripted model ·")), "a status line with figures"
+        )
         person.app.notify("it has [been] done", timeout=2, markup=False)
         await person.sees("it has [been] done")
         (line,) = lines("it has [been] done")

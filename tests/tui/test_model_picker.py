@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,13 @@ import pytest
 from doubles.chat_screen import ChatHarness, ChatObserver, play
 from textual.widgets import Input, OptionList
 
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.session import ActiveModel
-from eaglelocal.core.run_options import ModelChoice
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.run_options import ModelChoice, RunOptions
 from eaglelocal.errors import UsageError
-from eaglelocal.preparation.model_choices import ModelChoiceEntry, ModelPreview
+from eaglelocal.preparation.model_choices import CatalogChoice, ModelChoiceEntry, ModelPreview
+from eaglelocal.preparation.model_choices import list_catalog as real_list_catalog
 from eaglelocal.tui.chat.model_picker import (
     ModelDialog,
     ModelSource,
@@ -253,7 +257,7 @@ def test_the_picker_opens_with_the_command_too_and_where_no_model_could_be_loade
         await person.until(lambda: isinstance(person.app.screen, ModelDialog), "the dialog")
         await person.sees("no model is loaded", "cannot run")
         await person.pilot.press("down", "down", "enter")
-        await person.sees("target   llama3.2:3b")
+        await person.sees("llama3.2:3b · 0/")
 
     play(stage, scenario, waits=False)
     assert {active for _, active in assessed} == {None}
@@ -268,6 +272,67 @@ def test_the_reference_of_a_command_is_completed(tmp_path: Path) -> None:
         await person.sees("llama3.2:3b · ")
 
     play(stage, scenario)
+
+
+def list_catalog(words: Sequence[str], active: ActiveModel | None) -> Iterator[CatalogChoice]:
+    options = RunOptions()
+    return real_list_catalog(options, words or ["qwen3-8b"], machine_name="cpu-16gb")
+
+
+def test_the_catalog_is_searched_and_a_model_downloaded_while_the_chat_goes_on(tmp_path: Path) -> None:
+    gate, pulled = threading.Event(), list[str]()
+
+    def pull(reference: str, output: MessageOutput) -> None:
+        pulled.append(reference)
+        output.progress()(LoadProgress(0.38, "fetching 5 GB", "3 MB/s"))
+        assert gate.wait(20)
+
+    stage = ChatHarness(tmp_path, models=replace(SOURCE, list_catalog=list_catalog, pull=pull))
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.type("unsent")
+        await person.pilot.press("f5")
+        await person.type("qwen3-8b:q4_k")
+        await person.sees("qwen3-8b:Q4_K_M", "tok/s", "enter downloads 5.05 GB")
+        await person.pilot.press("escape")
+        assert person.app.prompt.text == "unsent"
+        await person.pilot.press("ctrl+u")
+        await person.ask("/model qwen3-8b:Q4_K_M")  # the catalog has it, this disk does not
+        await person.sees("enter downloads")
+        await person.pilot.press("enter")
+        await person.sees("qwen3-8b:Q4_K_M 38 %, fetching 5 GB, 3 MB/s")
+        await person.ask("meanwhile")
+        await person.sees("the first answer")
+        await person.type("unsent")
+        gate.set()
+        await person.sees("── qwen3-8b:Q4_K_M · scripted head")
+        await person.no_longer_sees("38 %")
+        assert person.app.prompt.text == "unsent"
+
+    play(stage, scenario)
+    assert pulled == ["qwen3-8b:Q4_K_M"]
+    assert [client.label for client in stage.clients] == ["scripted model", "qwen3-8b:Q4_K_M"]
+
+
+def test_a_download_is_stopped_by_esc_and_resumed_later(tmp_path: Path) -> None:
+    def pull(reference: str, output: MessageOutput) -> None:
+        show = output.progress()
+        while True:
+            show(LoadProgress(0.1, "fetching 5 GB"))
+            time.sleep(0.01)
+
+    stage = ChatHarness(tmp_path, models=replace(SOURCE, list_catalog=list_catalog, pull=pull))
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("/model qwen3-8b:Q4_K_M")
+        await person.sees("enter downloads")
+        await person.pilot.press("enter")
+        await person.sees("Q4_K_M 10 %")
+        await person.pilot.press("escape")
+        await person.sees("was stopped; /model qwen3-8b:Q4_K_M resumes")
+
+    play(stage, scenario)
+    assert len(stage.clients) == 1
 
 
 def test_a_model_that_is_named_exactly_comes_first() -> None:

@@ -49,7 +49,7 @@ from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView
 from eaglelocal.tui.chat.external_editor import edit_text
 from eaglelocal.tui.chat.menu_rows import MenuSources, list_no_paths
-from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource, is_reference
+from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource
 from eaglelocal.tui.chat.prompt_input import PromptInput
 from eaglelocal.tui.chat.start_list import StartList
 from eaglelocal.tui.display_options import DisplayOptions
@@ -200,6 +200,7 @@ class ChatApp(EagleApp[int]):
                 self.view.show_switch(model)
             case SummaryMade(text, num_turns, num_kept):
                 self.view.transcript.fold_turns(text, num_turns, num_kept)
+                self.view.show(event)
             case ExitRequested():
                 self.exit(0)
             case _:
@@ -213,10 +214,11 @@ class ChatApp(EagleApp[int]):
             self.model_changed.publish(event)
             self._offer_start()
         elif isinstance(event, ConversationReplaced):
+            self.prompt.start.want(is_wanted=not event.turns)
             self._offer_start()
         elif isinstance(event, QuestionSent):
             self._asked_at = time.monotonic()
-            self.prompt.start.hide()
+            self.prompt.start.want(is_wanted=False)
         elif isinstance(event, AnswerEnded) and time.monotonic() - self._asked_at >= LONG_ANSWER_S:
             self._notify_terminal()
 
@@ -231,11 +233,9 @@ class ChatApp(EagleApp[int]):
 
     # ---- the list of an empty screen
     def _offer_start(self) -> None:
-        """List on an empty screen what to begin with."""
-        if self.controller.last_question is None and not self._access.is_remote:
+        """List what to begin with, until the first question."""
+        if not self._access.is_remote and self.prompt.start.is_wanted:
             self.prompt.start.offer(None if self.view.model is None else self.view.model.model)
-        else:
-            self.prompt.start.hide()
 
     def on_start_list_chosen(self, message: StartList.Chosen) -> None:
         """Download the model, open the conversation, or put the question into the prompt."""
@@ -286,7 +286,8 @@ class ChatApp(EagleApp[int]):
         """Return what `/model TEXT` searches for in the picker; None for other texts, and for a reference to load."""
         command = split_command(text)
         name = command.argument
-        is_known = is_reference(name) or name in self._models.list_names()
+        is_path = "/" in name or "@" in name or name.endswith(".gguf")
+        is_known = is_path or name in self._models.list_names()
         is_search = command.name == "/model" and not is_known and self._access.allows_action("model")
         return name if is_search else None
 

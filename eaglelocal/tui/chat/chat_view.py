@@ -29,6 +29,7 @@ from eaglelocal.tui.chat.chat_events import (
     NoteWritten,
     QuestionRemoved,
     QuestionSent,
+    SummaryMade,
     TaskFailed,
 )
 from eaglelocal.tui.chat.prompt_input import PromptInput
@@ -106,7 +107,7 @@ class ChatView:
     def show(self, event: ChatEvent) -> None:
         """Apply an event; `draw` shows what it changes."""
         self._apply(event)
-        if isinstance(event, AnswerEnded | QuestionRemoved | ConversationReplaced | ModelChanged):
+        if isinstance(event, AnswerEnded | QuestionRemoved | ConversationReplaced | ModelChanged | SummaryMade):
             self._context, self._framed_at = self._controller.context_use, float("-inf")
 
     def _apply(self, event: ChatEvent) -> None:

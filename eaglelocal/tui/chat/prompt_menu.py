@@ -88,7 +88,7 @@ class PromptMenu(LinesWidget):
         width = self.app.size.width
         self._top = scroll_to(self._highlighted or 0, self._top, num_shown, total)
         self.styles.width, self.styles.height = width, num_shown + FRAME
-        self.styles.offset = (0, bottom - num_shown - FRAME)
+        self.styles.offset = (0, max(bottom - num_shown - FRAME, 0))
         self.show_lines(format_menu(self._menu, self._highlighted, self._top, num_shown, width - 2 * FRAME))
         place = f"{(self._highlighted or 0) + 1}/{total}  " if total > num_shown else ""
         usage = self._menu.usage if self.highlighted is None else self.highlighted.usage

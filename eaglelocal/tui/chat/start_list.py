@@ -22,7 +22,7 @@ from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.amounts import format_age, format_disk
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.preparation.decision import EMBEDDED
+from eaglelocal.hub.target_resolver import EMBEDDED_LABEL
 from eaglelocal.preparation.model_choices import CatalogChoice
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.panel.panel_text import format_tok_s
@@ -66,14 +66,16 @@ def describe_best(best: CatalogChoice) -> str:
     return f"{format_disk(best.option.shape.weights_bytes)}{speed}"
 
 
-VERBS = {"model": "download the best model for this machine: ", "conversation": "continue: ", "question": ""}
+WORDS = {"model": ("download ", ", the best here"), "conversation": ("continue: ", ""), "question": ("", "")}
 
 
 def format_row(row: StartRow, width: int, *, is_highlighted: bool) -> Line:
     """Return a row in exactly `width` cells; a mark says that it is highlighted."""
     mark = MARK if is_highlighted else " " * len(MARK)
     about = f"  {row.about}" if row.about else ""
-    left = cut_line(make_line(mark, (VERBS[row.kind], "quiet"), row.value), max(width - cell_len(about), 0))
+    before, after = WORDS[row.kind]
+    text = make_line(mark, (before, "quiet"), row.value, (after, "quiet"))
+    left = cut_line(text, max(width - cell_len(about), 0))
     line = cut_line((*left, *make_line((about, "quiet"))), width)
     return tuple(StyledSpan(span.text, "selected") for span in line) if is_highlighted else line
 
@@ -95,7 +97,7 @@ class StartList(LinesWidget):
         super().__init__(id="start")
         self._folder, self._find_best = folder, find_best
         self._best: dict[str, CatalogChoice | None] = {}  # what to download, by the model that runs
-        self._is_wanted = False
+        self.is_wanted = True  # there is no question on the screen yet
         self._rows: Sequence[StartRow] = ()
         self._note = ""
         self._highlighted: int | None = None
@@ -110,12 +112,13 @@ class StartList(LinesWidget):
 
     def offer(self, model: ActiveModel | None) -> None:
         """List what to begin with; a thread reads it. model: that is loaded; None: none yet."""
-        self._is_wanted = True
         self.run_worker(partial(self._read, model), thread=True, exclusive=True)
 
-    def hide(self) -> None:
-        self._is_wanted = False
-        self.show_rows((), "")
+    def want(self, *, is_wanted: bool) -> None:
+        """Say whether there is a use for the list; if not, it is hidden."""
+        self.is_wanted = is_wanted
+        if not is_wanted:
+            self.show_rows((), "")
 
     def _read(self, model: ActiveModel | None) -> None:
         worker = get_current_worker()
@@ -132,9 +135,9 @@ class StartList(LinesWidget):
             self.app.call_from_thread(self._show, model, self._best[model.info.target], saved)
 
     def _show(self, model: ActiveModel | None, best: CatalogChoice | None, saved: Sequence[SavedConversation]) -> None:
-        if self._is_wanted and self.is_attached:
+        if self.is_wanted and self.is_attached:
             rows = make_rows(best, saved, time.time(), self.app.size.height // 2 - 4)
-            is_embedded = model is not None and model.local_name.startswith(EMBEDDED)
+            is_embedded = model is not None and model.local_name.startswith(EMBEDDED_LABEL)
             self.show_rows(rows, EMBEDDED_NOTE if rows and is_embedded else "")
 
     def show_rows(self, rows: Sequence[StartRow], note: str) -> None:
