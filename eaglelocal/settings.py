@@ -282,6 +282,7 @@ class Settings:
     theme: str = setting("dark", one_of(*THEME_NAMES))
     glyphs: str = setting("auto", one_of("auto", "unicode", "ascii"))  # auto: ascii unless the locale is UTF-8
     figures: bool = setting(True, read_boolean)  # a line of figures below each answer of a chat
+    notify: bool = setting(True, read_boolean)  # a long answer of a chat has ended, while another window has the focus
     keys: tuple[tuple[str, str], ...] = setting((), read_keys)  # of screens: (action, keys) that replace the defaults
     set_by: tuple[tuple[str, str], ...] = ()  # (setting, place) of every setting that was set
 

@@ -42,6 +42,19 @@ class Turn:
 
 
 Branch = tuple[Turn, ...]  # a version of a turn, and the turns that followed it
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A summary that is sent in place of the first `num_turns` turns."""
+
+    text: str
+    num_turns: int
+    last_answer: str  # of those turns: another one means that they were replaced
+    num_forgotten: int = 0  # before it was made
+
+
+SUMMARY_QUESTION = "What have we said so far?"  # templates want questions and answers by turns
 FileStamp = tuple[int, int, int]  # inode, nanoseconds since 1970, bytes: another one after each write
 
 
@@ -61,17 +74,29 @@ class Conversation:
     target: str = ""  # label of the model that it was saved with
     reference: str = ""  # what loads that model here; "": unknown, or a server's
     sampling: dict[str, float | int | None] = field(default_factory=dict)  # what was set while chatting, by name
+    summarized: Summary | None = None  # as it was made, also if its turns were replaced since
+
+    @property
+    def summary(self) -> Summary | None:
+        """The summary of the first turns, if it was made of these turns."""
+        made = self.summarized
+        if made is None or len(self.turns) < made.num_turns:
+            return None
+        return made if self.turns[made.num_turns - 1].answer == made.last_answer else None
 
     def messages(
         self, question: str, pictures: Pictures = (), *, num_forgotten: int | None = None, sees: bool = True
     ) -> tuple[Message, ...]:
-        """Return the messages to send: system message, turns still in the context, question.
+        """Return the messages to send: system message, summary, turns still in the context, question.
 
         sees: the model reads images.
         """
         first = self.num_forgotten if num_forgotten is None else num_forgotten
         system = (Message("system", self.system),) if self.system else ()
-        past = tuple(message for turn in self.turns[first:] for message in turn.messages(sees=sees))
+        shown = self.turns[first:]
+        if summary := self.summary:
+            shown = [Turn(SUMMARY_QUESTION, summary.text), *self.turns[max(first, summary.num_turns) :]]
+        past = tuple(message for turn in shown for message in turn.messages(sees=sees))
         return (*system, *past, make_message(question, pictures, sees=sees))
 
     def add(self, turn: Turn) -> None:
@@ -129,6 +154,7 @@ class Conversation:
         """Forget the turns; the system message stays."""
         self.turns.clear()
         self.num_forgotten = self.num_saved = 0
+        self.summarized = None
         self.unanswered, self.unanswered_pictures, self.replaced = "", (), ()
         self.name, self.stamp = "", None
 
@@ -242,8 +268,9 @@ def turns_to_forget(
     num_available = n_ctx - reserve_for_answer(n_ctx, max_tokens)
     first, turns = conversation.num_forgotten, conversation.turns
     alone = estimate.measure(conversation.messages(question, pictures, num_forgotten=len(turns)))
-    sizes = (estimate.measure(turn.messages()) for turn in reversed(turns[first:]))
-    totals = map(round, accumulate(sizes, initial=alone))
+    num_hidden = 0 if conversation.summary is None else conversation.summary.num_turns
+    sent = (turns[at].messages() if at >= num_hidden else () for at in reversed(range(first, len(turns))))
+    totals = map(round, accumulate(map(estimate.measure, sent), initial=alone))
     needs = dict(zip(range(len(turns), first - 1, -1), totals, strict=True))  # by the count that is left out
     fitting = [count for count in range(first, len(turns) + 1) if needs[count] <= num_available]
     if not fitting or fitting[0] == conversation.num_forgotten:

@@ -13,6 +13,7 @@ from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ActionContext, LeaveChat
 from eaglelocal.conversation.answer_stats import describe_draft_length, model_lines, system_line, total_lines
 from eaglelocal.conversation.code_blocks import find_code_blocks
+from eaglelocal.conversation.compaction import compact, undo_compaction
 from eaglelocal.conversation.conversation_file import export_markdown
 from eaglelocal.conversation.pictures import parse_paths, read_picture
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, set_field
@@ -39,7 +40,7 @@ def choose_draft_length(context: ActionContext, argument: str) -> None:
     """Show how many tokens are drafted, after setting it."""
     if argument:
         _choose_spec(context, parse_spec_argument(argument))
-    context.say(_spec_line(context.session))
+    context.say(spec_line(context.session))
 
 
 def parse_spec_argument(argument: str) -> Spec:
@@ -60,7 +61,8 @@ def _choose_spec(context: ActionContext, spec: Spec) -> None:
     session.spec = spec
 
 
-def _spec_line(session: Session) -> str:
+def spec_line(session: Session) -> str:
+    """Return how the next answer is drafted for, after `drafting: `."""
     plan = session.model.plan
     if plan is None and session.spec is None:
         return "drafting: set by the server"
@@ -81,7 +83,7 @@ def _spec_line(session: Session) -> str:
 def choose_draft(context: ActionContext, argument: str) -> None:
     if argument:
         return _load(context, replace(context.session.choice, draft=argument))
-    return context.say(_spec_line(context.session))
+    return context.say(spec_line(context.session))
 
 
 def choose_scale(context: ActionContext, argument: str) -> None:
@@ -131,8 +133,10 @@ def _suggest_model(context: ActionContext, name: str, hint: str) -> str:
 
 
 def _load(context: ActionContext, choice: ModelChoice) -> None:
+    before = context.session.model
     context.session.switch(choice)
-    context.say(*model_lines(context.session.model.info, context.session.model.plan))
+    if not context.has_screen or context.session.model is before:  # the screen shows another model itself
+        context.say(*model_lines(context.session.model.info, context.session.model.plan))
 
 
 # ---- slash commands
@@ -188,11 +192,15 @@ def _think(context: ActionContext, argument: str) -> None:
         thinking = parse_thinking(argument, name="/think").switch_on()
         message = session.params.thinking.message
         session.set_params(replace(session.params, thinking=replace(thinking, message=message)))
+    context.say(thinking_line(session))
+
+
+def thinking_line(session: Session) -> str:
+    """Return how long the model may think, after `thinking: `."""
     info = session.model.info
     if info.template and not detect_family(info.template).thinks:
-        context.say("thinking: this model does not think")
-    else:
-        context.say(f"thinking: {describe_thinking(session.params.thinking, info.efforts)}")
+        return "thinking: this model does not think"
+    return f"thinking: {describe_thinking(session.params.thinking, info.efforts)}"
 
 
 def _system(context: ActionContext, argument: str) -> None:
@@ -309,6 +317,28 @@ def _theme(context: ActionContext, argument: str) -> None:
     raise UsageError("only the chat screen has themes; here your terminal decides the colors", hint="eaglelocal chat")
 
 
+def _compact(context: ActionContext, argument: str) -> None:
+    if not context.has_screen:
+        context.say("summarizing; ctrl-c stops")
+    summary = compact(context.session, context.follow)
+    if summary is None:
+        context.say("the summary was stopped, and nothing has changed")
+    elif not context.has_screen:  # the screen shows it itself
+        context.say(summary.text, f"{count_noun(summary.num_turns, 'turn')} are sent as this summary; /undo undoes it")
+
+
+def _undo(context: ActionContext, argument: str) -> None:
+    undo_compaction(context.session.conversation)
+    context.say("the summary is no longer sent; the turns are")
+
+
+def _add(context: ActionContext, argument: str) -> None:
+    """Refuse: the screen puts the file into its question field before a command gets here."""
+    if context.has_screen:
+        raise UsageError("/add needs a file", hint="/add FILE; @FILE adds it while you type")
+    raise UsageError("/add works on the screen of the chat", hint='eaglelocal chat "QUESTION" < FILE')
+
+
 def _exit(context: ActionContext, argument: str) -> None:
     raise LeaveChat
 
@@ -325,7 +355,10 @@ COMMANDS: dict[str, SlashCommand] = {
     "/clear": SlashCommand(_clear, "", "clear the conversation, but keep the system message"),
     "/retry": SlashCommand(_retry, "", "ask the last question again"),
     "/image": SlashCommand(_image, "[PATH|none]", "attach a picture to the next question"),
+    "/add": SlashCommand(_add, "FILE", "put a text file into the question, as @FILE does while you type"),
     "/copy": SlashCommand(_copy, "[code|N]", "copy the last answer, its last code block, or code block number N"),
+    "/compact": SlashCommand(_compact, "", "let the model summarize old turns, to make room in the context"),
+    "/undo": SlashCommand(_undo, "", "send the summarized turns again"),
     "/save": SlashCommand(_save, "[NAME]", "save the conversation"),
     "/load": SlashCommand(_load_conversation, "[NAME]", "continue a saved conversation, or list them"),
     "/rename": SlashCommand(_rename, "NAME", "rename the saved conversation"),

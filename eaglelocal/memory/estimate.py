@@ -119,7 +119,7 @@ def estimate_context(context: PlannedContext, gpus: Sequence[FreeMemory], shares
     )
     for buffer in buffers:
         if buffer.num_bytes:
-            yield replace(buffer, of_draft=context.of_draft)
+            yield replace(buffer, of_draft=True) if context.of_draft else buffer
 
 
 def weight_buffers(shape: ModelShape, devices: Sequence[str], expert_devices: Sequence[str]) -> Iterator[Buffer]:

@@ -27,7 +27,7 @@ from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_models import explain_missing_draft, plan_models
 from eaglelocal.planning.plan_search import SearchOutcome
 from eaglelocal.preparation.decision import DEFAULT_CTX, EMBEDDED, Decision
-from eaglelocal.preparation.machines import add_servers, find_known_machine, this_machine
+from eaglelocal.preparation.machines import add_servers, find_machine, this_machine
 from eaglelocal.preparation.models import (
     LocalModel,
     find_models,
@@ -48,9 +48,8 @@ def plan_target(options: RunOptions, *, machine_name: str | None = None, ram_gib
     Raises UsageError, ModelFileError or IncompatibleError.
     """
     catalog = load_catalog()
-    elsewhere = None if machine_name is None and ram_gib is None else find_known_machine(machine_name, catalog, ram_gib)
     models = find_models(options, catalog)
-    machine = elsewhere or add_servers(this_machine(catalog.machines), options.rpc)
+    machine = find_machine(catalog, options, machine_name, ram_gib)
     return plan_models(models, machine, options, measured=read_measured_costs(models, machine, options.kv_type))
 
 

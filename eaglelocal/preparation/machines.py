@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from eaglelocal.backend.cpu_attention import is_supported
 from eaglelocal.catalog.catalog import Catalog, KnownMachine
 from eaglelocal.core.amounts import GIB
+from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import UsageError
 from eaglelocal.planning.machine_spec import (
     MachineSpec,
@@ -32,6 +33,16 @@ def add_servers(machine: MachineSpec, addresses: Sequence[str]) -> MachineSpec:
     """
     backends = machine.probed.llama_cpp.backends if machine.probed is not None else ()
     return add_rpc_devices(machine, find_rpc_servers(addresses, backends)) if addresses else machine
+
+
+def find_machine(catalog: Catalog, options: RunOptions, name: str | None, ram_gib: float | None) -> MachineSpec:
+    """Return the named machine of the catalog with `ram_gib` of RAM; without both, this one with its rpc-servers.
+
+    Raises UsageError, or the errors of `find_rpc_servers`.
+    """
+    if name is not None or ram_gib is not None:
+        return find_known_machine(name, catalog, ram_gib)
+    return add_servers(this_machine(catalog.machines), options.rpc)
 
 
 def find_known_machine(name: str | None, catalog: Catalog, ram_gib: float | None) -> MachineSpec:

@@ -24,6 +24,7 @@ class DisplayOptions:
 
     theme           dark, light, contrast or terminal (the terminal's own colors)
     has_figures     show a line of figures below each answer
+    notifies        notify of a long answer's end while the terminal has not the focus
     keys            (action, comma-separated keys), in place of the default ones
     theme_file      the config file in which a theme chosen on a screen is kept; None: it is not
     theme_variable  the variable that overrides it
@@ -33,6 +34,7 @@ class DisplayOptions:
     glyphs: Glyphs = UNICODE
     has_color: bool = True
     has_figures: bool = True
+    notifies: bool = True
     keys: tuple[tuple[str, str], ...] = ()
     theme_file: Path | None = None
     theme_variable: str = ""
@@ -59,6 +61,7 @@ def make_display_options(
         glyphs=UNICODE if is_unicode else ASCII,
         has_color=settings.colour != "never",
         has_figures=settings.figures,
+        notifies=settings.notify,
         keys=settings.keys,
         theme_file=config_file if keeps_theme else None,
         theme_variable="" if origin in (DEFAULT, str(config_file)) else origin,
@@ -77,7 +80,7 @@ CHAT_PURPOSES: Mapping[str, str] = MappingProxyType(  # by the id of a binding, 
     {
         "send": "send; after a \\ begin a new line",
         "newline": "begin a new line",
-        "stop": "stop the answer, take back questions",
+        "stop": "stop the answer, take back questions, or stop a download",
         "stand_up": "stand on the turn or code block above",
         "stand_down": "stand on the turn or code block below",
         "older": "show an earlier question",
@@ -86,7 +89,7 @@ CHAT_PURPOSES: Mapping[str, str] = MappingProxyType(  # by the id of a binding, 
         "page_down": "scroll the conversation down",
         "top": "go to the start of the conversation",
         "end": "go to the end, and follow it",
-        "complete": "complete a command",
+        "complete": "take a row of the menu",
         "search": "find an earlier question",
         "retry": "ask the last question again",
         "edit": "change the last question and ask again",

@@ -254,23 +254,59 @@ def test_tab_completes_a_command(tmp_path: Path) -> None:
     play(ChatHarness(tmp_path), scenario)
 
 
-def test_commands_are_reported_while_they_are_typed(tmp_path: Path) -> None:
+def test_commands_are_listed_and_chosen_while_they_are_typed(tmp_path: Path) -> None:
     async def scenario(person: ChatObserver) -> None:
         await person.type("/")
-        await person.sees("/help /stats /spec")
-        await person.type("s")
-        await person.sees("/stats /spec /set /system /save")
-        await person.type("p")
-        await person.sees("/spec [auto|off|pid|N]: set the draft length: as long as it pays off")
-        await person.pilot.press("ctrl+u")
-        await person.no_longer_sees("set the draft length: as long as it pays off")
-        await person.type("/re")
+        await person.sees("> /help", "/think", "as long as the m")  # with its present value
+        await person.type("sp")
+        await person.sees("> /spec  set the draft length", "/spec [auto|off|pid|N]")
+        await person.no_longer_sees("/help")
+        await person.pilot.press("escape")
+        await person.no_longer_sees("set the draft length")
+        await person.type("e")
+        assert "set the draft length" not in person.text  # it stays closed while more is typed
+        await person.pilot.press("backspace", "backspace")
+        await person.sees("> /stats")
+        await person.pilot.press("down", "enter")  # it takes arguments
+        assert person.app.prompt.text == "/spec "
+        await person.sees("auto", "pid")
+        await person.pilot.press("down", "down", "up", "enter")
+        await person.sees("drafting: automatic")
+        await person.no_longer_sees("pid")
+        await person.type("/qu")
+        await person.sees("> /exit")  # by its name in other programs
+
+    play(ChatHarness(tmp_path), scenario)
+
+
+def test_arguments_are_sent_as_typed_until_a_row_is_highlighted(tmp_path: Path) -> None:
+    saved(tmp_path, "eagles", Turn("q", "a"))
+    saved(tmp_path, "owls", Turn("who?", "owls"))
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.type("/delete e")
+        await person.sees("eagles")
+        await person.pilot.press("enter")
+        await person.sees("no conversation named 'e'")
+        await person.type("/load OW")
         await person.pilot.press("tab")
-        assert person.app.prompt.text == "/re"  # retry and rename
-        await person.pilot.press("ctrl+u")
-        await person.type("/e")
+        assert person.app.prompt.text == "/load owls"
+        await person.pilot.press("enter")
+        await person.sees("❯ who?")
+        await person.type("/draft ngram,lo")
         await person.pilot.press("tab")
-        assert person.app.prompt.text == "/ex"  # export and exit
+        assert person.app.prompt.text == "/draft ngram,lookahead"
+
+    play(ChatHarness(tmp_path), scenario)
+
+
+def test_a_row_of_the_menu_is_clicked(tmp_path: Path) -> None:
+    async def scenario(person: ChatObserver) -> None:
+        await person.type("/")
+        await person.sees("> /help")
+        row = next(number for number, text in enumerate(person.text.splitlines()) if "/stats" in text)
+        await person.pilot.click(offset=(8, row))
+        await person.sees("no answers yet")
 
     play(ChatHarness(tmp_path), scenario)
 
@@ -632,7 +668,7 @@ def test_another_model_and_draft_length(tmp_path: Path) -> None:
         dialog.query_one("#target", Input).value = "other"
         dialog.query_one("#spec", Input).value = "3"
         await person.pilot.press("enter")
-        await person.sees("target   other", "3 tokens ahead")
+        await person.sees("other · ", "3 tokens ahead")
         await person.ask("one")
         await person.sees("first answer")
 

@@ -304,7 +304,7 @@ class ThemeDialog(Dialog):
 
 # ---- chat access: the rights of the user of a chat screen: all, or through a browser only actions within the chat.
 # Remote users may not read or write files, run programs or load models on this machine
-LOCAL_COMMANDS = frozenset({"/image", "/save", "/load", "/rename", "/delete", "/export", "/model", "/draft"})
+LOCAL_COMMANDS = frozenset({"/add", "/image", "/save", "/load", "/rename", "/delete", "/export", "/model", "/draft"})
 LOCAL_ACTIONS = frozenset({"editor", "conversations", "model", "suspend_process"})
 
 

@@ -20,7 +20,7 @@ from eaglelocal.tui.transcript.entries import LiveAnswer
 class AnswerWork:
     """The progress of an answer."""
 
-    phase: str  # waiting, reading, reading images, thinking, answering
+    phase: str  # waiting, reading, reading images, thinking, answering, summarizing
     seconds: float  # since the phase began
     count: int = 0  # tokens of the phase so far
     total: int | None = None  # tokens of the phase, or their limit; None: not known, or no limit
@@ -65,6 +65,21 @@ class LoadProgressed:
 
 
 @dataclass(frozen=True, slots=True)
+class DownloadProgressed:
+    """A model is being downloaded. `progress` is None when that has ended."""
+
+    reference: str
+    progress: LoadProgress | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSwitched:
+    """Another model was loaded in place of the one before, which `ModelChanged` also reports."""
+
+    model: ActiveModel
+
+
+@dataclass(frozen=True, slots=True)
 class QuestionSent:
     """A question was sent; its answer grows in `live`."""
 
@@ -106,6 +121,15 @@ class ConversationReplaced:
 
 
 @dataclass(frozen=True, slots=True)
+class SummaryMade:
+    """A summary replaces all turns but the last `num_kept` in what is sent."""
+
+    text: str
+    num_turns: int
+    num_kept: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttachmentsChanged:
     """The pictures that go with the next question have changed."""
 
@@ -142,11 +166,14 @@ ChatEvent = (
     ModelChanged
     | EngineStateChanged
     | LoadProgressed
+    | DownloadProgressed
+    | ModelSwitched
     | QuestionSent
     | FirstTokensReceived
     | AnswerEnded
     | TurnsReplaced
     | ConversationReplaced
+    | SummaryMade
     | AttachmentsChanged
     | NoteWritten
     | TaskFailed

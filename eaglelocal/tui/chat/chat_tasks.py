@@ -9,12 +9,12 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ActionContext, LeaveChat
-from eaglelocal.conversation.answer_stats import MessageOutput, model_lines
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.ask import ask
 from eaglelocal.conversation.code_blocks import number_next_code
 from eaglelocal.conversation.conversation import Conversation
@@ -36,7 +36,9 @@ from eaglelocal.tui.chat.chat_events import (
     ExitRequested,
     LoadProgressed,
     ModelChanged,
+    ModelSwitched,
     NoteWritten,
+    SummaryMade,
     TaskFailed,
     TextCopied,
     TurnsReplaced,
@@ -70,6 +72,7 @@ class ChatTasks:
         self._folder, self._saves = folder, saves
         self._output = EventOutput(emit)
         self.session: Session | None = None  # None until a model is loaded
+        self._saving = threading.Lock()  # commands run on a thread of their own during an answer
         self._fed_model: ActiveModel | None = None  # whose figures the feed has
 
     # ---- for any thread
@@ -183,8 +186,6 @@ class ChatTasks:
             return
         with self._emit_changes(self.session):
             self.session.switch(choice)
-            for line in model_lines(self.session.model.info, self.session.model.plan):
-                self._output.message(line)
 
     def change_settings(self, params: SamplingParams, system: str) -> None:
         session = self._require_session()
@@ -213,10 +214,17 @@ class ChatTasks:
 
     def _run_command(self, session: Session, command: Command) -> None:
         context = ActionContext(
-            session, self._output, self._folder, lambda text: self._emit(TextCopied(text)), has_screen=True
+            session,
+            self._output,
+            self._folder,
+            lambda text: self._emit(TextCopied(text)),
+            follow=self._answer.follow_summary,
+            has_screen=True,
         )
+        # a summary is an answer, during which other commands may run
+        lock = nullcontext() if command.name == "/compact" else self._saving
         try:
-            with self._emit_changes(session, is_cleared=command.name == "/clear"):
+            with self._emit_changes(session, is_cleared=command.name == "/clear"), lock:
                 question = run_command(context, command)
         except LeaveChat:
             self._emit(ExitRequested())
@@ -229,11 +237,17 @@ class ChatTasks:
     def _emit_changes(self, session: Session, *, is_cleared: bool = False) -> Iterator[None]:
         """Emit what changes meanwhile. is_cleared: empty the screen too, also if there was only a note on it."""
         conversation, settings = session.conversation, _list_settings(session)
+        summary = conversation.summary
         try:
             yield
         finally:
-            if session.conversation is not conversation or is_cleared:
+            is_undone = summary is not None and conversation.summary is None
+            if session.conversation is conversation and conversation.summary not in (None, summary):
+                self._emit_summary(conversation)
+            if session.conversation is not conversation or is_cleared or is_undone:
                 self._emit(ConversationReplaced(tuple(session.conversation.turns), session.conversation.name))
+            if session.model is not settings[0]:
+                self._emit(ModelSwitched(session.model))
             if _list_settings(session) != settings:
                 self._emit_model(session)
             self._emit_attachments(session)
@@ -245,6 +259,11 @@ class ChatTasks:
         system, adapters = session.conversation.system, session.shown_adapters
         self._emit(ModelChanged(session.model, session.choice, session.params, system, adapters))
 
+    def _emit_summary(self, conversation: Conversation) -> None:
+        if (summary := conversation.summary) is not None:
+            num_kept = len(conversation.turns) - summary.num_turns
+            self._emit(SummaryMade(summary.text, summary.num_turns, num_kept))
+
     def _emit_attachments(self, session: Session) -> None:
         self._emit(AttachmentsChanged(tuple(picture.label for picture in session.attached)))
 
@@ -253,7 +272,9 @@ class ChatTasks:
         if not self._saves or not session.conversation.turns:
             return
         try:
-            if notice := save_session(session, self._folder).notice:
+            with self._saving:
+                notice = save_session(session, self._folder).notice
+            if notice:
                 self._emit(NoteWritten(notice))
         except EagleLocalError as error:
             self._saves = False
@@ -313,13 +334,14 @@ class QueuedTask:
 class TaskQueue:
     """A queue of tasks and the thread that runs them."""
 
-    def __init__(self, on_failure: Callable[[EagleLocalError], None]) -> None:
+    def __init__(self, on_failure: Callable[[EagleLocalError], None], name: str) -> None:
+        """name: of the thread."""
         self._on_failure = on_failure
         self._tasks: deque[QueuedTask] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
         self._current: QueuedTask | None = None
-        self._thread = threading.Thread(target=self._work, name="chat-tasks", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()

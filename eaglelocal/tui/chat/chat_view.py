@@ -10,9 +10,10 @@ from textual.containers import Container
 from textual.geometry import Size
 
 from eaglelocal.client.server_reading import DISCONNECTED
-from eaglelocal.conversation.answer_stats import system_line, unusual_lines
+from eaglelocal.conversation.answer_stats import model_line, system_line, unusual_lines
 from eaglelocal.conversation.ask import AskResult
 from eaglelocal.conversation.conversation import ContextUse, Turn
+from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.events import Finished, LoadProgress
 from eaglelocal.core.terminal_text import clean_line
@@ -27,6 +28,7 @@ from eaglelocal.tui.chat.chat_events import (
     ModelChanged,
     NoteWritten,
     QuestionSent,
+    SummaryMade,
     TaskFailed,
     TurnsReplaced,
 )
@@ -105,7 +107,7 @@ class ChatView:
     def show(self, event: ChatEvent) -> None:
         """Apply an event; `draw` shows what it changes."""
         self._apply(event)
-        if isinstance(event, AnswerEnded | TurnsReplaced | ConversationReplaced | ModelChanged):
+        if isinstance(event, AnswerEnded | TurnsReplaced | ConversationReplaced | ModelChanged | SummaryMade):
             self._context, self._framed_at = self._controller.context_use, float("-inf")
 
     def _apply(self, event: ChatEvent) -> None:
@@ -134,6 +136,12 @@ class ChatView:
         self.transcript.end_answer(result, turn, n_ctx)
         if result.outcome.finished is not None:
             self._answers = (*self._answers, result.outcome.finished)
+
+    def show_switch(self, model: ActiveModel) -> None:
+        """Draw a rule that names the model which answers from here on, and what is to be noted of it."""
+        self.transcript.add_rule(model.info.target if model.plan is None else model_line(model.info, model.plan))
+        for text in unusual_lines(model.info, model.plan):
+            self.transcript.note(text)
 
     def _change_model(self, model: ModelChanged) -> None:
         before, self.model, self._engine_state = self.model, model, "ready"

@@ -20,6 +20,7 @@ from eaglelocal.tui.transcript.entries import LiveAnswer
 
 WAITING = AnswerWork(phase="waiting", seconds=0.0)
 READING_IMAGES = replace(WAITING, phase="reading images")
+SUMMARIZING = replace(WAITING, phase="summarizing")
 
 
 class CurrentAnswer:
@@ -55,6 +56,12 @@ class CurrentAnswer:
             self._events = None
             self._has_ended.set()
 
+    def follow_summary(self, events: AnswerEvents) -> RequestOutcome:
+        """Follow a summary, which no live answer shows."""
+        self._live, self._guard = LiveAnswer(), LoopGuard()
+        self._enter(SUMMARIZING)
+        return self.follow(events)
+
     def _receive(self, event: RequestEvent) -> None:
         self._feed.add_event(event, time.monotonic())
         match event:
@@ -80,6 +87,8 @@ class CurrentAnswer:
         work = self._work
         num_cached = (work.total or 0 if work.phase == "reading" else work.num_cached) + len(pieces)
         phase = "answering" if work.phase == "answering" or any(piece.text for piece in pieces) else "thinking"
+        if work.phase == SUMMARIZING.phase:
+            phase = SUMMARIZING.phase
         if phase != work.phase:
             self._guard = LoopGuard()  # thoughts that repeated themselves were closed
             self._enter(AnswerWork(phase=phase, seconds=0.0, total=self._budget if phase == "thinking" else None))

@@ -37,6 +37,11 @@ class EntryKind(Enum):
     FIGURES = "figures"
     NOTE = "note"
     ERROR = "error"
+    RULE = "rule"
+    SUMMARY = "summary"
+
+
+FOLDED = (EntryKind.THOUGHT, EntryKind.SUMMARY)  # unfolded together
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,7 @@ class TranscriptEntry:
     turn: int = -1  # of a question: the index of its turn
     first_code: int = 1  # of an answer: the number of its first code block
     is_whole: bool = False  # an answer of any number of blocks
+    title: str = "thought"  # of a folded text
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ def render_entry(entry: TranscriptEntry, width: int, view: RenderOptions) -> lis
 
 def estimate_height(entry: TranscriptEntry, width: int, view: RenderOptions) -> int:
     """Return the approximate number of rows of an entry, much faster than `render_entry`."""
-    if entry.kind is EntryKind.THOUGHT and not view.shows_thoughts:
+    if entry.kind in FOLDED and not view.shows_thoughts:
         return 1 + entry.has_gap
     lines = entry.text.split("\n")
     return entry.has_gap + sum(max(1, -(-len(line) // max(width - 2, 1))) for line in lines)
@@ -140,7 +146,7 @@ def _render_answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> l
 def _render_thought(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     closed, opened = ("+", "-") if view.appearance.is_ascii else ("▸", "▾")
     words = len(entry.text.split())
-    title = f"{opened if view.shows_thoughts else closed} thought, {count_noun(words, 'word')}"
+    title = f"{opened if view.shows_thoughts else closed} {entry.title}, {count_noun(words, 'word')}"
     head = render_plain(title, width, view.appearance, "dim italic")
     if not view.shows_thoughts:
         return head
@@ -164,6 +170,13 @@ def _render_figures(entry: TranscriptEntry, width: int, view: RenderOptions) -> 
     return _render_note(replace(entry, text="\n".join(lines)), width, view)
 
 
+def _render_rule(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+    """Render a text in a rule that fills the row; a longer text has rows of its own."""
+    line = "-" if view.appearance.is_ascii else "─"
+    text = f"{line * 2} {entry.text} "
+    return _render_note(replace(entry, text=text + line * max(width - cell_len(text), 0)), width, view)
+
+
 def _render_error(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     """Render an error in red, and what follows its message, such as a hint, as code is."""
     message, *hints = re.split(r"\n(?=hint: |report: )", entry.text)
@@ -178,6 +191,8 @@ _RENDERERS = {
     EntryKind.FIGURES: _render_figures,
     EntryKind.NOTE: _render_note,
     EntryKind.ERROR: _render_error,
+    EntryKind.RULE: _render_rule,
+    EntryKind.SUMMARY: _render_thought,
 }
 
 

@@ -25,8 +25,10 @@ from textual.strip import Strip
 from eaglelocal.conversation.answer_stats import answer_line, format_ending
 from eaglelocal.conversation.ask import AskResult, left_out_line
 from eaglelocal.conversation.conversation import Turn
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.transcript.entries import (
+    FOLDED,
     SEPARATOR,
     EntryKind,
     LiveAnswer,
@@ -48,8 +50,8 @@ from eaglelocal.tui.transcript.stops import (
     list_stops,
     read_stop,
 )
-from eaglelocal.tui.transcript.text_rows import CODE_META, Appearance, Row, find_index_at_cell
-from eaglelocal.tui.transcript.transcript_layout import TranscriptLayout
+from eaglelocal.tui.transcript.text_rows import Appearance, Row, find_index_at_cell
+from eaglelocal.tui.transcript.transcript_layout import TranscriptLayout, find_code_rows
 
 MAX_SPARE_ROWS = 5
 MARGIN = 1  # cells left of the text; one more stays free right of it
@@ -115,6 +117,10 @@ class Transcript(ScrollView):
         follows_note = self._tail > 0 and self._layout.entry(self._tail - 1).kind is EntryKind.NOTE
         self._add(TranscriptEntry(EntryKind.NOTE, text, has_gap=not follows_note))
 
+    def add_rule(self, text: str) -> None:
+        """Draw a rule across the transcript with a text in it."""
+        self._add(TranscriptEntry(EntryKind.RULE, text))
+
     def show_error(self, error: EagleLocalError) -> None:
         self._add(make_error_entry(error))
 
@@ -157,6 +163,17 @@ class Transcript(ScrollView):
         found = (at for at in reversed(range(len(entries))) if entries[at].turn == index)
         self._live = LiveAnswer()
         self._replace_from(next(found, len(entries)), make_entries(turns, index, first_code))
+        self._tail = len(self._layout)
+
+    def fold_turns(self, summary: str, num_turns: int, num_kept: int) -> None:
+        """Replace all but the last `num_kept` questions and what is below them by a folded summary of `num_turns`."""
+        entries = self._layout.entries
+        questions = [index for index, entry in enumerate(entries) if entry.kind is EntryKind.QUESTION]
+        begin = questions[-num_kept] if len(questions) >= num_kept else 0
+        folded = TranscriptEntry(
+            EntryKind.SUMMARY, summary, title=f"summary of {count_noun(num_turns, 'earlier turn')}"
+        )
+        self._replace_from(0, [folded, *entries[begin:]])
         self._tail = len(self._layout)
 
     def replace_conversation(self, turns: Iterable[Turn]) -> None:
@@ -462,23 +479,13 @@ class Transcript(ScrollView):
         elif len(self._layout) and row_number < self._layout.num_rows:
             index = self._layout.index_at(row_number)
             entry = self._layout.entry(index)
-            if entry.kind is EntryKind.THOUGHT and row_number == self._layout.top(index) + entry.has_gap:
+            if entry.kind in FOLDED and row_number == self._layout.top(index) + entry.has_gap:
                 self.toggle_thoughts()
 
 
 def _put_over(strip: Strip, style: Style) -> Strip:
     """Return the strip with a style over that of its segments, each of which has a background of its own."""
     return Strip(Segment.apply_style(strip, post_style=style), strip.cell_length)
-
-
-def find_code_rows(rows: Sequence[Strip], number: int) -> tuple[int, int]:
-    """Return the first row of a code block with its label, and its number of rows; all rows if it has no label."""
-    for index, row in enumerate(rows):
-        for segment in row:
-            meta = segment.style.meta.get(CODE_META) if segment.style else None
-            if meta and meta[0] == number:
-                return index, meta[1]
-    return 0, len(rows)
 
 
 def _to_characters(offset: Offset | None, lines: list[str]) -> Offset | None:
