@@ -589,7 +589,7 @@ def test_help_opens_at_its_top_and_is_searched(tmp_path: Path) -> None:
         await person.pilot.press("f1")
         await person.sees("type to search", "/help", "show this list")
         assert "ctrl+g" not in person.text  # below what fits
-        await person.pilot.press("pagedown", "pagedown", "pagedown")
+        await person.pilot.press(*["pagedown"] * 4)
         await person.sees("ctrl+g")
         await person.pilot.press("pageup", "up", "down")
         await person.type("draft SET")

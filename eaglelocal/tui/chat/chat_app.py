@@ -348,11 +348,10 @@ class ChatApp(EagleApp[int]):
             self.controller.run_command(line)
 
     def action_edit(self) -> None:
-        if self.refuse_while_busy():
-            return
-        if (last := self.controller.find_question()) is None:
+        last = self.controller.find_question()
+        if last is None:
             self.notify("there is no question yet")
-        else:
+        elif not self.refuse_while_busy():
             self.begin_editing(last)
 
     def refuse_while_busy(self) -> bool:
@@ -362,13 +361,9 @@ class ChatApp(EagleApp[int]):
             self.notify(f"wait until the answer has ended; {self._keys.hint('stop')} stops it")
         return is_busy
 
-    def report(self, text: str) -> None:
-        self.notify(text)
-
     def begin_editing(self, place: AskedQuestion) -> None:
         """Put a question into the prompt, to ask it again in its place. What was typed comes back afterwards."""
-        if self._edited is None:
-            self._unsent = self.prompt.text
+        self._unsent = self.prompt.text if self._edited is None else self._unsent
         self._edited = place
         self.prompt.replace_text(place.text)
         self._show_prompt_title()

@@ -29,7 +29,7 @@ class TurnHost(Protocol):
     def refuse_while_busy(self) -> bool:
         """Return True, and say so, if the user has to wait until the answer has ended."""
 
-    def report(self, text: str) -> None: ...
+    def notify(self, message: str) -> None: ...
 
 
 class TurnKeys:
@@ -106,14 +106,14 @@ class TurnKeys:
         if place.has_answer:
             self._controller.branch(place)
         else:
-            self._host.report("there is nothing to branch from: the question has no answer")
+            self._host.notify("there is nothing to branch from: the question has no answer")
 
     def _step_version(self, step: int) -> None:
         place = self._find_place()
         if place is None or self._host.refuse_while_busy():
             return
         if place.num_versions == 1:
-            self._host.report("this turn has one version; asking it again makes another")
+            self._host.notify("this turn has one version; asking it again makes another")
         else:
             self._controller.choose_version(place, (place.version + step) % place.num_versions)
 
@@ -122,6 +122,6 @@ class TurnKeys:
         entry = self._transcript.stop_question
         place = None if entry is None else self._controller.find_question(entry.turn)
         if entry is None or place is None or not entry.text.endswith(place.text):
-            self._host.report("this question is not in the conversation, because it has no answer")
+            self._host.notify("this question is not in the conversation, because it has no answer")
             return None
         return place

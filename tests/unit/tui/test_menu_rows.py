@@ -31,7 +31,6 @@ def list_texts(typed: str) -> list[str]:
     ("typed", "texts"),
     [
         ("/th", ["/think ", "/theme "]),
-        ("/theme d", ["/theme dark", "/theme dracula"]),
         ("/retry", ["/retry"]),
         ("/rena", ["/rename "]),
         ("/qu", ["/exit"]),
