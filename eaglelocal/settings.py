@@ -53,6 +53,10 @@ PREFIX = "EAGLELOCAL_"
 DEFAULT = "default"
 FLAG = "flag"  # in the metadata of a setting
 SWITCH, LOGS = ("auto", "on", "off"), ("text", "json")
+THEME_NAMES = (
+    "dark", "light", "contrast", "terminal", "catppuccin-latte", "catppuccin-mocha", "dracula", "flexoki", "gruvbox",
+    "monokai", "rose-pine", "tokyo-night",
+)  # fmt: skip
 MAX_CACHE_DISK = 100_000.0  # GB
 MAX_LOOKUP_MEMORY = 2_000_000  # tokens; the index in RAM takes up to 600 bytes for each
 OWN_VARIABLES = frozenset({"TRACEBACK", "ENGINE_LOG", "API_KEY", "ATTENTION"})
@@ -281,9 +285,10 @@ class Settings:
     log: str = setting("text", one_of(*LOGS), "text|json", "Format of the log on stderr.", LOGS)
 
     # how it looks
-    theme: str = setting("dark", one_of("dark", "light", "contrast", "terminal"))
+    theme: str = setting("dark", one_of(*THEME_NAMES))
     glyphs: str = setting("auto", one_of("auto", "unicode", "ascii"))  # auto: ascii unless the locale is UTF-8
     figures: bool = setting(True, read_boolean)  # a line of figures below each answer of a chat
+    notify: bool = setting(True, read_boolean)  # a long answer of a chat has ended, while another window has the focus
     keys: tuple[tuple[str, str], ...] = setting((), read_keys)  # of screens: (action, keys) that replace the defaults
     set_by: tuple[tuple[str, str], ...] = ()  # (setting, place) of every setting that was set
 

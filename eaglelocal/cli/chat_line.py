@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from eaglelocal import locations
-from eaglelocal.cli.answer_printer import Asker
+from eaglelocal.cli.answer_printer import Asker, cancel_on_interrupt
 from eaglelocal.cli.output import Output, OutputClosed
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import (
@@ -30,7 +30,9 @@ from eaglelocal.conversation.action_context import (
     refuse_to_copy,
 )
 from eaglelocal.conversation.answer_stats import model_lines
+from eaglelocal.conversation.ask import follow_answer
 from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
+from eaglelocal.conversation.session import AnswerEvents, RequestOutcome
 from eaglelocal.conversation.slash_commands import COMMANDS, Command, is_command, parse_command, run_command
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.atomic_file import PRIVATE, make_folder
@@ -118,6 +120,7 @@ def converse(asker: Asker, *, list_models: ListModels = list_no_models) -> int:
         locations.conversations_dir(),
         lambda text: copy_to_desktop(text, output),
         list_models=list_models,
+        follow=follow_unseen,
     )
     actions.say(*begin_lines(asker), "")
     with LineEditor(
@@ -134,6 +137,12 @@ def converse(asker: Asker, *, list_models: ListModels = list_no_models) -> int:
             if isinstance(problem, TerminalGone):
                 return HUNG_UP
             raise
+
+
+def follow_unseen(events: AnswerEvents) -> RequestOutcome:
+    """Follow an answer without showing it; ctrl-c stops it."""
+    with cancel_on_interrupt(events.cancel):
+        return follow_answer(events, lambda event: None)
 
 
 def begin_lines(asker: Asker) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from eaglelocal.client.engine_client import EngineClient
     from eaglelocal.core.events import EngineInfo
     from eaglelocal.learning.idle_learning import IdleLearning, ModelLearning
+    from eaglelocal.memory.budget import Needs
     from eaglelocal.preparation.decision import Decision
-    from eaglelocal.preparation.model_choices import ModelPreview
+    from eaglelocal.preparation.model_choices import CatalogChoice, ModelPreview
     from eaglelocal.tui.chat.model_picker import ModelSource
     from eaglelocal.worker.child import SpareProcess
 
@@ -219,7 +220,39 @@ def make_model_source(settings: Settings) -> ModelSource:
         list_entries=partial(list_choices, settings.model_folders),
         list_names=partial(list_model_names, settings),
         assess=partial(assess_choice, settings),
+        list_catalog=partial(list_catalog_choices, settings),
+        find_best=partial(find_best_model, settings),
+        pull=pull_model,
     )
+
+
+def list_catalog_choices(
+    settings: Settings, words: Sequence[str], active: ActiveModel | None
+) -> Iterator[CatalogChoice]:
+    """Yield the models of the catalog that have the words, with their plans once the active model is unloaded."""
+    from eaglelocal.preparation.model_choices import list_catalog
+
+    return list_catalog(make_run_options(settings, parallel=count_slots(settings)), words, freed=find_held(active))
+
+
+def find_best_model(settings: Settings, active: ActiveModel) -> CatalogChoice | None:
+    """Return the model to download for this machine, if it is clearly better than those on disk."""
+    from eaglelocal.preparation.model_choices import find_better
+
+    return find_better(make_run_options(settings, parallel=count_slots(settings)), freed=find_held(active))
+
+
+def pull_model(reference: str, output: MessageOutput) -> None:
+    from eaglelocal.cli.pull import pull_for_chat
+
+    pull_for_chat(reference, output)
+
+
+def find_held(active: ActiveModel | None) -> Needs:
+    """Return the memory that unloading the active model would free."""
+    from eaglelocal.preparation.model_choices import estimate_held
+
+    return () if active is None or active.plan is None else estimate_held(active.plan, active.info)
 
 
 def list_model_names(settings: Settings) -> Sequence[str]:
@@ -241,8 +274,7 @@ def mention_model(prompt: str | None, settings: Settings, output: MessageOutput)
 
 def assess_choice(settings: Settings, choice: ModelChoice, active: ActiveModel | None) -> ModelPreview:
     """Return how the model of a choice would run here, once the active one is unloaded."""
-    from eaglelocal.preparation.model_choices import assess_model, estimate_held
+    from eaglelocal.preparation.model_choices import assess_model
 
     options = apply_choice(make_run_options(settings, parallel=count_slots(settings)), replace(choice, spec=None))
-    held = () if active is None or active.plan is None else estimate_held(active.plan, active.info)
-    return assess_model(options, freed=held)
+    return assess_model(options, freed=find_held(active))

@@ -12,8 +12,9 @@ from eaglelocal.catalog.reference import Profile, parse_reference
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_target
 from eaglelocal.cli.flags import argument, flag
-from eaglelocal.cli.output import Output, standard_output
+from eaglelocal.cli.output import standard_output
 from eaglelocal.cli.plan import options_for
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import AUTO, NGRAM, NONE, parse_draft
 from eaglelocal.errors import UsageError
@@ -63,7 +64,23 @@ def pull(given: PullFlags) -> None:
     return check_files(plan, orders, output)
 
 
-def plan_here(target: str, draft: str, quant: str | None, output: Output) -> PullPlan | None:
+def pull_for_chat(target: str, output: MessageOutput) -> None:
+    """Fetch a model and its draft without a question, and check them. Raises DownloadError, or as `pull`."""
+    from eaglelocal.hub.client_settings import prepare_client
+
+    plan = plan_here(target, AUTO, None, output)
+    if plan is None:
+        return
+    prepare_client()
+    from eaglelocal.cli.pull_files import check_model, fetch_files, look_up_orders
+
+    orders = look_up_orders(plan, AUTO, output)
+    if orders:
+        fetch_files(orders, output)
+        check_model(plan, orders, output)
+
+
+def plan_here(target: str, draft: str, quant: str | None, output: MessageOutput) -> PullPlan | None:
     """Return what to fetch; for a catalog entry the planner fills in quantization and draft if they are open.
 
     draft  as --draft, of which only a model is fetched

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from eaglelocal import locations
 from eaglelocal.cli.output import Output, confirm, path_text, shown_progress
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.core.amounts import format_disk, format_duration
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.user_paths import quote_path
@@ -52,7 +53,7 @@ KINDS = {"eagle3": "a draft head", "dflash": "a draft head", "mtp": "an MTP laye
 MAX_FILES_SHOWN = 8
 
 
-def look_up_orders(plan: PullPlan, mmproj: str, output: Output) -> list[DownloadOrder]:
+def look_up_orders(plan: PullPlan, mmproj: str, output: MessageOutput) -> list[DownloadOrder]:
     """Look up the files to fetch on the hub: the order of the target with its projector, then the draft's.
 
     Empty, with a message, if the hub does not answer and the model is on disk. Raises DownloadError or UsageError.
@@ -75,7 +76,7 @@ def look_up_orders(plan: PullPlan, mmproj: str, output: Output) -> list[Download
     return [add_projector(order, mmproj), *drafts]
 
 
-def mention_other_copy(plan: PullPlan, output: Output) -> None:
+def mention_other_copy(plan: PullPlan, output: MessageOutput) -> None:
     """Explain why a model is fetched that is on disk already: only the other copy has an MTP layer."""
     try:
         cached = find_cached(locations.hub_cache_dir(), plan.target)
@@ -85,7 +86,7 @@ def mention_other_copy(plan: PullPlan, output: Output) -> None:
         output.message(f"{cached.reference} is on disk, but without the MTP layer that {plan.layer_repo} has")
 
 
-def look_up_target(plan: PullPlan, patience: RetryPolicy, output: Output) -> DownloadOrder:
+def look_up_target(plan: PullPlan, patience: RetryPolicy, output: MessageOutput) -> DownloadOrder:
     """Look up the target, which may also be a head alone.
 
     If a planned quantization is missing, the usual one is taken; raises UsageError if the user asked for it.
@@ -105,7 +106,7 @@ def suggest_repo(problem: DownloadError, repo: str) -> DownloadError:
     return DownloadError(problem.message, hint=f"eaglelocal pull {near}") if near else problem
 
 
-def look_up_draft(plan: PullPlan, patience: RetryPolicy, output: Output) -> list[DownloadOrder]:
+def look_up_draft(plan: PullPlan, patience: RetryPolicy, output: MessageOutput) -> list[DownloadOrder]:
     """Look up the draft. If that fails, raise only if it was asked for by name: the model runs without one."""
     if plan.draft is None:
         return []
@@ -118,7 +119,7 @@ def look_up_draft(plan: PullPlan, patience: RetryPolicy, output: Output) -> list
         return []
 
 
-def make_retry_policy(output: Output, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> RetryPolicy:
+def make_retry_policy(output: MessageOutput, waits_s: tuple[float, ...] = FETCH_WAITS_S) -> RetryPolicy:
     silence_client()
     return RetryPolicy(waits_s, on_wait=output.note)
 
@@ -138,18 +139,23 @@ def fetch_all(orders: Sequence[DownloadOrder], output: Output, *, yes: bool, is_
         output.message("all files are on disk")
     else:
         output.message("all files are on disk, by name and size; --verify checks their hashes too")
+    try:
+        fetch_files(orders, output, is_shown=bool(missing))
+    except KeyboardInterrupt:
+        output.message("stopped; the same command resumes the download")
+        raise
+
+
+def fetch_files(orders: Sequence[DownloadOrder], output: MessageOutput, *, is_shown: bool = True) -> None:
+    """Fetch what is missing, with progress if `is_shown`. Raises DownloadError and ResourceError."""
     progress = output.progress()
     try:
         download_files(
             orders,
-            cache,
+            locations.hub_cache_dir(),
             retries=make_retry_policy(output),
-            on_progress=lambda done: progress(load_progress(done, orders)) if missing else None,
+            on_progress=lambda done: progress(load_progress(done, orders)) if is_shown else None,
         )
-    except KeyboardInterrupt:
-        progress.finish()
-        output.message("stopped; the same command resumes the download")
-        raise
     finally:
         progress.finish()
     if problem := lock_commits({order.repo.id: order.repo.commit for order in orders}):
@@ -157,15 +163,22 @@ def fetch_all(orders: Sequence[DownloadOrder], output: Output, *, yes: bool, is_
 
 
 def check_files(plan: PullPlan, orders: Sequence[DownloadOrder], output: Output) -> None:
-    """Read the headers, compare draft and target, and say how to run them.
-
-    Raises ModelFileError on a file that cannot run, IncompatibleError if a draft that was asked for does not fit.
-    """
+    """Check the files, and say how to run them. Raises as `check_model`."""
     if needs_import(orders[0]):
         return mention_import(orders[0], "REF", output)
     if describe_file(find_first_file(orders[0])).kind == HEAD:
         output.message(f"checked: {orders[0].reference}, a draft head; use it with the model that it was made for:")
         return output.data(f"eaglelocal chat --target REF --draft {orders[0].reference}")
+    check_model(plan, orders, output)
+    output.message("run it with:")
+    return output.data(shlex.join(["eaglelocal", "chat", "--target", orders[0].reference]))
+
+
+def check_model(plan: PullPlan, orders: Sequence[DownloadOrder], output: MessageOutput) -> None:
+    """Read the headers, and compare draft and target.
+
+    Raises ModelFileError on a file that cannot run, IncompatibleError if a draft that was asked for does not fit.
+    """
     target = read_target(find_first_file(orders[0]))
     about = f"{target.info.architecture}, {target.info.n_layer} layers, context {target.info.context_length}"
     output.message(f"checked: {orders[0].reference}, {about}")
@@ -185,11 +198,9 @@ def check_files(plan: PullPlan, orders: Sequence[DownloadOrder], output: Output)
         if plan.draft_is_asked_for or plan.layer_is_asked_for:
             raise
         output.message(f"the draft cannot be used: {problem.message}")
-    output.message("run it with:")
-    return output.data(shlex.join(["eaglelocal", "chat", "--target", orders[0].reference]))
 
 
-def show_projector(target: FoundTarget, output: Output) -> None:
+def show_projector(target: FoundTarget, output: MessageOutput) -> None:
     """Show which projector on disk lets the target read images, or why there is none."""
     projector = find_projector_beside(target.path, target.header, is_of_hub=True)
     if projector.path is not None:
@@ -198,12 +209,12 @@ def show_projector(target: FoundTarget, output: Output) -> None:
         output.message(projector.note)
 
 
-def mention_import(order: DownloadOrder, target: str, output: Output) -> None:
+def mention_import(order: DownloadOrder, target: str, output: MessageOutput) -> None:
     output.message("import the head once before you use it:")
     output.message(f"  eaglelocal import {order.repo.id} --target {target}")
 
 
-def check_draft(order: DownloadOrder, model: DownloadOrder, target: FoundTarget, output: Output) -> None:
+def check_draft(order: DownloadOrder, model: DownloadOrder, target: FoundTarget, output: MessageOutput) -> None:
     """Check that a draft fits the target, and remember it so that `--draft auto` chooses it.
 
     A head that must be imported first is only mentioned. Raises IncompatibleError or ModelFileError.
@@ -225,7 +236,7 @@ def forget(target: DownloadOrder) -> None:
         raise ResourceError(message, hint="check the owner of the folder") from problem
 
 
-def remember(draft: DownloadOrder, target: DownloadOrder, output: Output) -> None:
+def remember(draft: DownloadOrder, target: DownloadOrder, output: MessageOutput) -> None:
     """Remember which draft was pulled for a target; warn if that cannot be written: the draft is there all the same."""
     file = locations.pulled_drafts_file()
     tag = draft.reference.partition(":")[2]

@@ -7,6 +7,7 @@ from dataclasses import field
 from pathlib import Path
 
 from eaglelocal.conversation.answer_stats import MessageOutput
+from eaglelocal.conversation.ask import Follow, follow_answer
 from eaglelocal.conversation.session import Session
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.records import dataclass
@@ -52,6 +53,7 @@ class ActionContext:
     copy: Copy = refuse_to_copy
     keys: Mapping[str, str] = field(default_factory=lambda: LINE_KEYS)  # the keys that /help lists
     list_models: ListModels = list_no_models  # that /model names
+    follow: Follow = lambda events: follow_answer(events, lambda event: None)  # an answer that is not shown
     has_screen: bool = False  # what is said appears on the chat screen
 
     def say(self, *lines: str) -> None:

@@ -39,6 +39,7 @@ class AskResult:
 
     outcome: RequestOutcome
     num_left_out: int  # old turns that were left out for the first time
+    is_restored: bool = False  # there is no answer, so the turns that were cut for it are back
 
 
 def ask(
@@ -50,8 +51,19 @@ def ask(
 ) -> AskResult:
     """Ask a question, run the calls of tools that the model writes, and record the answer in the session.
 
-    The oldest turns are left out until the engine takes the request. Without a reviewer, no tools are offered.
+    The oldest turns are left out until the engine takes the request. Turns that were cut for this question are kept as
+    another version of it; without an answer they stay in the conversation. Without a reviewer, no tools are offered.
     """
+    try:
+        result = _ask_and_record(session, question, follow, pictures, reviewer)
+    finally:
+        is_restored = session.conversation.restore()
+    return replace(result, is_restored=is_restored)
+
+
+def _ask_and_record(
+    session: Session, question: str, follow: Follow, pictures: Pictures, reviewer: CallReviewer | None
+) -> AskResult:
     num_before = session.conversation.num_forgotten
     offer = ToolOffer() if reviewer is None else _offer_tools(session, reviewer)
     session.estimate = replace(session.estimate, num_tool_chars=offer.num_chars)

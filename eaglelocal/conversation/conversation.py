@@ -6,7 +6,9 @@ files, tokens, models or terminals.
 
 from __future__ import annotations
 
-from dataclasses import field
+from collections.abc import Iterator
+from dataclasses import field, replace
+from itertools import accumulate
 
 from eaglelocal.conversation.pictures import Pictures, describe_question, make_message
 from eaglelocal.core.records import dataclass
@@ -58,6 +60,12 @@ class Turn:
 
     pictures: Pictures = ()  # sent with the question
     rounds: tuple[ToolRound, ...] = ()  # before the answer
+    others: tuple[tuple[Turn, ...], ...] = ()  # its other versions, each with the turns that followed it
+    version: int = 0  # its index among all its versions
+
+    @property
+    def num_versions(self) -> int:
+        return len(self.others) + 1
 
     @property
     def shown_question(self) -> str:
@@ -73,6 +81,20 @@ class Turn:
         return (make_message(self.question, self.pictures, sees=sees), *rounds)
 
 
+Branch = tuple[Turn, ...]  # a version of a turn, and the turns that followed it
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A summary that is sent in place of the first `num_turns` turns."""
+
+    text: str
+    num_turns: int
+    last_answer: str  # of those turns: another one means that they were replaced
+    num_forgotten: int = 0  # before it was made
+
+
+SUMMARY_QUESTION = "What have we said so far?"  # templates want questions and answers by turns
 FileStamp = tuple[int, int, int]  # inode, nanoseconds since 1970, bytes: another one after each write
 
 
@@ -85,51 +107,111 @@ class Conversation:
     num_forgotten: int = 0
     unanswered: str = ""  # the question whose answer failed, for /retry
     unanswered_pictures: Pictures = ()  # sent with it
+    replaced: Branch = ()  # turns that were cut; the next answer is another version of the first of them
     name: str = ""  # it was saved or loaded under this name
     num_saved: int = 0  # turns at the front that are on disk
     stamp: FileStamp | None = None  # of its file when it was read or written here; None: it has none
     target: str = ""  # label of the model that it was saved with
     reference: str = ""  # what loads that model here; "": unknown, or a server's
     sampling: dict[str, float | int | None] = field(default_factory=dict)  # what was set while chatting, by name
+    summarized: Summary | None = None  # as it was made, also if its turns were replaced since
+
+    @property
+    def summary(self) -> Summary | None:
+        """The summary of the first turns, if it was made of these turns."""
+        made = self.summarized
+        if made is None or len(self.turns) < made.num_turns:
+            return None
+        return made if self.turns[made.num_turns - 1].answer == made.last_answer else None
 
     def messages(self, begun: Turn, *, num_forgotten: int | None = None, sees: bool = True) -> tuple[Message, ...]:
-        """Return the messages to send: system message, turns still in the context, and the one that has begun.
+        """Return the messages to send: system message, summary, turns still in the context, and the one that has begun.
 
         sees: the model reads images.
         """
         first = self.num_forgotten if num_forgotten is None else num_forgotten
         system = (Message("system", self.system),) if self.system else ()
-        past = tuple(message for turn in self.turns[first:] for message in turn.messages(sees=sees))
+        shown = self.turns[first:]
+        if summary := self.summary:
+            shown = [Turn(SUMMARY_QUESTION, summary.text), *self.turns[max(first, summary.num_turns) :]]
+        past = tuple(message for turn in shown for message in turn.messages(sees=sees))
         return (*system, *past, *begun.begun_messages(sees=sees))
 
     def add(self, turn: Turn) -> None:
-        self.turns.append(turn)
+        """Add a turn; if turns were cut, as another version of the first of them."""
+        versions = list_versions(self.replaced)
+        self.turns.append(replace(turn, others=versions, version=len(versions)))
+        self.replaced = ()
         self.unanswered, self.unanswered_pictures = "", ()
 
-    @property
-    def last_pictures(self) -> Pictures:
-        """The pictures of the question that `take_last_question` would return."""
-        if self.unanswered:
-            return self.unanswered_pictures
-        return self.turns[-1].pictures if self.turns else ()
+    def find_question(self, index: int) -> tuple[str, Pictures] | None:
+        """Return the question of a turn, or after the last one the unanswered question; None if there is none."""
+        if index == len(self.turns) and self.unanswered:
+            return self.unanswered, self.unanswered_pictures
+        if not 0 <= index < len(self.turns):
+            return None
+        return self.turns[index].question, self.turns[index].pictures
 
-    def take_last_question(self) -> str:
-        """Return the question to ask again: the failed one, or the last one, whose turn is removed; "" if none."""
-        if self.unanswered:
-            return self.unanswered
-        if not self.turns:
-            return ""
-        question = self.turns.pop().question
-        self.num_forgotten = min(self.num_forgotten, len(self.turns))
-        self.num_saved = min(self.num_saved, len(self.turns))
-        return question
+    @property
+    def last_index(self) -> int:
+        """The index of the last question for `find_question`."""
+        return len(self.turns) - (not self.unanswered)
+
+    def cut(self, index: int) -> None:
+        """Cut the turns from an index on, to ask another version of the first of them. `restore` puts them back."""
+        self.replaced = tuple(self.turns[index:])
+        del self.turns[index:]
+        self._mark_changed(index)
+        self.unanswered, self.unanswered_pictures = "", ()
+
+    def restore(self) -> bool:
+        """Put cut turns back that no answer has replaced. Return True if there were any."""
+        was_cut = bool(self.replaced)
+        self.turns += self.replaced
+        self.replaced = ()
+        return was_cut
+
+    def choose_version(self, index: int, version: int) -> None:
+        """Go on with another version of a turn, and the turns that followed that one."""
+        versions = list_versions(tuple(self.turns[index:]))
+        first, *rest = versions[version]
+        others = (*versions[:version], *versions[version + 1 :])
+        self.turns[index:] = [replace(first, others=others, version=version), *rest]
+        self._mark_changed(index)
+
+    def _mark_changed(self, index: int) -> None:
+        """Note that the turns from an index on are other ones."""
+        self.num_forgotten, self.num_saved = min(self.num_forgotten, index), min(self.num_saved, index)
+
+    def branch(self, index: int) -> Conversation:
+        """Return a new conversation with the turns up to this index, without their other versions."""
+        turns = [replace(turn, others=(), version=0) for turn in self.turns[: index + 1]]
+        return Conversation(self.system, turns, sampling=dict(self.sampling))
 
     def clear(self) -> None:
         """Forget the turns; the system message stays."""
         self.turns.clear()
         self.num_forgotten = self.num_saved = 0
-        self.unanswered, self.unanswered_pictures = "", ()
+        self.summarized = None
+        self.unanswered, self.unanswered_pictures, self.replaced = "", (), ()
         self.name, self.stamp = "", None
+
+
+def list_versions(branch: Branch) -> tuple[Branch, ...]:
+    """Return all versions of a branch's first turn, itself among them; none of an empty branch."""
+    if not branch:
+        return ()
+    first = branch[0]
+    own = (replace(first, others=(), version=0), *branch[1:])
+    return (*first.others[: first.version], own, *first.others[first.version :])
+
+
+def walk_branches(turns: Branch) -> Iterator[Branch]:
+    """Yield the turns, then each other version of any turn with the turns that followed it."""
+    branches = [turns]
+    for branch in branches:  # which grows
+        yield branch
+        branches += [other for turn in branch for other in turn.others]
 
 
 # ---- context window: the number of old turns to leave out so that the next question and its answer fit in the
@@ -155,8 +237,11 @@ class TokenEstimate:
     num_tool_chars: int = 0  # of the tools that are offered with the messages
 
     def count_tokens(self, messages: tuple[Message, ...]) -> int:
-        num_chars = _count_chars(messages) + self.num_tool_chars
-        return round(num_chars * self.tokens_per_char + _estimate_overhead(messages))
+        return round(self.measure(messages))
+
+    def measure(self, messages: tuple[Message, ...]) -> float:
+        """Return the tokens before rounding, which add up over parts of a conversation."""
+        return _count_chars(messages) * self.tokens_per_char + _estimate_overhead(messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +309,13 @@ def turns_to_forget(
     the error.
     """
     num_available = n_ctx - reserve_for_answer(n_ctx, max_tokens)
-    counts = range(conversation.num_forgotten, len(conversation.turns) + 1)
-    messages = {count: conversation.messages(begun, num_forgotten=count) for count in counts}
-    needs = {count: estimate.count_tokens(sent) for count, sent in messages.items()}
-    fitting = [count for count in counts if needs[count] <= num_available]
+    first, turns = conversation.num_forgotten, conversation.turns
+    alone = estimate.measure(conversation.messages(begun, num_forgotten=len(turns)))
+    num_hidden = 0 if conversation.summary is None else conversation.summary.num_turns
+    sent = (turns[at].messages() if at >= num_hidden else () for at in reversed(range(first, len(turns))))
+    totals = map(round, accumulate(map(estimate.measure, sent), initial=alone))
+    needs = dict(zip(range(len(turns), first - 1, -1), totals, strict=True))  # by the count that is left out
+    fitting = [count for count in range(first, len(turns) + 1) if needs[count] <= num_available]
     if not fitting or fitting[0] == conversation.num_forgotten:
         return fitting[0] if fitting else len(conversation.turns)
     target = num_available * TARGET_SHARE

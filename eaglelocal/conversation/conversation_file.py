@@ -15,11 +15,20 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
 from eaglelocal.conversation import pictures
-from eaglelocal.conversation.conversation import CompletedCall, Conversation, FileStamp, ToolRound, Turn
+from eaglelocal.conversation.conversation import (
+    Branch,
+    CompletedCall,
+    Conversation,
+    FileStamp,
+    ToolRound,
+    Turn,
+    walk_branches,
+)
 from eaglelocal.conversation.sampling_form import read_values
 from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.conversation.tool_rounds import describe_call
@@ -69,10 +78,11 @@ def read_search_texts(folder: Path, names: Iterable[str]) -> Iterator[tuple[str,
             num_left -= path.stat().st_size
             if num_left < 0:
                 return
-            turns = read_json(read_own(path))["turns"]  # type: ignore[index]
-            texts = (text for turn in turns for text in (turn["question"], turn["answer"]))
+            content = read_json(read_own(path))
+            branches = [content["turns"], *content.get("others", ())]  # type: ignore[index, attr-defined]
+            texts = (text for branch in branches for turn in branch for text in (turn["question"], turn["answer"]))
             yield name, "\n".join(texts).lower()
-        except (OSError, ValueError, TypeError, KeyError, LookupError):
+        except (OSError, ValueError, TypeError, AttributeError, LookupError):
             continue  # opening it says what is wrong
 
 
@@ -142,10 +152,16 @@ def save(conversation: Conversation, path: Path, *, target: str) -> None:
     """Write a conversation and its pictures; a crash leaves the old file. Raises ResourceError."""
     with _report_failure("write", path):
         make_folder(path.parent, PRIVATE)
-        pictures.keep(path.parent, (picture for turn in conversation.turns for picture in turn.pictures))
+        pictures.keep(path.parent, _list_pictures(conversation))
         conversation.target = target
         write_atomically(path, json.dumps(join_in_json(_to_json(conversation)), ensure_ascii=False, indent=1))
         conversation.num_saved, conversation.stamp = len(conversation.turns), read_stamp(path)
+
+
+def _list_pictures(conversation: Conversation) -> Iterator[pictures.AttachedPicture]:
+    return (
+        picture for branch in walk_branches(tuple(conversation.turns)) for turn in branch for picture in turn.pictures
+    )
 
 
 def read_stamp(path: Path) -> FileStamp:
@@ -235,15 +251,31 @@ def _suggest_names(folder: Path, name: str) -> str:
     return f"/load {close}" if close else "saved conversations: " + ", ".join(known[:8])
 
 
+# Other versions of turns are a flat list, which the turns name by number: a reader of JSON limits how deep it is
+# nested. A program that does not know them reads the versions that are chosen.
 def _to_json(conversation: Conversation) -> dict[str, object]:
+    turns, *others = _branches_to_json(tuple(conversation.turns))
     return {
         "version": FORMAT_VERSION,
         "target": conversation.target,
         **({"reference": conversation.reference} if conversation.reference else {}),
         **({"sampling": conversation.sampling} if conversation.sampling else {}),
         "system": conversation.system,
-        "turns": [_turn_to_json(turn) for turn in conversation.turns],
+        "turns": turns,
+        **({"others": others} if others else {}),
     }
+
+
+def _branches_to_json(turns: Branch) -> list[list[dict[str, object]]]:
+    """Return the turns, and the branches of their other versions in the order of `walk_branches`."""
+    written, number = [], 0
+    for branch in walk_branches(turns):
+        written.append([_turn_to_json(turn) for turn in branch])
+        for turn, fields in zip(branch, written[-1], strict=True):
+            if turn.others:
+                fields |= {"version": turn.version, "others": [number + at for at in range(len(turn.others))]}
+                number += len(turn.others)
+    return written
 
 
 def _turn_to_json(turn: Turn) -> dict[str, object]:
@@ -279,7 +311,7 @@ def _read_conversation(content: object, path: Path) -> Conversation:
         raise UsageError(f"{path} is not a conversation: system must be text and turns a list")
     return Conversation(
         system=system,
-        turns=[_read_turn(turn, number, path) for number, turn in enumerate(turns, 1)],
+        turns=_read_turns(turns, content.get("others", []), path),
         name=path.stem,
         num_saved=len(turns),
         target=_read_text(content.get("target")),
@@ -290,6 +322,28 @@ def _read_conversation(content: object, path: Path) -> Conversation:
 
 def _read_text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _read_turns(turns: list[object], others: object, path: Path) -> list[Turn]:
+    """Return the turns with their other versions, each of which comes after the turn that names it, and once."""
+    if not isinstance(others, list) or not all(isinstance(branch, list) and branch for branch in others):
+        raise UsageError(f"{path} is not a conversation: others must be lists of turns")
+    read: dict[int, Branch] = {}
+    for number, branch in reversed([*enumerate([turns, *others], -1)]):
+        read[number] = tuple(_read_versions(turn, at, read, path) for at, turn in enumerate(branch, 1))
+    return list(read[-1])
+
+
+def _read_versions(content: object, number: int, read: dict[int, Branch], path: Path) -> Turn:
+    """Return a turn with its other versions, which are taken out of `read`."""
+    turn = _read_turn(content, number, path)
+    match content:
+        case {"others": [*others], "version": int(version)} if 0 <= version <= len(others):
+            try:
+                return replace(turn, others=tuple(read.pop(each) for each in others), version=version)
+            except (KeyError, TypeError):
+                raise UsageError(f"{path}: turn {number} names versions that are not there") from None
+    return turn
 
 
 def _read_turn(content: object, number: int, path: Path) -> Turn:

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -146,21 +147,22 @@ def find_dropped_pictures(text: str) -> tuple[Path, ...]:
     return paths if all(map(_is_picture, paths)) else ()
 
 
-def complete_path(partial: str) -> list[str]:
-    """Return the folders and picture files that complete a partly typed path."""
+def complete_path(partial: str, *, only_pictures: bool = True) -> list[str]:
+    """Return the folders and files that complete a partly typed path."""
     folder, _, name = partial.rpartition("/")
     place = Path(os.path.expanduser(f"{folder}/" if "/" in partial else "."))
     try:
-        found = sorted(place.iterdir())[:MAX_COMPLETIONS]
+        found = sorted(path for path in place.iterdir() if path.name.startswith(name))
     except (OSError, ValueError):
         return []
     head = partial[: len(partial) - len(name)]
-    return [
+    matches = (
         f"{head}{path.name}{'/' if path.is_dir() else ''}"
         for path in found
-        if path.name.startswith(name) and (name or not path.name.startswith("."))
-        if path.is_dir() or path.suffix.lower() in SUFFIXES
-    ]
+        if name or not path.name.startswith(".")
+        if not only_pictures or path.is_dir() or path.suffix.lower() in SUFFIXES
+    )
+    return list(islice(matches, MAX_COMPLETIONS))
 
 
 def _path(text: str) -> Path:

@@ -28,6 +28,11 @@ class QuestionHistory:
         self._at = len(self._entries)
         self._unsent = ""
 
+    @property
+    def is_recalling(self) -> bool:
+        """True while an earlier question is shown."""
+        return self._at < len(self._entries)
+
     def older(self, shown: str) -> str | None:
         """Step back and return the previous question; None at the beginning. shown: the text of the input now."""
         if self._at == 0:

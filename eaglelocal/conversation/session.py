@@ -218,11 +218,20 @@ class Session:
         check_sees(self.model)
         self.attached = join_pictures(self.attached, pictures)
 
-    def attach_again(self) -> None:
-        """Attach the last question's pictures, before it is asked again. Raises as `attach`."""
-        if last := self.conversation.last_pictures:
+    def cut(self, index: int) -> str:
+        """Return the question at an index, to ask it again in its place, and attach its pictures; "" if there is none.
+
+        Raises as `attach`; then nothing has changed.
+        """
+        found = self.conversation.find_question(index)
+        if found is None:
+            return ""
+        question, pictures = found
+        if pictures:
             check_sees(self.model)
-            self.attached = join_pictures(last, self.attached)
+            self.attached = join_pictures(pictures, self.attached)
+        self.conversation.cut(index)
+        return question
 
     def check_attached(self) -> None:
         """Raise UsageError if pictures are attached that the model cannot read."""
@@ -254,8 +263,14 @@ class Session:
         )
 
     def record(self, begun: Turn, outcome: RequestOutcome, num_forgotten: int, num_tool_chars: int = 0) -> None:
-        """Add a turn with its answer to the conversation. A question without an answer is kept for /retry."""
-        if outcome.stopped and not outcome.text and not begun.rounds:
+        """Add a turn with its answer to the conversation. A question without an answer is kept for /retry.
+
+        If it was to replace turns that were cut, `ask` puts these back instead.
+        """
+        is_unanswered = outcome.stopped and not outcome.text and not begun.rounds
+        if is_unanswered and self.conversation.replaced:
+            return
+        if is_unanswered:
             self.conversation.unanswered, self.conversation.unanswered_pictures = begun.question, begun.pictures
             return
         self.conversation.num_forgotten = num_forgotten

@@ -5,14 +5,15 @@ A command may return a question to ask next (/retry). The loop that reads the li
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ActionContext, LeaveChat
 from eaglelocal.conversation.answer_stats import describe_draft_length, model_lines, system_line, total_lines
+from eaglelocal.conversation.code_blocks import find_code_blocks
+from eaglelocal.conversation.compaction import compact, undo_compaction
 from eaglelocal.conversation.conversation_file import export_markdown
 from eaglelocal.conversation.pictures import parse_paths, read_picture
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, set_field
@@ -41,7 +42,7 @@ def choose_draft_length(context: ActionContext, argument: str) -> None:
     """Show how many tokens are drafted, after setting it."""
     if argument:
         _choose_spec(context, parse_spec_argument(argument))
-    context.say(_spec_line(context.session))
+    context.say(spec_line(context.session))
 
 
 def parse_spec_argument(argument: str) -> Spec:
@@ -62,7 +63,8 @@ def _choose_spec(context: ActionContext, spec: Spec) -> None:
     session.spec = spec
 
 
-def _spec_line(session: Session) -> str:
+def spec_line(session: Session) -> str:
+    """Return how the next answer is drafted for, after `drafting: `."""
     plan = session.model.plan
     if plan is None and session.spec is None:
         return "drafting: set by the server"
@@ -83,7 +85,7 @@ def _spec_line(session: Session) -> str:
 def choose_draft(context: ActionContext, argument: str) -> None:
     if argument:
         return _load(context, replace(context.session.choice, draft=argument))
-    return context.say(_spec_line(context.session))
+    return context.say(spec_line(context.session))
 
 
 def choose_scale(context: ActionContext, argument: str) -> None:
@@ -133,8 +135,10 @@ def _suggest_model(context: ActionContext, name: str, hint: str) -> str:
 
 
 def _load(context: ActionContext, choice: ModelChoice) -> None:
+    before = context.session.model
     context.session.switch(choice)
-    context.say(*model_lines(context.session.model.info, context.session.model.plan))
+    if not context.has_screen or context.session.model is before:  # the screen shows another model itself
+        context.say(*model_lines(context.session.model.info, context.session.model.plan))
 
 
 # ---- slash commands
@@ -190,11 +194,15 @@ def _think(context: ActionContext, argument: str) -> None:
         thinking = parse_thinking(argument, name="/think").switch_on()
         message = session.params.thinking.message
         session.set_params(replace(session.params, thinking=replace(thinking, message=message)))
+    context.say(thinking_line(session))
+
+
+def thinking_line(session: Session) -> str:
+    """Return how long the model may think, after `thinking: `."""
     info = session.model.info
     if info.template and not detect_family(info.template).thinks:
-        context.say("thinking: this model does not think")
-    else:
-        context.say(f"thinking: {describe_thinking(session.params.thinking, info.efforts)}")
+        return "thinking: this model does not think"
+    return f"thinking: {describe_thinking(session.params.thinking, info.efforts)}"
 
 
 def _system(context: ActionContext, argument: str) -> None:
@@ -214,9 +222,8 @@ def _clear(context: ActionContext, argument: str) -> None:
 
 
 def _retry(context: ActionContext, argument: str) -> str:
-    """Return the last question; attach its pictures again, before those attached since."""
-    context.session.attach_again()
-    question = context.session.conversation.take_last_question()
+    """Return the last question, whose answer is kept as another version, with its pictures attached again."""
+    question = context.session.cut(context.session.conversation.last_index)
     if not question:
         raise UsageError("there is no question yet")
     return question
@@ -234,16 +241,27 @@ def _image(context: ActionContext, argument: str) -> None:
 
 
 def _copy(context: ActionContext, argument: str) -> None:
-    turns = context.session.conversation.turns
-    answer = turns[-1].answer if turns else ""
-    if argument not in ("", "code"):
-        raise UsageError(f"{argument!r} cannot be copied", hint="/copy or /copy code")
-    if not answer:
+    """Copy the last answer, its last code block (`code`), or a code block of the conversation by its number."""
+    answers = [turn.answer for turn in context.session.conversation.turns]
+    if not (argument in ("", "code") or argument.isdecimal()):
+        raise UsageError(f"{argument!r} cannot be copied", hint="/copy, /copy code or /copy N")
+    if not answers or not answers[-1]:
         raise UsageError("there is no answer yet")
-    text = find_last_code(answer) if argument else answer
-    if not text:
-        raise UsageError("there is no code block in the last answer", hint="/copy copies all of it")
-    context.copy(text)
+    context.copy(_find_code(answers, argument) if argument else answers[-1])
+
+
+def _find_code(answers: Sequence[str], argument: str) -> str:
+    """Return the code of the last block of the last answer, or of the block with this number. Raises UsageError."""
+    if argument == "code":
+        if not (last := find_code_blocks(answers[-1])):
+            raise UsageError("there is no code block in the last answer", hint="/copy copies all of it")
+        return last[-1].code
+    blocks = [block for answer in answers for block in find_code_blocks(answer)]
+    found = dict(zip(map(str, range(1, len(blocks) + 1)), blocks, strict=True)).get(argument)
+    if found is None:
+        hint = f"/copy 1 to /copy {len(blocks)}" if blocks else "/copy copies the last answer"
+        raise UsageError(f"there is no code block {argument}", hint=hint)
+    return found.code
 
 
 def _save(context: ActionContext, argument: str) -> None:
@@ -296,6 +314,33 @@ def _export(context: ActionContext, argument: str) -> None:
     context.say(f"written to {path}")
 
 
+def _theme(context: ActionContext, argument: str) -> None:
+    """Refuse: the chat screen chooses its theme without the session."""
+    raise UsageError("only the chat screen has themes; here your terminal decides the colors", hint="eaglelocal chat")
+
+
+def _compact(context: ActionContext, argument: str) -> None:
+    if not context.has_screen:
+        context.say("summarizing; ctrl-c stops")
+    summary = compact(context.session, context.follow)
+    if summary is None:
+        context.say("the summary was stopped, and nothing has changed")
+    elif not context.has_screen:  # the screen shows it itself
+        context.say(summary.text, f"{count_noun(summary.num_turns, 'turn')} are sent as this summary; /undo undoes it")
+
+
+def _undo(context: ActionContext, argument: str) -> None:
+    undo_compaction(context.session.conversation)
+    context.say("the summary is no longer sent; the turns are")
+
+
+def _add(context: ActionContext, argument: str) -> None:
+    """Refuse: the screen puts the file into its question field before a command gets here."""
+    if context.has_screen:
+        raise UsageError("/add needs a file", hint="/add FILE; @FILE adds it while you type")
+    raise UsageError("/add works on the screen of the chat", hint='eaglelocal chat "QUESTION" < FILE')
+
+
 def _exit(context: ActionContext, argument: str) -> None:
     raise LeaveChat
 
@@ -312,7 +357,10 @@ COMMANDS: dict[str, SlashCommand] = {
     "/clear": SlashCommand(_clear, "", "clear the conversation, but keep the system message"),
     "/retry": SlashCommand(_retry, "", "ask the last question again"),
     "/image": SlashCommand(_image, "[PATH|none]", "attach a picture to the next question"),
-    "/copy": SlashCommand(_copy, "[code]", "copy the last answer, or its last code block"),
+    "/add": SlashCommand(_add, "FILE", "put a text file into the question, as @FILE does while you type"),
+    "/copy": SlashCommand(_copy, "[code|N]", "copy the last answer, its last code block, or code block number N"),
+    "/compact": SlashCommand(_compact, "", "let the model summarize old turns, to make room in the context"),
+    "/undo": SlashCommand(_undo, "", "send the summarized turns again"),
     "/save": SlashCommand(_save, "[NAME]", "save the conversation"),
     "/load": SlashCommand(_load_conversation, "[NAME]", "continue a saved conversation, or list them"),
     "/rename": SlashCommand(_rename, "NAME", "rename the saved conversation"),
@@ -322,6 +370,7 @@ COMMANDS: dict[str, SlashCommand] = {
     "/draft": SlashCommand(choose_draft, f"[{'|'.join(list_draft_words())}|REF],...", "show or change the draft"),
     "/lora": SlashCommand(choose_scale, "[ID SCALE]", "show the LoRA adapters, or set the scale of one; 0 is off"),
     "/tools": SlashCommand(switch_tools, TOOLS_ARGUMENTS, "list tool servers, switch them, or ask again before calls"),
+    "/theme": SlashCommand(_theme, "[NAME]", "choose the colors of the screen from a list, or by name"),
     "/exit": SlashCommand(_exit, "", "leave the chat, as ctrl-d and /bye do"),
 }
 OTHER_NAMES: Mapping[str, str] = {  # names of the same commands in other programs
@@ -389,22 +438,3 @@ def _format_help_row(first: str, second: str) -> list[str]:
     if len(first) >= HELP_COLUMN:
         return [first, *lines]
     return [first.ljust(HELP_COLUMN) + lines[0].removeprefix(indent), *lines[1:]]
-
-
-# ---- code blocks: find fenced code blocks in an answer. Pure
-_FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<about>[^`]*)")
-
-
-def find_last_code(text: str) -> str:
-    """Return the content of the last fenced block, even if its end is missing; "" if there is none."""
-    lines: list[str] = []
-    opening: re.Match[str] | None = None
-    for line in text.split("\n"):
-        fence = _FENCE.fullmatch(line)
-        if opening is None:
-            opening, lines = fence, [] if fence else lines
-        elif fence and fence["fence"].startswith(opening["fence"]) and not fence["about"].strip():
-            opening = None
-        else:
-            lines.append(line.removeprefix(opening["indent"]))
-    return "\n".join(lines)

@@ -51,6 +51,7 @@ NOT_TARGETS = {
     "eagle3": ("a draft head", "--draft"),
     "clip": ("an image encoder", "--mmproj"),
 }
+EMBEDDED_LABEL = "embedded guide"  # of the embedded model, in all its sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +88,10 @@ def find_target(reference: Reference, *, on_progress: Progress | None) -> FoundT
     match reference:
         case EmbeddedModel(text) if text == NATIVE:
             target, head = demo_sources()
-            return read_target(target, label="embedded guide (native size)", head=head)
+            return read_target(target, label=f"{EMBEDDED_LABEL} (native size)", head=head)
         case EmbeddedModel(text):
             pair = find_demo(text).write(on_progress or no_progress)
-            label = f"embedded guide at the cost of {pair.size.phrase} ({pair.size.type})"
+            label = f"{EMBEDDED_LABEL} at the cost of {pair.size.phrase} ({pair.size.type})"
             return read_target(pair.target, label=label, head=pair.head)
         case DerivedModel(source, recipe):
             found = _derive(source, parse_recipe(recipe))

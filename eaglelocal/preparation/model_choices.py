@@ -20,6 +20,7 @@ from eaglelocal.hub.inventory import list_all_models, list_embedded, list_inflat
 from eaglelocal.hub.model_library import list_library
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind, Needs
 from eaglelocal.planning.candidate import offload_text
+from eaglelocal.planning.machine_spec import subtract_other_models
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_models import plan_models
 from eaglelocal.planning.plan_search import SearchOutcome
@@ -48,6 +49,7 @@ class ModelPreview:
     draft: str = ""
     note: str = ""
     problem: str = ""
+    tok_s: float | None = None  # predicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +70,45 @@ class CatalogChoice:
 
 
 def list_catalog(
-    options: RunOptions, words: Sequence[str] = (), *, machine_name: str | None = None, ram_gib: float | None = None
+    options: RunOptions,
+    words: Sequence[str] = (),
+    *,
+    machine_name: str | None = None,
+    ram_gib: float | None = None,
+    freed: Needs = (),
 ) -> Iterator[CatalogChoice]:
     """Yield the models of the catalog whose reference has all the words, with their plans, each when it is asked for.
 
     A plan takes milliseconds, up to a second for a mixture of experts that exceeds the card.
 
     machine_name, ram_gib  as in `plan_target`
+    freed                  the memory of a model that is unloaded for it
 
     Raises UsageError, ModelFileError or IncompatibleError.
     """
     catalog = load_catalog()
-    machine = find_machine(catalog, options, machine_name, ram_gib)
+    machine = subtract_other_models(find_machine(catalog, options, machine_name, ram_gib), negate(freed))
     for option in find_models(dataclasses.replace(options, target=None), catalog):
         if all(word.lower() in option.reference.lower() for word in words):
             alone = dataclasses.replace(options, target=option.reference)
             measured = read_measured_costs([option], machine, options.kv_type)
             yield CatalogChoice(option, plan_models([option], machine, alone, measured=measured))
+
+
+MUCH_BETTER = 1.5  # times the effective parameters of the best model on disk, so that a download is suggested
+
+
+def find_better(options: RunOptions, *, freed: Needs = ()) -> CatalogChoice | None:
+    """Return the best model of the catalog for this machine, unless one on disk is nearly as good. Raises as above."""
+    catalog = load_catalog()
+    machine = subtract_other_models(find_machine(catalog, options, None, None), negate(freed))
+    models = find_models(dataclasses.replace(options, target=None), catalog)
+    outcome = plan_models(models, machine, dataclasses.replace(options, target=None))
+    best = outcome.chosen
+    here = [model.answers_b for model in models if model.is_here]
+    if best is None or best.option.is_here or best.option.answers_b < MUCH_BETTER * max(here, default=0.0):
+        return None
+    return CatalogChoice(best.option, outcome)
 
 
 def list_choices(folders: Sequence[str] = ()) -> list[ModelChoiceEntry]:
@@ -107,11 +131,15 @@ def list_names(folders: Sequence[str] = ()) -> list[str]:
 
 def assess_model(options: RunOptions, *, freed: Needs = ()) -> ModelPreview:
     """Return how the options' target would run here. `freed`: the memory of a model that is unloaded for it."""
-    more = tuple(dataclasses.replace(buffer, num_bytes=-buffer.num_bytes) for buffer in freed)
     try:
-        return describe_decision(autoplan(options, other_needs=more))
+        return describe_decision(autoplan(options, other_needs=negate(freed)))
     except EagleLocalError as error:
         return ModelPreview(fits=False, problem=error.message)
+
+
+def negate(needs: Needs) -> Needs:
+    """Return needs that give back this memory."""
+    return tuple(dataclasses.replace(buffer, num_bytes=-buffer.num_bytes) for buffer in needs)
 
 
 def estimate_held(plan: Plan, info: EngineInfo) -> Needs:
@@ -132,4 +160,15 @@ def describe_decision(decision: Decision) -> ModelPreview:
         return ModelPreview(fits=False, n_ctx=n_ctx, kv_type=kv_type, problem="too large for this machine")
     draft = decision.without_draft or (files.draft.label if files is not None else "its own EAGLE-3.1 head")
     note = "" if candidate is None else offload_text(candidate)
-    return ModelPreview(fits=True, n_ctx=n_ctx, kv_type=kv_type, draft=draft, note=note)
+    tok_s = None if candidate is None else candidate.prediction.spec_tok_s
+    return ModelPreview(fits=True, n_ctx=n_ctx, kv_type=kv_type, draft=draft, note=note, tok_s=tok_s)
+
+
+def describe_choice(choice: CatalogChoice) -> ModelPreview:
+    """Return the plan of a catalog model as a preview."""
+    best = choice.plan.chosen
+    if best is None:
+        rejected = choice.plan.rejected
+        return ModelPreview(fits=False, problem=rejected[0].reason if rejected else "nothing of it is known to fit")
+    setup = best.setup
+    return ModelPreview(True, setup.n_ctx, setup.kv_type, best.draft.id, offload_text(best), tok_s=choice.tok_s)

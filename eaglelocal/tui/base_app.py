@@ -7,7 +7,6 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import ClassVar
@@ -25,38 +24,20 @@ from textual.filter import LineFilter, Monochrome, NoColor
 from textual.geometry import Size
 from textual.message_pump import MessagePump
 from textual.screen import Screen
-from textual.theme import BUILTIN_THEMES, Theme
 from textual.timer import Timer
 
 from eaglelocal.core.terminal_text import clean_cells
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.settings import THEME_NAMES
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.mapped_keys import make_key_rows, name_key
 from eaglelocal.tui.modal_screens import HelpRow, HelpScreen
 from eaglelocal.tui.terminal.terminal_driver import TerminalDriver
+from eaglelocal.tui.themes import TERMINAL, list_themes
 
-THEMES = (
-    Theme(
-        name="dark",
-        primary="#5FAFD7", secondary="#3A6E8F", accent="#87D7FF", warning="#FFAF5F", error="#FF6B6B", success="#7FD88F",
-        foreground="#E4E4E4", background="#121417", surface="#1B1F24", panel="#262C33",
-    ),
-    Theme(
-        name="light",
-        primary="#005F87", secondary="#4F7A94", accent="#005FAF", warning="#8A4B00", error="#AF0000", success="#006B2D",
-        foreground="#1C1C1C", background="#F7F7F4", surface="#ECECE8", panel="#DEDED8", dark=False,
-    ),
-    Theme(
-        name="contrast",
-        primary="#FFFFFF", secondary="#FFFFFF", accent="#00FFFF", warning="#FFFF00", error="#FF5555", success="#00FF00",
-        foreground="#FFFFFF", background="#000000", surface="#000000", panel="#000000", text_alpha=1.0,
-        variables={"text-muted": "#FFFFFF", "footer-background": "#000000", "footer-key-foreground": "#FFFF00"},
-    ),
-)  # fmt: skip
 EXPIRY_MARGIN_S = 0.05  # delay after a notification's end, so that it is over when the screen checks
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-TERMINAL, ANSI = "terminal", "ansi-dark"  # our name and Textual's for one theme
 MIN_SIZE = Size(16, 4)  # columns and rows
 CLEAR, HOME = "\x1b[0m\x1b[2J", "\x1b[H"
 
@@ -119,12 +100,11 @@ class EagleApp(App[ReturnType]):
         ] = {}  # of signals that end the program
         self._ended_by: signal.Signals | None = None
         self.set_class(display_options.glyphs is ASCII, "-ascii")
-        for theme in THEMES:
+        for theme in list_themes():
             self.register_theme(theme)
-        self.register_theme(replace(BUILTIN_THEMES[ANSI], name=TERMINAL, ansi=True))
         self.theme = display_options.theme
-        for name in self.available_themes.keys() - {TERMINAL, *(theme.name for theme in THEMES)}:
-            self.unregister_theme(name)  # the config file knows only ours
+        for name in self.available_themes.keys() - set(THEME_NAMES):
+            self.unregister_theme(name)  # the config file does not know it
         self.set_keymap({name: ",".join(key.strip() for key in keys.split(",")) for name, keys in display_options.keys})
 
     def action_command_palette(self) -> None:

@@ -24,6 +24,7 @@ class DisplayOptions:
 
     theme           dark, light, contrast or terminal (the terminal's own colors)
     has_figures     show a line of figures below each answer
+    notifies        notify of a long answer's end while the terminal has not the focus
     keys            (action, comma-separated keys), in place of the default ones
     theme_file      the config file in which a theme chosen on a screen is kept; None: it is not
     theme_variable  the variable that overrides it
@@ -33,6 +34,7 @@ class DisplayOptions:
     glyphs: Glyphs = UNICODE
     has_color: bool = True
     has_figures: bool = True
+    notifies: bool = True
     keys: tuple[tuple[str, str], ...] = ()
     theme_file: Path | None = None
     theme_variable: str = ""
@@ -56,6 +58,7 @@ def make_display_options(settings: Settings, environ: Mapping[str, str] = os.env
         glyphs=UNICODE if is_unicode else ASCII,
         has_color=settings.colour != "never",
         has_figures=settings.figures,
+        notifies=settings.notify,
         keys=settings.keys,
         theme_file=config_file,
         theme_variable="" if origin in (DEFAULT, str(config_file)) else origin,
@@ -74,14 +77,16 @@ CHAT_PURPOSES: Mapping[str, str] = MappingProxyType(  # by the id of a binding, 
     {
         "send": "send; after a \\ begin a new line",
         "newline": "begin a new line",
-        "stop": "stop the answer, take back questions",
+        "stop": "stop the answer, take back questions, or stop a download",
+        "stand_up": "stand on the turn or code block above",
+        "stand_down": "stand on the turn or code block below",
         "older": "show an earlier question",
         "newer": "show a later question",
         "page_up": "scroll the conversation up",
         "page_down": "scroll the conversation down",
         "top": "go to the start of the conversation",
         "end": "go to the end, and follow it",
-        "complete": "complete a command",
+        "complete": "take a row of the menu",
         "search": "find an earlier question",
         "retry": "ask the last question again",
         "edit": "change the last question and ask again",
@@ -102,8 +107,21 @@ CHAT_PURPOSES: Mapping[str, str] = MappingProxyType(  # by the id of a binding, 
         "leave": "leave",
     }
 )
+TURN_PURPOSES: Mapping[str, str] = MappingProxyType(  # while one stands on a turn
+    {
+        "older_turn": "on a turn: go to the one above",
+        "newer_turn": "on a turn: go to the one below",
+        "copy_turn": "on a turn: copy the question, the answer or the code",
+        "edit_turn": "on a turn: change its question and ask again",
+        "ask_again": "on a turn: ask again, and keep both answers",
+        "branch": "on a turn: begin a new conversation with the turns so far",
+        "older_version": "on a turn: show its version before",
+        "newer_version": "on a turn: show its next version",
+        "leave_turn": "on a turn: go back to the prompt",
+    }
+)
 CHAT_DIALOG_ACTIONS = frozenset({"close", "leave", "rename", "delete", "export", "save"})
-CHAT_ACTIONS = frozenset({*CHAT_DIALOG_ACTIONS, *CHAT_PURPOSES})
+CHAT_ACTIONS = frozenset({*CHAT_DIALOG_ACTIONS, *CHAT_PURPOSES, *TURN_PURPOSES})
 MONITOR_ACTIONS = frozenset(
     {
         "quit", "pause", "sort", "reverse", "filter", "cancel", "drafting", "log", "clear", "up", "down",

@@ -33,13 +33,14 @@ class LinesWidget(Widget):
         & > .lines--warn { color: $text-warning; }
         & > .lines--accent { color: $text-accent; }
         & > .lines--track { color: $foreground 25%; }
-        & > .lines--selected { text-style: reverse; }
+        & > .lines--selected { background: $block-cursor-background; text-style: bold; }
         &:ansi > .lines--quiet { color: ansi_default; text-style: dim; }
         &:ansi > .lines--good { color: ansi_green; }
         &:ansi > .lines--bad { color: ansi_red; text-style: bold; }
         &:ansi > .lines--warn { color: ansi_yellow; }
         &:ansi > .lines--accent { color: ansi_cyan; }
         &:ansi > .lines--track { color: ansi_default; text-style: dim; }
+        &:ansi > .lines--selected { background: ansi_default; text-style: reverse; }
     }
     """
 

@@ -32,10 +32,10 @@ def name_key(key: str) -> str:
     return f"{modifiers}{plus}{shown}"
 
 
-def make_key_rows(bindings: Mapping[str, Binding], purposes: Mapping[str, str]) -> list[HelpRow]:
+def make_key_rows(bindings: Mapping[str, Binding], purposes: Mapping[str, str], group: str = "keys") -> list[HelpRow]:
     """Return a row of the help for each purpose, by binding id: its current keys, and the purpose."""
     names: dict[str, list[str]] = {}
     for key, binding in bindings.items():
         if not key.startswith(OF_ONE_TERMINAL):
             names.setdefault(binding.id or "", []).append(name_key(key))
-    return [HelpRow(", ".join(names.get(each, [NO_KEY])), purpose, "keys") for each, purpose in purposes.items()]
+    return [HelpRow(", ".join(names.get(each, [NO_KEY])), purpose, group) for each, purpose in purposes.items()]

@@ -322,7 +322,7 @@ def test_retry_asks_the_same_without_the_old_answer(talk: Start) -> None:
     chat = talk("a", "/retry", scripts=(says("first"), says("second")))
     chat.run()
     assert chat.client.requests[0].messages == chat.client.requests[1].messages
-    assert chat.turns == [Turn("a", "second")]
+    assert chat.turns == [Turn("a", "second", others=((Turn("a", "first"),),), version=1)]
 
 
 def test_retry_without_a_question(talk: Start) -> None:
@@ -342,6 +342,9 @@ CODE = "Try:\n```python\na = 1\n\nb = 2\n```\nor\n~~~~\n```\n~~~~"
         (CODE, "/copy code", ["```"], ""),
         (CODE.partition("or")[0], "/copy code", ["a = 1\n\nb = 2"], ""),
         ("1. one\n   ```\n   a\n   ```", "/copy code", ["a"], ""),
+        (CODE, "/copy 1", ["a = 1\n\nb = 2"], ""),
+        (CODE, "/copy 3", [], "there is no code block 3\n\nhint: /copy 1 to /copy 2"),
+        ("Yes.", "/copy 0", [], "there is no code block 0"),
         ("```\ncut o", "/copy code", ["cut o"], ""),
         ("`a`", "/copy code", [], "there is no code block in the last answer"),
         ("", "/copy", [], "there is no answer yet"),

@@ -232,7 +232,7 @@ def test_a_talk_that_is_saved_or_left_is_not_kept_twice(tmp_path: Path) -> None:
     conversation_file.save(talk_of_two, conversation_file.find_path(folder, "mine"), target="t")
     assert conversation_file.rescue(talk_of_two, folder, target="t") is None
     assert conversation_file.rescue(conversation_file.load_conversation(folder, "mine"), folder, target="t") is None
-    talk_of_two.take_last_question()
+    talk_of_two.cut(1)
     talk_of_two.add(Turn("two", "another answer"))
     kept = conversation_file.rescue(talk_of_two, folder, target="t")
     assert kept is not None and conversation_file.load_conversation(folder, kept.stem).turns == talk_of_two.turns

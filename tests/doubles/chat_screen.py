@@ -86,8 +86,8 @@ class ChatHarness:
         )
 
     def _plan(self, choice: ModelChoice) -> Plan:
-        if choice.target == "missing":
-            raise ModelFileError("no file missing", hint="eaglelocal chat --target demo")
+        if choice.target in ("missing", "missing.gguf"):
+            raise ModelFileError(f"no file {choice.target}", hint="eaglelocal chat --target demo")
         self.choices.append(choice)
         return scripted_plan(choice.target or "scripted model", spec=parse_spec(choice.spec or "auto"))
 

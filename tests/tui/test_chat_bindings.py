@@ -31,6 +31,7 @@ from eaglelocal.tui.display_options import (
     CHAT_ACTIONS,
     CHAT_PURPOSES,
     MONITOR_ACTIONS,
+    TURN_PURPOSES,
     DisplayOptions,
     check_display_options,
 )
@@ -38,6 +39,7 @@ from eaglelocal.tui.mapped_keys import NO_KEY, name_key
 from eaglelocal.tui.monitor.monitor_app import Monitor
 from eaglelocal.tui.monitor.request_table import RequestTable
 from eaglelocal.tui.monitor.servers_app import ServersMonitor
+from eaglelocal.tui.transcript.transcript import Transcript
 
 
 def saved(folder: Path, name: str, *turns: Turn) -> None:
@@ -248,23 +250,59 @@ def test_tab_completes_a_command(tmp_path: Path) -> None:
     play(ChatHarness(tmp_path), scenario)
 
 
-def test_commands_are_reported_while_they_are_typed(tmp_path: Path) -> None:
+def test_commands_are_listed_and_chosen_while_they_are_typed(tmp_path: Path) -> None:
     async def scenario(person: ChatObserver) -> None:
         await person.type("/")
-        await person.sees("/help /stats /spec")
-        await person.type("s")
-        await person.sees("/stats /spec /set /system /save")
-        await person.type("p")
-        await person.sees("/spec [auto|off|pid|N]: set the draft length: as long as it pays off")
-        await person.pilot.press("ctrl+u")
-        await person.no_longer_sees("set the draft length: as long as it pays off")
-        await person.type("/re")
+        await person.sees("> /help", "/think", "as long as the m")  # with its present value
+        await person.type("sp")
+        await person.sees("> /spec  set the draft length", "/spec [auto|off|pid|N]")
+        await person.no_longer_sees("/help")
+        await person.pilot.press("escape")
+        await person.no_longer_sees("set the draft length")
+        await person.type("e")
+        assert "set the draft length" not in person.text  # it stays closed while more is typed
+        await person.pilot.press("backspace", "backspace")
+        await person.sees("> /stats")
+        await person.pilot.press("down", "enter")  # it takes arguments
+        assert person.app.prompt.text == "/spec "
+        await person.sees("auto", "pid")
+        await person.pilot.press("down", "down", "up", "enter")
+        await person.sees("drafting: automatic")
+        await person.no_longer_sees("pid")
+        await person.type("/qu")
+        await person.sees("> /exit")  # by its name in other programs
+
+    play(ChatHarness(tmp_path), scenario)
+
+
+def test_arguments_are_sent_as_typed_until_a_row_is_highlighted(tmp_path: Path) -> None:
+    saved(tmp_path, "eagles", Turn("q", "a"))
+    saved(tmp_path, "owls", Turn("who?", "owls"))
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.type("/delete e")
+        await person.sees("eagles")
+        await person.pilot.press("enter")
+        await person.sees("no conversation named 'e'")
+        await person.type("/load OW")
         await person.pilot.press("tab")
-        assert person.app.prompt.text == "/re"  # retry and rename
-        await person.pilot.press("ctrl+u")
-        await person.type("/e")
+        assert person.app.prompt.text == "/load owls"
+        await person.pilot.press("enter")
+        await person.sees("❯ who?")
+        await person.type("/draft ngram,lo")
         await person.pilot.press("tab")
-        assert person.app.prompt.text == "/ex"  # export and exit
+        assert person.app.prompt.text == "/draft ngram,lookahead"
+
+    play(ChatHarness(tmp_path), scenario)
+
+
+def test_a_row_of_the_menu_is_clicked(tmp_path: Path) -> None:
+    async def scenario(person: ChatObserver) -> None:
+        await person.type("/")
+        await person.sees("> /help")
+        row = next(number for number, text in enumerate(person.text.splitlines()) if "/stats" in text)
+        await person.pilot.click(offset=(8, row))
+        await person.sees("no answers yet")
 
     play(ChatHarness(tmp_path), scenario)
 
@@ -547,7 +585,7 @@ def test_help_opens_at_its_top_and_is_searched(tmp_path: Path) -> None:
         await person.pilot.press("f1")
         await person.sees("type to search", "/help", "show this list")
         assert "ctrl+g" not in person.text  # below what fits
-        await person.pilot.press("pagedown", "pagedown", "pagedown")
+        await person.pilot.press(*["pagedown"] * 4)
         await person.sees("ctrl+g")
         await person.pilot.press("pageup", "up", "down")
         await person.type("draft SET")
@@ -626,7 +664,7 @@ def test_another_model_and_draft_length(tmp_path: Path) -> None:
         dialog.query_one("#target", Input).value = "other"
         dialog.query_one("#spec", Input).value = "3"
         await person.pilot.press("enter")
-        await person.sees("target   other", "3 tokens ahead")
+        await person.sees("other · ", "3 tokens ahead")
         await person.ask("one")
         await person.sees("first answer")
 
@@ -720,6 +758,10 @@ def test_every_key_is_listed_by_help(tmp_path: Path) -> None:
     bound = {name_key(key) for binding in bindings for key in binding.key.split(",")}
     listed = [key for keys in keys_by_purpose(app).values() for key in keys.split(", ")]
     assert sorted({*bound, "ctrl+p"} - {"super+c"}) == sorted(listed)
+    of_turns = {row.purpose: row.name.split(", ") for row in app.help_rows() if row.group == "keys of a turn"}
+    assert [set(of_turns[TURN_PURPOSES[each.id]]) for each in Transcript.BINDINGS] == [
+        {name_key(key) for key in each.key.split(",")} for each in Transcript.BINDINGS
+    ]
 
 
 def test_help_lists_the_keys_of_the_config(tmp_path: Path) -> None:
@@ -753,7 +795,7 @@ def test_hints_name_the_keys_of_the_config(tmp_path: Path) -> None:
         await person.pilot.press("f11")
         await person.idle()
         await person.pilot.press("f3")
-        await person.sees("the last question: enter asks again, f11 keeps it as it was")
+        await person.sees("editing a question: enter asks again, f11 keeps it as it was")
         await person.pilot.press("f11", "f10")
         await person.sees("press f10 again, ctrl+d or f12 to leave")
 
@@ -788,7 +830,7 @@ def test_keys_are_named_as_people_write_them(key: str, name: str) -> None:
 
 def test_every_action_can_be_bound_by_its_name() -> None:
     screens = {
-        CHAT_ACTIONS: (ChatApp, PromptInput, Dialog, *Dialog.__subclasses__()),
+        CHAT_ACTIONS: (ChatApp, PromptInput, Transcript, Dialog, *Dialog.__subclasses__()),
         MONITOR_ACTIONS: (Monitor, RequestTable, ServersMonitor),
     }
     for known, places in screens.items():

@@ -57,10 +57,6 @@ def test_waiting_questions_are_visible(tmp_path: Path) -> None:
         await person.ask("[first]\nquestion")
         await person.ask("second")
         await person.sees("waiting: [first] question; second")
-        await person.type("/set")
-        await person.no_longer_sees("[first]")
-        await person.pilot.press("ctrl+u")
-        await person.sees("waiting: [first] question; second")
         stage.gate.set()
         await person.no_longer_sees("waiting:")
 
@@ -148,14 +144,14 @@ def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_pa
         await person.sees("error: no file missing.gguf", "hint: eaglelocal chat --target demo")
         await person.ask("hello")
         await person.sees("error: no model is loaded")
-        await person.ask("/model other")
-        await person.sees("other · 0/2.0k")
+        await person.ask("/model other.gguf")
+        await person.sees("other.gguf · 0/2.0k")
         await person.ask("hello")
         await person.sees("the first answer")
-        await person.ask("/model another")
-        await person.sees("target   another")
+        await person.ask("/model another.gguf")
+        await person.sees("── another.gguf · ")
         await person.idle()
-        assert person.text.count("target   another") == 1
+        assert person.text.count("── another.gguf · ") == 1
 
     play(stage, scenario, waits=False)
 
@@ -168,8 +164,8 @@ def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_pa
         ("/spec 3", "drafting: 3 tokens ahead"),
         ("/system be brief", "system message: be brief"),
         ("/system\nbe brief", "system message: be brief"),
-        ("/model missing", "error: no file missing"),
-        ("/model other", "target   other"),
+        ("/model missing.gguf", "error: no file missing.gguf"),
+        ("/model other.gguf", "other.gguf · "),
         ("/draft ngram", "draft    scripted head"),
         ("/set top_k 7", "top_k           7"),
         ("/sped", "error: unknown command /sped"),
@@ -197,7 +193,7 @@ def test_another_model_has_none_of_the_figures_of_the_last_one(tmp_path: Path) -
         await person.ask("/set top_k 7")
         await person.idle()
         assert person.app.view.feed.make_frame(time.monotonic()).drafted  # it is the same model
-        await person.ask("/model other")
+        await person.ask("/model other.gguf")
         await person.idle()
         frame = person.app.view.feed.make_frame(time.monotonic())
         assert (frame.drafted, frame.tok_s, frame.figures.acceptance) == (None, None, None)
@@ -235,12 +231,12 @@ def test_a_draft_is_part_of_the_choice(tmp_path: Path) -> None:
     async def scenario(person: ChatObserver) -> None:
         await person.ask("/draft ngram")
         await person.idle()
-        await person.ask("/model other")
+        await person.ask("/model other.gguf")
         await person.idle()
 
     play(stage, scenario)
     asked = [(choice.target, choice.draft) for choice in stage.choices]  # planned again when the old one is gone
-    assert list(dict.fromkeys(asked)) == [(None, None), (None, "ngram"), ("other", "ngram")]
+    assert list(dict.fromkeys(asked)) == [(None, None), (None, "ngram"), ("other.gguf", "ngram")]
 
 
 def test_conversations_are_kept_by_themselves(tmp_path: Path) -> None:
@@ -339,7 +335,7 @@ def test_an_edit_does_not_reach_another_conversation(tmp_path: Path) -> None:
         person.app.controller.run_command("/load eagles")  # as the list of conversations does
         await person.sees("who?")
         await person.pilot.press("backspace", "y", "enter")
-        await person.sees("error: the question that you edited is no longer the last one", "who?", "eagles")
+        await person.sees("error: the question is no longer in this conversation", "who?", "eagles")
         await person.pilot.press("up")
         assert person.app.prompt.text == "why"
         await person.pilot.press("enter")
@@ -518,7 +514,7 @@ def test_a_picture_is_attached_and_stands_above_its_question(tmp_path: Path) -> 
         await person.sees("❯ [image: cat.png, 40x30]", "the first answer")
         await person.no_longer_sees("─ [image: cat.png, 40x30] ")
         await person.pilot.press("f3")
-        await person.sees("the last question: enter asks again")
+        await person.sees("editing a question: enter asks again")
         await person.ask(" really")
         await person.sees("what is it really", "and another one")
 

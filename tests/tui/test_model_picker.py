@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,13 @@ import pytest
 from doubles.chat_screen import ChatHarness, ChatObserver, play
 from textual.widgets import Input, OptionList
 
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.session import ActiveModel
-from eaglelocal.core.run_options import ModelChoice
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.core.run_options import ModelChoice, RunOptions
 from eaglelocal.errors import UsageError
-from eaglelocal.preparation.model_choices import ModelChoiceEntry, ModelPreview
+from eaglelocal.preparation.model_choices import CatalogChoice, ModelChoiceEntry, ModelPreview
+from eaglelocal.preparation.model_choices import list_catalog as real_list_catalog
 from eaglelocal.tui.chat.model_picker import (
     ModelDialog,
     ModelSource,
@@ -23,7 +27,6 @@ from eaglelocal.tui.chat.model_picker import (
     parse_ctx,
     shorten_name,
 )
-from eaglelocal.tui.chat.prompt_input import Completion, complete_typed
 
 GB = 10**9
 ENTRIES = (
@@ -95,7 +98,7 @@ def test_a_few_letters_find_a_model_and_enter_takes_it(tmp_path: Path) -> None:
         await person.type("lama 3b")
         await person.until(lambda: dialog.query_one(OptionList).option_count == 1, "one model")
         await person.pilot.press("enter")
-        await person.sees("target   llama3.2:3b")
+        await person.sees("llama3.2:3b · ")
 
     play(stage, with_dialog(scenario))
     assert [client.label for client in stage.clients] == ["scripted model", "llama3.2:3b"]
@@ -110,7 +113,7 @@ def test_a_row_can_be_chosen(tmp_path: Path, device: str) -> None:
             await person.pilot.press("down", "down", "enter")
         else:
             await person.pilot.click(OptionList, offset=(3, 1))
-        await person.sees("target   llama3.2:3b")
+        await person.sees("llama3.2:3b · ")
 
     play(stage, with_dialog(scenario))
 
@@ -140,16 +143,16 @@ def test_context_and_cache_type_are_part_of_the_choice(tmp_path: Path) -> None:
         await person.sees("must be one of f16, q8_0, q5_1")
         dialog.query_one("#kv_type", Input).value = "q8_0"
         await person.pilot.press("down", "down", "ctrl+s")
-        await person.sees("target   llama3.2:3b")
+        await person.sees("llama3.2:3b · ")
         await person.ask("/model llama3.2:3b")
         await person.idle()
         assert "was chosen for the model before" not in person.text
-        await person.ask("/model other")
-        await person.sees("target   other", "the context of 512 tokens was chosen for the model before")
+        await person.ask("/model other.gguf")
+        await person.sees("other.gguf · ", "the context of 512 tokens was chosen for the model before")
 
     play(stage, with_dialog(scenario))
     asked = list(dict.fromkeys((choice.target, choice.ctx, choice.kv_type) for choice in stage.choices))
-    assert asked == [(None, None, None), ("llama3.2:3b", 512, "q8_0"), ("other", None, "q8_0")]
+    assert asked == [(None, None, None), ("llama3.2:3b", 512, "q8_0"), ("other.gguf", None, "q8_0")]
 
 
 def test_the_model_that_runs_is_the_row_to_begin_with_and_no_choice(tmp_path: Path) -> None:
@@ -179,7 +182,7 @@ def test_the_model_that_runs_is_the_row_to_begin_with_and_no_choice(tmp_path: Pa
         await person.pilot.press("f5")
         await person.sees("cannot run")
         await person.pilot.press("tab", "up", "ctrl+s")
-        await person.sees("target   demo")
+        await person.sees("demo · ")
 
     play(stage, scenario)
     assert [client.label for client in stage.clients] == ["scripted model", "demo"]
@@ -193,7 +196,7 @@ def test_a_context_stays_with_the_model_that_it_was_chosen_for(tmp_path: Path) -
         dialog.query_one("#ctx", Input).value = "512"
         dialog.query_one("#draft", Input).value = "head.gguf"
         await person.pilot.press("down", "down", "ctrl+s")
-        await person.sees("target   llama3.2:3b")
+        await person.sees("llama3.2:3b · ")
         assessed.clear()
         await person.pilot.press("f5")
         await person.sees("cannot run")
@@ -211,7 +214,7 @@ def test_a_context_stays_with_the_model_that_it_was_chosen_for(tmp_path: Path) -
         assert read() == ("", "")
         form.query_one("#ctx", Input).value = "99"  # typed for whatever is chosen now
         await person.pilot.press("down", "enter")
-        await person.sees("target   demo")
+        await person.sees("demo · ")
 
     play(stage, with_dialog(scenario))
     last = stage.choices[-1]
@@ -254,24 +257,82 @@ def test_the_picker_opens_with_the_command_too_and_where_no_model_could_be_loade
         await person.until(lambda: isinstance(person.app.screen, ModelDialog), "the dialog")
         await person.sees("no model is loaded", "cannot run")
         await person.pilot.press("down", "down", "enter")
-        await person.sees("target   llama3.2:3b")
+        await person.sees("llama3.2:3b · 0/")
 
     play(stage, scenario, waits=False)
     assert {active for _, active in assessed} == {None}
 
 
 def test_the_reference_of_a_command_is_completed(tmp_path: Path) -> None:
-    names = ("llama3.2:1b", "llama3.2:3b", "Llama-4")
-    assert complete_typed("/model l", lambda: names) == Completion("lama3.2:", names)
-    assert complete_typed("/model llama3.2:3", lambda: names) == Completion("b")
     stage = stage_in(tmp_path)
 
     async def scenario(person: ChatObserver) -> None:
         await person.type("/model ll")
         await person.pilot.press("tab", "enter")
-        await person.sees("target   llama3.2:3b")
+        await person.sees("llama3.2:3b · ")
 
     play(stage, scenario)
+
+
+def list_catalog(words: Sequence[str], active: ActiveModel | None) -> Iterator[CatalogChoice]:
+    options = RunOptions()
+    return real_list_catalog(options, words or ["qwen3-8b"], machine_name="cpu-16gb")
+
+
+def test_the_catalog_is_searched_and_a_model_downloaded_while_the_chat_goes_on(tmp_path: Path) -> None:
+    gate, pulled = threading.Event(), list[str]()
+
+    def pull(reference: str, output: MessageOutput) -> None:
+        pulled.append(reference)
+        output.progress()(LoadProgress(0.38, "fetching 5 GB", "3 MB/s"))
+        assert gate.wait(20)
+
+    stage = ChatHarness(tmp_path, models=replace(SOURCE, list_catalog=list_catalog, pull=pull))
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.type("unsent")
+        await person.pilot.press("f5")
+        await person.type("qwen3-8b:q4_k")
+        await person.sees("qwen3-8b:Q4_K_M", "tok/s", "enter downloads 5.05 GB")
+        await person.pilot.press("escape")
+        assert person.app.prompt.text == "unsent"
+        await person.pilot.press("ctrl+u")
+        await person.ask("/model qwen3-8b:Q4_K_M")  # the catalog has it, this disk does not
+        await person.sees("enter downloads")
+        await person.pilot.press("enter")
+        await person.sees("qwen3-8b:Q4_K_M 38 %, fetching 5 GB, 3 MB/s")
+        await person.ask("meanwhile")
+        await person.sees("the first answer")
+        await person.type("unsent")
+        gate.set()
+        await person.sees("── qwen3-8b:Q4_K_M · scripted head")
+        await person.no_longer_sees("38 %")
+        assert person.app.prompt.text == "unsent"
+
+    play(stage, scenario)
+    assert pulled == ["qwen3-8b:Q4_K_M"]
+    assert [client.label for client in stage.clients] == ["scripted model", "qwen3-8b:Q4_K_M"]
+
+
+def test_a_download_is_stopped_by_esc_and_resumed_later(tmp_path: Path) -> None:
+    def pull(reference: str, output: MessageOutput) -> None:
+        show = output.progress()
+        while True:
+            show(LoadProgress(0.1, "fetching 5 GB"))
+            time.sleep(0.01)
+
+    stage = ChatHarness(tmp_path, models=replace(SOURCE, list_catalog=list_catalog, pull=pull))
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("/model qwen3-8b:Q4_K_M")
+        await person.sees("enter downloads")
+        await person.pilot.press("enter")
+        await person.sees("Q4_K_M 10 %")
+        await person.pilot.press("escape")
+        await person.sees("was stopped; /model qwen3-8b:Q4_K_M resumes")
+
+    play(stage, scenario)
+    assert len(stage.clients) == 1
 
 
 def test_a_model_that_is_named_exactly_comes_first() -> None:

@@ -20,7 +20,8 @@ from tui.monitor_app import BUSY, fed, monitor
 from eaglelocal.client.server_reading import DraftingState, ServerReading
 from eaglelocal.core.request import OFF, fixed_spec
 from eaglelocal.errors import RequestError, UsageError
-from eaglelocal.tui.base_app import MIN_SIZE, THEMES
+from eaglelocal.settings import THEME_NAMES
+from eaglelocal.tui.base_app import MIN_SIZE
 from eaglelocal.tui.display_options import DisplayOptions, check_display_options
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.lines_widget import LinesWidget
@@ -445,7 +446,7 @@ def test_the_palette_finds_what_keys_do() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("theme", [*(theme.name for theme in THEMES), "terminal"])
+@pytest.mark.parametrize("theme", THEME_NAMES)
 def test_every_theme_shows_the_same_text(theme: str) -> None:
     async def run() -> None:
         app, watch = monitor(DisplayOptions(theme=theme))

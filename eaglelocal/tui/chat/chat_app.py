@@ -5,15 +5,9 @@ Defines keys, actions and layout. `ChatController` does the work that blocks, `C
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
-import shlex
-import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -21,74 +15,73 @@ from typing import ClassVar
 from rich.console import RenderableType
 from textual import events
 from textual.app import ComposeResult, SuspendNotSupported, SystemCommand
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.screen import Screen
 from textual.signal import Signal
 from textual.widgets import Footer
 
-from eaglelocal.conversation.pictures import find_dropped_pictures
+from eaglelocal.conversation.command_arguments import ArgumentSources, list_choices
+from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
-from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help
+from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help, split_command
+from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+from eaglelocal.core.run_options import ModelChoice
+from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.processes.this_process import settle
+from eaglelocal.settings import THEME_NAMES
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
+from eaglelocal.tui.chat.chat_bindings import CHAT_BINDINGS
 from eaglelocal.tui.chat.chat_controller import ChatController
-from eaglelocal.tui.chat.chat_dialogs import ChatKeys, ConversationsDialog, SettingsDialog, list_command_rows
+from eaglelocal.tui.chat.chat_dialogs import (
+    ChatKeys,
+    ConversationsDialog,
+    SettingsDialog,
+    ThemeDialog,
+    list_command_rows,
+)
 from eaglelocal.tui.chat.chat_events import (
+    AnswerEnded,
     AttachmentsChanged,
     CallQuestion,
     CallsCompleted,
     ChatEvent,
+    ConversationReplaced,
+    DownloadProgressed,
     ExitRequested,
     ModelChanged,
+    ModelSwitched,
+    QuestionSent,
+    SummaryMade,
     TextCopied,
 )
-from eaglelocal.tui.chat.chat_tasks import LastQuestion, OpenSession
+from eaglelocal.tui.chat.chat_tasks import AskedQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView
+from eaglelocal.tui.chat.external_editor import edit_text
+from eaglelocal.tui.chat.menu_rows import MenuSources
 from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource
 from eaglelocal.tui.chat.prompt_input import PromptInput
+from eaglelocal.tui.chat.start_list import StartList
 from eaglelocal.tui.chat.tool_dialog import ToolDialog
-from eaglelocal.tui.display_options import DisplayOptions
+from eaglelocal.tui.chat.turn_keys import TurnKeys
+from eaglelocal.tui.display_options import TURN_PURPOSES, DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
+from eaglelocal.tui.mapped_keys import make_key_rows
 from eaglelocal.tui.modal_screens import HelpRow
 from eaglelocal.tui.panel.feed import Feed
+from eaglelocal.tui.panel.panel_text import format_percent
 from eaglelocal.tui.terminal import clipboard
 from eaglelocal.tui.transcript.text_rows import Appearance
 
 INTERRUPTED = 130
 DOUBLE_PRESS_S = 2.0  # a second ctrl-c within this time leaves
-CHAT_BINDINGS: list[BindingType] = [
-    Binding("f1", "help", "Help", id="help", tooltip="all commands and keys"),
-    Binding("escape", "stop", "Stop", id="stop"),
-    Binding("f2", "toggle_panel", "Panel", id="panel"),
-    Binding("f3", "edit", "Edit last", id="edit", show=False, tooltip="change the last question and ask again"),
-    Binding("ctrl+n", "run_command('/clear')", "New", id="new", tooltip="begin a new conversation"),
-    Binding("ctrl+o", "conversations", "Open", id="talks", tooltip="open a saved conversation"),
-    Binding("f4", "settings", "Settings", id="settings", show=False, tooltip="system message and sampling"),
-    Binding("f5", "model", "Model", id="model", show=False, tooltip="change the model or draft"),
-    Binding("f8", "copy_answer", "Copy answer", id="copy_answer", show=False, tooltip="copy it as Markdown"),
-    Binding(
-        "f9",
-        "toggle_marks",
-        "Mark drafted",
-        id="tint",
-        show=False,
-        tooltip="mark drafted text, and where drafts are accepted",
-    ),
-    Binding(
-        "ctrl+t", "toggle_thoughts", "Thoughts", id="thoughts", show=False, tooltip="unfold or fold thoughts and calls"
-    ),
-    Binding("ctrl+g", "editor", "$EDITOR", id="editor", show=False, tooltip="edit the question in $EDITOR"),
-    Binding("ctrl+home", "scroll_chat('top')", "Start", id="top", show=False, tooltip="go to the start", priority=True),
-    Binding("ctrl+end", "scroll_chat('end')", "End", id="end", show=False, tooltip="go to the end", priority=True),
-    Binding("ctrl+q", "quit", "Leave", id="leave"),
-]
+LONG_ANSWER_S = 20.0  # an answer that took as long is worth a notification
+ANSWER_NOTIFICATION = "\x1b]9;eaglelocal: the answer is complete\x1b\\\a"  # OSC 9, and the bell
 CHAT_CSS = """
 #status { height: 1; padding: 0 1; }
 ChatApp.-ascii #panel { border-left: ascii $secondary; }
 ChatApp.-ascii #body.stacked #panel { border-left: none; border-top: ascii $secondary; }
-ChatApp.-ascii PromptInput { border: ascii $secondary; }
+ChatApp.-ascii PromptInput, ChatApp.-ascii PromptMenu { border: ascii $secondary; }
 ChatApp.-ascii Dialog #box, ChatApp.-ascii Dialog TextArea { border: ascii $secondary; }
 """
 
@@ -124,21 +117,35 @@ class ChatApp(EagleApp[int]):
         """
         super().__init__(display_options)
         feed, glyphs = Feed(by_events=True), display_options.glyphs
-        self.controller = ChatController(open_session, self._emit, feed, paths.conversations, saves=saves)
+        self.controller = ChatController(
+            open_session, self._emit, feed, paths.conversations, saves=saves, pull=models.pull
+        )
         keys = dict(display_options.keys)
-        self.prompt = PromptInput(QuestionHistory(paths.history), keys, models.list_names)
+        arguments = ArgumentSources(paths.conversations, models.list_names)
+        choices = partial(list_choices, arguments)
+        sources = MenuSources(COMMANDS, self.controller.describe_value, choices, complete_path)
+        self.prompt = PromptInput(
+            QuestionHistory(paths.history), keys, sources, StartList(paths.conversations, models.find_best)
+        )
         self._keys = ChatKeys(self.prompt.mapped_keys, CHAT_BINDINGS, keys)
         self.view = ChatView(self.controller, feed, self.prompt, glyphs, stop_key=self._keys.hint("stop"))
         self.view.transcript.has_figures = display_options.has_figures
+        self.turn_keys = TurnKeys(self, self.view.transcript, self.controller, self.prompt.mapped_keys, keys)
+        self.prompt.take_key = self.turn_keys.take
         self._conversations, self._models = paths.conversations, models
         self._interrupted_at = float("-inf")
         self.model_changed: Signal[ModelChanged] = Signal(self, "model-changed")
-        self._edited: LastQuestion | None = None
+        self._edited: AskedQuestion | None = None
+        self._unsent = ""  # of the prompt, before a question was edited
         self._attachments: tuple[str, ...] = ()  # labels of pictures that go with the next question
+        self._download_line = ""
+        self._asked_at = 0.0  # monotonic seconds
         self._marks_drafted = marks_drafted
 
     def compose(self) -> ComposeResult:
         yield self.view.panes
+        yield self.prompt.start
+        yield self.prompt.menu
         yield self.view.status
         yield self.prompt
         yield Footer()
@@ -148,9 +155,10 @@ class ChatApp(EagleApp[int]):
         self._restyle()
         self.view.panes.adapt_to(self.size)
         self.prompt.focus()
-        RedrawTimer(self, self.view.draw).start()
+        RedrawTimer(self, self._draw).start()
         self.controller.start()
         self.call_after_refresh(_warm_up)
+        self.call_after_refresh(self._offer_start)
 
     # ---- layout
     def _restyle(self) -> None:
@@ -161,6 +169,11 @@ class ChatApp(EagleApp[int]):
         """Rearrange for the new size, also under a dialog."""
         if self.view.panes.is_mounted:
             self.view.panes.adapt_to(event.size)
+            self.call_after_refresh(self.prompt.menu.draw)
+
+    def _draw(self, now: float) -> bool:
+        self.prompt.show_hint(self.turn_keys.describe(self.display_options.glyphs))
+        return self.view.draw(now)
 
     # ---- events of the controller
     def _emit(self, event: ChatEvent) -> None:
@@ -170,7 +183,7 @@ class ChatApp(EagleApp[int]):
     def _receive(self, event: ChatEvent) -> None:
         match event:
             case TextCopied(text):
-                self._copy(text)
+                self.copy_text(text)
             case AttachmentsChanged(labels):
                 self._attachments = labels
                 self._show_prompt_title()
@@ -178,16 +191,65 @@ class ChatApp(EagleApp[int]):
                 self.push_screen(ToolDialog(call), answer)
             case CallsCompleted(done, live):
                 self.view.transcript.add_calls(done, live)
+            case DownloadProgressed(reference, progress):
+                self._download_line = "" if progress is None else format_download(reference, progress)
+                self._show_prompt_title()
+            case ModelSwitched(model):
+                self.view.show_switch(model)
+            case SummaryMade(text, num_turns, num_kept):
+                self.view.transcript.fold_turns(text, num_turns, num_kept)
+                self.view.show(event)
             case ExitRequested():
                 self.exit(0)
             case _:
                 self.view.show(event)
-                if isinstance(event, ModelChanged):
-                    self.model_changed.publish(event)
-        self.view.draw(time.monotonic())
+                self._follow_up(event)
+        self._draw(time.monotonic())
+
+    def _follow_up(self, event: ChatEvent) -> None:
+        """Do what an event that is shown also means for the app."""
+        if isinstance(event, ModelChanged):
+            self.model_changed.publish(event)
+            self._offer_start()
+        elif isinstance(event, ConversationReplaced):
+            self.prompt.start.want(is_wanted=not event.turns)
+            self._offer_start()
+        elif isinstance(event, QuestionSent):
+            self._asked_at = time.monotonic()
+            self.prompt.start.want(is_wanted=False)
+        elif isinstance(event, AnswerEnded) and time.monotonic() - self._asked_at >= LONG_ANSWER_S:
+            self._notify_terminal()
+
+    def _notify_terminal(self) -> None:
+        """Ring, and let the terminal notify of an answer, unless it has the focus or does not report it."""
+        if self.display_options.notifies and not self.app_focus and self._driver is not None:
+            self._driver.write(ANSWER_NOTIFICATION)
 
     def show_notice(self, text: str) -> None:
         self.view.show_notice(text)
+
+    # ---- the list of an empty screen
+    def _offer_start(self) -> None:
+        """List what to begin with, until the first question."""
+        if self.prompt.start.is_wanted:
+            self.prompt.start.offer(None if self.view.model is None else self.view.model.model)
+
+    def on_start_list_chosen(self, message: StartList.Chosen) -> None:
+        """Download the model, open the conversation, or put the question into the prompt."""
+        match message.row.kind:
+            case "model":
+                choice = ModelChoice() if self.view.model is None else self.view.model.choice
+                self._download(message.row.value, choice.retarget(message.row.value))
+            case "conversation":
+                self.action_run_command(f"/load {message.row.value}")
+            case "question":
+                self.prompt.replace_text(message.row.value)
+
+    def _download(self, reference: str, choice: ModelChoice) -> None:
+        try:
+            self.controller.download(reference, choice)
+        except EagleLocalError as error:
+            self.view.transcript.show_error(error)
 
     # ---- user input
     def on_prompt_input_submitted(self, message: PromptInput.Submitted) -> None:
@@ -199,13 +261,32 @@ class ChatApp(EagleApp[int]):
             self.action_run_command(f"/image {text}")
         elif is_help(text):
             self.action_help()
-        elif text.strip() == "/model":
-            self.action_model()
+        elif (command := split_command(text)).name == "/theme":
+            self._choose_theme(command.argument)
+        elif command.name == "/add" and command.argument:
+            self._add_file(command.argument)
+        elif (search := self._find_search(text)) is not None:
+            self.action_model(search)
         elif is_command(text):
             self.action_run_command(text)
         else:
             self.controller.ask(text.strip())
-        self.view.draw(time.monotonic())
+        self._draw(time.monotonic())
+
+    def _add_file(self, path: str) -> None:
+        """Put a text file into the question."""
+        try:
+            self.prompt.insert_file(path)
+        except EagleLocalError as error:
+            self.view.transcript.show_error(error)
+
+    def _find_search(self, text: str) -> str | None:
+        """Return what `/model TEXT` searches for in the picker; None for other texts, and for a reference to load."""
+        command = split_command(text)
+        name = command.argument
+        is_path = "/" in name or "@" in name or name.endswith(".gguf")
+        is_known = is_path or name in self._models.list_names()
+        return name if command.name == "/model" and not is_known else None
 
     def on_prompt_input_dropped(self, message: PromptInput.Dropped) -> None:
         """Attach dropped pictures. If the model reads no images, insert their paths as text."""
@@ -215,27 +296,35 @@ class ChatApp(EagleApp[int]):
         else:
             self.prompt.insert_pasted(message.text)
 
+    def on_prompt_input_refused(self, message: PromptInput.Refused) -> None:
+        self.view.transcript.show_error(message.error)
+
+    def on_prompt_menu_chosen(self) -> None:
+        if row := self.prompt.menu.highlighted:
+            self.prompt.choose_row(row, sends=True)
+
     def exit(self, result: int | None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
         """Leave the screen. A question that was not sent comes first when `up` recalls questions at the next start."""
         self.prompt.keep_unsent()
         super().exit(result, return_code, message)
 
     def action_stop(self) -> None:
-        """Stop the answer; else move waiting questions back into the prompt; else end editing."""
+        """Stop the answer; else move waiting questions back into the prompt; else end editing; else stop a download."""
         if self.controller.stop():
             return
         if waiting := self.controller.cancel_waiting():
             self.prompt.replace_text("\n".join([*waiting, self.prompt.text]).rstrip("\n"))
         elif self._edited is not None:
             self._end_editing()
-            self.prompt.replace_text("")
+        else:
+            self.controller.stop_download()
 
     def action_interrupt(self) -> None:
         """Copy the selection; else stop the answer; else clear the prompt; else leave, at the second ctrl-c."""
         selected = self.screen.get_selected_text() or self.prompt.selected_text
         now, last = time.monotonic(), self._interrupted_at
         if selected:
-            self._copy(selected)
+            self.copy_text(selected)
         elif self.controller.stop():
             self._interrupted_at = now
         elif self.prompt.text:
@@ -251,24 +340,42 @@ class ChatApp(EagleApp[int]):
         self.controller.run_command(line)
 
     def action_edit(self) -> None:
-        if self.controller.is_busy or self.controller.waiting:
-            self.notify(f"wait until the answer has ended; {self._keys.hint('stop')} stops it")
-        elif (last := self.controller.last_question) is None:
+        last = self.controller.find_question()
+        if last is None:
             self.notify("there is no question yet")
-        else:
-            self._edited = last
-            self.prompt.replace_text(last.text)
-            self._show_prompt_title()
+        elif not self.refuse_while_busy():
+            self.begin_editing(last)
+
+    def refuse_while_busy(self) -> bool:
+        """Return True, and say so, if the user has to wait until the answer has ended."""
+        is_busy = self.controller.is_busy or bool(self.controller.waiting)
+        if is_busy:
+            self.notify(f"wait until the answer has ended; {self._keys.hint('stop')} stops it")
+        return is_busy
+
+    def begin_editing(self, place: AskedQuestion) -> None:
+        """Put a question into the prompt, to ask it again in its place. What was typed comes back afterwards."""
+        self._unsent = self.prompt.text if self._edited is None else self._unsent
+        self._edited = place
+        self.prompt.replace_text(place.text)
+        self._show_prompt_title()
 
     def _end_editing(self) -> None:
         self._edited = None
+        self.prompt.replace_text(self._unsent)
         self._show_prompt_title()
+
+    def action_move_turn(self, step: int) -> None:
+        """Stand on the turn or code block before (-1) or after (1); at first on the last one in view."""
+        self.view.transcript.move_stop(step)
+        self._draw(time.monotonic())
 
     def _show_prompt_title(self) -> None:
         """Show above the prompt whether the last question is being edited, and the attachments."""
         send, stop = self._keys.hint("send"), self._keys.hint("stop")
-        title = f"the last question: {send} asks again, {stop} keeps it as it was"
-        self.prompt.show_title("  ".join([*([title] if self._edited is not None else []), *self._attachments]))
+        title = f"editing a question: {send} asks again, {stop} keeps it as it was"
+        parts = [title if self._edited is not None else "", *self._attachments, self._download_line]
+        self.prompt.show_title("  ".join(filter(None, parts)))
 
     def action_toggle_panel(self) -> None:
         self.view.panes.toggle_panel()
@@ -284,11 +391,11 @@ class ChatApp(EagleApp[int]):
 
     def action_copy_answer(self) -> None:
         if answer := self.controller.last_answer:
-            self._copy(answer)
+            self.copy_text(answer)
         else:
             self.notify("there is no answer yet")
 
-    def _copy(self, text: str) -> None:
+    def copy_text(self, text: str) -> None:
         self.copy_to_clipboard(text)
         self.screen.clear_selection()
         self.notify(clipboard.copy_and_describe(text), markup=False)
@@ -318,8 +425,9 @@ class ChatApp(EagleApp[int]):
     # ---- help and palette
     def help_rows(self) -> list[HelpRow]:
         """Return a row for each slash command and for the keys of each action."""
+        turn_rows = make_key_rows(self.turn_keys.mapped_keys, TURN_PURPOSES, "keys of a turn")
         palette = HelpRow(self.COMMAND_PALETTE_BINDING, "find commands by name", "keys")
-        return [*list_command_rows(), *self._keys.help_rows(), palette]
+        return [*list_command_rows(), *self._keys.help_rows(), palette, *turn_rows]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yield the screen's bindings and themes, and the slash commands."""
@@ -331,6 +439,7 @@ class ChatApp(EagleApp[int]):
         """Run a command, or if it has arguments write it into the prompt."""
         if COMMANDS[name].arguments:
             self.prompt.replace_text(f"{name} ")
+            self.prompt.update_suggestion()
             self.prompt.focus()
         else:
             self.prompt.post_message(PromptInput.Submitted(name))
@@ -345,8 +454,24 @@ class ChatApp(EagleApp[int]):
         else:
             self.push_screen(SettingsDialog(self.view.model, self.controller, self.view.transcript))
 
-    def action_model(self) -> None:
-        self.push_screen(ModelDialog(self.view.model, self.controller, self._models, self.model_changed))
+    def _choose_theme(self, name: str) -> None:
+        """Change to a theme, "": to one from a list."""
+        if not name:
+            self.push_screen(ThemeDialog())
+        elif name in THEME_NAMES:
+            self.action_choose_theme(name)
+        else:
+            self.view.transcript.show_error(UsageError(f"no theme {name!r}", hint=f"/theme {', '.join(THEME_NAMES)}"))
+
+    def action_model(self, search: str = "") -> None:
+        dialog = ModelDialog(self.view.model, self.controller, self._models, self.model_changed, search=search)
+        self.push_screen(dialog)
+
+
+def format_download(reference: str, progress: LoadProgress) -> str:
+    """Return the progress of a download in a line: `qwen3-8b:Q4_K_M 38 %, fetching 4.7 GB, 38.2 MB/s`."""
+    parts = [f"{reference} {format_percent(progress.fraction)}", progress.what, progress.detail]
+    return ", ".join(filter(None, parts))
 
 
 def _warm_up() -> None:
@@ -365,43 +490,3 @@ def run_chat(app: ChatApp) -> int:
     finally:
         app.controller.close()
     return app.return_code or 0 if code is None else code
-
-
-# ---- the user's own editor: $VISUAL, $EDITOR or vi
-Suspend = Callable[[], AbstractContextManager[None]]
-
-
-def edit_text(text: str, suspend: Suspend) -> str | None:
-    """Return the edited text, or None if the editor failed. `suspend` lends the terminal to the editor.
-
-    Raises UsageError if there is no such editor, ResourceError if it cannot be run or the disk is full.
-    """
-    command = _split_command(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
-    try:
-        return _run_editor(text, command, suspend)
-    except FileNotFoundError as problem:
-        raise UsageError(f"editor not found: {command[0]!r}", hint="export EDITOR=nano") from problem
-    except OSError as problem:
-        raise ResourceError(f"cannot run {command[0]!r}: {problem.strerror}", hint="export EDITOR=nano") from problem
-
-
-def _split_command(editor: str) -> list[str]:
-    try:
-        return shlex.split(editor) or ["vi"]
-    except ValueError as problem:
-        what = f"EDITOR is {editor!r}, which is not a command: {problem}"
-        raise UsageError(what, hint="export EDITOR=nano") from None
-
-
-def _run_editor(text: str, command: list[str], suspend: Suspend) -> str | None:
-    handle, name = tempfile.mkstemp(prefix="question-", suffix=".md")  # with mode 0600
-    path = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        with suspend():
-            done = subprocess.run([*command, name], check=False)
-        return path.read_text(encoding="utf-8", errors="replace") if done.returncode == 0 else None
-    finally:
-        with contextlib.suppress(OSError):
-            path.unlink()

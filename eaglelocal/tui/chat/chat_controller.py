@@ -12,14 +12,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from eaglelocal.client.server_reading import ServerReading, ServerTotals, make_reading
+from eaglelocal.conversation.command_arguments import describe_value, is_immediate
 from eaglelocal.conversation.conversation import ContextUse
 from eaglelocal.conversation.session import ActiveModel
+from eaglelocal.conversation.slash_commands import split_command
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import describe_learning
 from eaglelocal.tui.chat.chat_events import Activity, Emit, EngineStateChanged, TaskFailed
-from eaglelocal.tui.chat.chat_tasks import ChatTasks, LastQuestion, OpenSession, TaskQueue
+from eaglelocal.tui.chat.chat_tasks import AskedQuestion, ChatTasks, OpenSession, TaskQueue
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
+from eaglelocal.tui.chat.model_download import ModelDownload, PullModel
 from eaglelocal.tui.panel.feed import Feed
 
 CLOSE_S = 5.0
@@ -31,34 +34,64 @@ class ChatController:
     Every method is for the screen's thread and returns at once, except `close`. `emit` is called from several threads.
     """
 
-    def __init__(self, open_session: OpenSession, emit: Emit, feed: Feed, folder: Path, *, saves: bool = True) -> None:
-        """folder: where conversations are saved. saves: save them automatically."""
+    def __init__(
+        self,
+        open_session: OpenSession,
+        emit: Emit,
+        feed: Feed,
+        folder: Path,
+        *,
+        saves: bool = True,
+        pull: PullModel = lambda reference, output: None,
+    ) -> None:
+        """folder: where conversations are saved. saves: save them automatically. pull: downloads a model."""
+        self._download = ModelDownload(pull, emit)
         self._answer = CurrentAnswer(emit, feed)
         self._tasks = ChatTasks(open_session, emit, self._answer, feed, folder, saves=saves)
-        self._queue = TaskQueue(lambda error: emit(TaskFailed(error)))
+        self._queue = TaskQueue(lambda error: emit(TaskFailed(error)), "chat-tasks")
+        self._command_queue = TaskQueue(lambda error: emit(TaskFailed(error)), "chat-commands")  # during an answer
         self._poller = EnginePoller(lambda: self._tasks.model, self._answer, feed, emit)
 
     def start(self) -> None:
         """Load the model, and start both threads."""
         self._queue.send(lambda: self._tasks.open(ModelChoice()))
         self._queue.start()
+        self._command_queue.start()
         self._poller.start()
 
     # ---- tasks
     def ask(self, question: str) -> None:
         self._queue.send(lambda: self._tasks.ask(question), question=question)
 
-    def ask_instead(self, question: str, last: LastQuestion) -> None:
-        """Ask in place of the question `last`, if that is still the last one."""
-        self._queue.send(lambda: self._tasks.ask_instead(question, last), question=question)
+    def ask_instead(self, question: str, place: AskedQuestion) -> None:
+        """Ask in the place of another question, if that is still there."""
+        self._queue.send(lambda: self._tasks.ask_instead(question, place), question=question)
+
+    def choose_version(self, place: AskedQuestion, version: int) -> None:
+        self._queue.send(lambda: self._tasks.choose_version(place, version))
+
+    def branch(self, place: AskedQuestion) -> None:
+        """Go on in a new conversation, which begins with the turns up to this one."""
+        self._queue.send(lambda: self._tasks.branch(place))
 
     def run_command(self, line: str) -> None:
-        """Run a slash command."""
-        self._queue.send(lambda: self._tasks.run_command(line), question=line)
+        """Run a slash command: at once, unless it has to wait for the running answer."""
+        if self._answer.is_running and is_immediate(split_command(line)):
+            self._command_queue.send(lambda: self._tasks.run_command(line))
+        else:
+            self._queue.send(lambda: self._tasks.run_command(line), question=line)
 
     def change_model(self, choice: ModelChoice) -> None:
         """Load the model of a choice."""
         self._queue.send(lambda: self._tasks.change_model(choice))
+
+    def download(self, reference: str, choice: ModelChoice) -> None:
+        """Download a model while the chat goes on, then load it as `choice` says. Raises UsageError."""
+        self._download.start(reference, lambda: self.change_model(choice))
+
+    def stop_download(self) -> bool:
+        """Stop the download. Return True if there was one."""
+        return self._download.stop()
 
     def change_settings(self, params: SamplingParams, system: str) -> None:
         self._queue.send(lambda: self._tasks.change_settings(params, system))
@@ -105,9 +138,14 @@ class ChatController:
         turns = session.conversation.turns if session is not None else []
         return turns[-1].answer if turns else ""
 
-    @property
-    def last_question(self) -> LastQuestion | None:
-        return self._tasks.last_question
+    def find_question(self, index: int | None = None) -> AskedQuestion | None:
+        """Return the question at an index, None: the last one; None if there is none."""
+        return self._tasks.find_question(index)
+
+    def describe_value(self, name: str) -> str:
+        """Return the present value of a slash command; "" until a model is loaded."""
+        session = self._tasks.session
+        return "" if session is None else describe_value(session, name)
 
     def close(self) -> None:
         """Stop the answer and all tasks, and close the engine."""
@@ -115,6 +153,7 @@ class ChatController:
         self._queue.cancel_waiting()
         self._tasks.reviewer.close()
         self._answer.close()
+        self._command_queue.close(0.0)
         session = self._tasks.session
         if session is not None:
             if not self._queue.close(CLOSE_S / 2):

@@ -24,6 +24,7 @@ from eaglelocal.conversation.sampling_form import FIELDS, format_field, parse_fi
 from eaglelocal.conversation.slash_commands import COMMANDS
 from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.settings import THEME_NAMES
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import ModelChanged
 from eaglelocal.tui.display_options import CHAT_PURPOSES
@@ -265,6 +266,39 @@ class SettingsDialog(Dialog):
             raise UsageError(f"figures must be on or off, not {figures!r}")
         self._transcript.has_figures = figures == "on"
         self._controller.change_settings(params, self.query_one("#system", TextArea).text.strip())
+
+
+class ThemeDialog(Dialog):
+    """A list of themes beside the chat, which shows the highlighted one; leaving it brings the theme before back."""
+
+    TITLE_TEXT = "Theme"
+    DEFAULT_CSS = """
+    ThemeDialog {
+        align: right bottom; background: transparent;
+        & #box { width: 28; }
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before = self.app.theme
+
+    def compose_box(self) -> ComposeResult:
+        themes = OptionList(*(Option(name, id=name) for name in THEME_NAMES), markup=False)
+        themes.highlighted = THEME_NAMES.index(self._before)
+        yield themes
+        yield Label("enter keeps it", id="about")
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        self.app.theme = event.option_id or self._before
+
+    def action_leave(self) -> None:
+        self.app.theme = self._before
+        super().action_leave()
+
+    async def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(None)
+        await self.run_action(f"app.choose_theme({event.option_id!r})")
 
 
 # ---- chat keys: the keys of the chat screen, with the user's own in place: as the help lists them, and as hints name

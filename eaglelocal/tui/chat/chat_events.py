@@ -21,7 +21,7 @@ from eaglelocal.tui.transcript.entries import LiveAnswer
 class AnswerWork:
     """The progress of an answer."""
 
-    phase: str  # waiting, reading, reading images, thinking, answering
+    phase: str  # waiting, reading, reading images, thinking, answering, summarizing
     seconds: float  # since the phase began
     count: int = 0  # tokens of the phase so far
     total: int | None = None  # tokens of the phase, or their limit; None: not known, or no limit
@@ -67,11 +67,27 @@ class LoadProgressed:
 
 
 @dataclass(frozen=True, slots=True)
+class DownloadProgressed:
+    """A model is being downloaded. `progress` is None when that has ended."""
+
+    reference: str
+    progress: LoadProgress | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSwitched:
+    """Another model was loaded in place of the one before, which `ModelChanged` also reports."""
+
+    model: ActiveModel
+
+
+@dataclass(frozen=True, slots=True)
 class QuestionSent:
     """A question was sent; its answer grows in `live`."""
 
     question: str
     live: LiveAnswer
+    turn: int  # its index in the conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +113,21 @@ class CallsCompleted:
 
 @dataclass(frozen=True, slots=True)
 class AnswerEnded:
-    """An answer is complete, was stopped, or has failed."""
+    """An answer is complete, was stopped, or has failed. `turn`: its turn, if it has any text."""
 
     result: AskResult
+    turn: Turn | None
     n_ctx: int
     conversation_name: str
 
 
 @dataclass(frozen=True, slots=True)
-class QuestionRemoved:
-    """The last question and its answer were removed."""
+class TurnsReplaced:
+    """The turns from an index on are other ones, or were removed."""
+
+    index: int
+    turns: tuple[Turn, ...] = ()
+    first_code: int = 1  # the number of the first code block in them
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +136,15 @@ class ConversationReplaced:
 
     turns: tuple[Turn, ...]
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryMade:
+    """A summary replaces all turns but the last `num_kept` in what is sent."""
+
+    text: str
+    num_turns: int
+    num_kept: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +184,16 @@ ChatEvent = (
     ModelChanged
     | EngineStateChanged
     | LoadProgressed
+    | DownloadProgressed
+    | ModelSwitched
     | QuestionSent
     | FirstTokensReceived
     | CallQuestion
     | CallsCompleted
     | AnswerEnded
-    | QuestionRemoved
+    | TurnsReplaced
     | ConversationReplaced
+    | SummaryMade
     | AttachmentsChanged
     | NoteWritten
     | TaskFailed

@@ -9,18 +9,20 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ActionContext, LeaveChat
-from eaglelocal.conversation.answer_stats import MessageOutput, model_lines
+from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.ask import ask
+from eaglelocal.conversation.code_blocks import number_next_code
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.conversation_file import export_markdown
 from eaglelocal.conversation.session import ActiveModel, Session, save_session
 from eaglelocal.conversation.slash_commands import Command, parse_command, run_command
 from eaglelocal.core.adapters import AdapterMix
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import ModelChoice
@@ -34,10 +36,12 @@ from eaglelocal.tui.chat.chat_events import (
     ExitRequested,
     LoadProgressed,
     ModelChanged,
+    ModelSwitched,
     NoteWritten,
-    QuestionRemoved,
+    SummaryMade,
     TaskFailed,
     TextCopied,
+    TurnsReplaced,
 )
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
 from eaglelocal.tui.chat.tool_dialog import ScreenReviewer
@@ -47,12 +51,15 @@ OpenSession = Callable[[MessageOutput, ModelChoice], Session]
 
 
 @dataclass(frozen=True, slots=True)
-class LastQuestion:
-    """The last question and its index, saved when its editing began."""
+class AskedQuestion:
+    """A question of a conversation, as it was when somebody began to edit it or pointed at it."""
 
     text: str
     conversation: Conversation
-    num_turns: int
+    index: int  # of its turn; after the last turn: a question that has no answer
+    version: int = 0  # that is chosen, of `num_versions`
+    num_versions: int = 1
+    has_answer: bool = True
 
 
 class ChatTasks:
@@ -67,6 +74,7 @@ class ChatTasks:
         self._output = EventOutput(emit)
         self.reviewer = ScreenReviewer(emit, answer.go_on)
         self.session: Session | None = None  # None until a model is loaded
+        self._saving = threading.Lock()  # commands run on a thread of their own during an answer
         self._fed_model: ActiveModel | None = None  # whose figures the feed has
 
     # ---- for any thread
@@ -74,13 +82,17 @@ class ChatTasks:
     def model(self) -> ActiveModel | None:
         return None if self.session is None else self.session.model
 
-    @property
-    def last_question(self) -> LastQuestion | None:
+    def find_question(self, index: int | None = None) -> AskedQuestion | None:
+        """Return the question at an index, None: the last one; None if there is none."""
         if self.session is None:
             return None
         conversation = self.session.conversation
-        text = conversation.unanswered or (conversation.turns[-1].question if conversation.turns else "")
-        return LastQuestion(text, conversation, len(conversation.turns)) if text else None
+        index = conversation.last_index if index is None else index
+        found = conversation.find_question(index)
+        if found is None or index == len(conversation.turns):
+            return None if found is None else AskedQuestion(found[0], conversation, index, has_answer=False)
+        turn = conversation.turns[index]
+        return AskedQuestion(turn.question, conversation, index, turn.version, turn.num_versions)
 
     # ---- tasks
     def open(self, choice: ModelChoice) -> None:
@@ -96,24 +108,70 @@ class ChatTasks:
         pictures = session.take_attached()
         self._emit_attachments(session)
         self.reviewer.reset()
-        self._answer.begin(question, pictures, session.thinking_budget)
+        conversation, num_before = session.conversation, len(session.conversation.turns)
+        self._answer.begin(question, pictures, conversation.turns, session.thinking_budget)
         result = ask(session, question, self._answer.follow, pictures, self.reviewer)
         self._save(session)
-        self._emit(AnswerEnded(result, session.model.info.n_ctx, session.conversation.name))
+        has_turn = len(conversation.turns) > num_before and not result.is_restored
+        turn = conversation.turns[-1] if has_turn else None
+        self._emit(AnswerEnded(result, turn, session.model.info.n_ctx, conversation.name))
+        if result.is_restored:
+            self._emit_turns(num_before)
+            self._emit(NoteWritten("there is no new answer, so the turn stays as it was"))
+            if result.outcome.error is not None:
+                self._emit(TaskFailed(result.outcome.error))
 
-    def ask_instead(self, question: str, last: LastQuestion) -> None:
-        """Ask in place of the last question. Raises UsageError if that is no longer `last`."""
+    def ask_instead(self, question: str, place: AskedQuestion) -> None:
+        """Ask in the place of another question, whose turn stays as another version.
+
+        Raises UsageError if that question is no longer there.
+        """
         session = self._require_session()
-        if self.last_question != last:
+        self._check(place)
+        session.cut(place.index)
+        self._emit(TurnsReplaced(place.index))
+        if num_following := len(session.conversation.replaced) - 1:
+            turns = "turn" if num_following == 1 else f"{num_following} turns"
+            self._emit(NoteWritten(f"the {turns} after it stays with version {place.version + 1}"))
+        self.ask(question)
+
+    def choose_version(self, place: AskedQuestion, version: int) -> None:
+        """Go on with another version of a turn. Raises UsageError if it is no longer there."""
+        session = self._require_session()
+        self._check(place)
+        session.conversation.choose_version(place.index, version)
+        self._emit_turns(place.index)
+        self._save(session)
+
+    def branch(self, place: AskedQuestion) -> None:
+        """Go on in a new conversation, which begins with the turns up to this one.
+
+        Raises UsageError if that is no longer there, or if turns would be lost because they are not saved.
+        """
+        session = self._require_session()
+        self._check(place)
+        old = session.conversation
+        if old.num_saved < len(old.turns):
+            raise UsageError("this conversation is not saved, so a branch would lose it", hint="/save NAME")
+        with self._emit_changes(session):
+            session.conversation = old.branch(place.index)
+            self._save(session)
+        name = f", saved as {session.conversation.name}" if session.conversation.name else ""
+        from_name = f" of {old.name}" if old.name else ""
+        num_turns = count_noun(len(session.conversation.turns), "turn")
+        self._emit(NoteWritten(f"a new conversation with the first {num_turns}{from_name}{name}"))
+
+    def _check(self, place: AskedQuestion) -> None:
+        if self.find_question(place.index) != place:
             raise UsageError(
-                "the question that you edited is no longer the last one, so nothing was replaced",
+                "the question is no longer in this conversation, so nothing was changed",
                 hint="press up to get back what you typed",
             )
-        session.attach_again()
-        session.conversation.take_last_question()
-        session.conversation.unanswered = ""
-        self._emit(QuestionRemoved())
-        self.ask(question)
+
+    def _emit_turns(self, index: int) -> None:
+        """Emit the turns from an index on, which are other ones than before."""
+        turns = self._require_session().conversation.turns
+        self._emit(TurnsReplaced(index, tuple(turns[index:]), number_next_code(turns[:index])))
 
     def run_command(self, line: str) -> None:
         command = parse_command(line)
@@ -131,8 +189,6 @@ class ChatTasks:
             return
         with self._emit_changes(self.session):
             self.session.switch(choice)
-            for line in model_lines(self.session.model.info, self.session.model.plan):
-                self._output.message(line)
 
     def change_settings(self, params: SamplingParams, system: str) -> None:
         session = self._require_session()
@@ -161,27 +217,40 @@ class ChatTasks:
 
     def _run_command(self, session: Session, command: Command) -> None:
         context = ActionContext(
-            session, self._output, self._folder, lambda text: self._emit(TextCopied(text)), has_screen=True
+            session,
+            self._output,
+            self._folder,
+            lambda text: self._emit(TextCopied(text)),
+            follow=self._answer.follow_summary,
+            has_screen=True,
         )
+        # a summary is an answer, during which other commands may run
+        lock = nullcontext() if command.name == "/compact" else self._saving
         try:
-            with self._emit_changes(session, is_cleared=command.name == "/clear"):
+            with self._emit_changes(session, is_cleared=command.name == "/clear"), lock:
                 question = run_command(context, command)
         except LeaveChat:
             self._emit(ExitRequested())
             return
         if question is not None:
-            self._emit(QuestionRemoved())
+            self._emit(TurnsReplaced(len(session.conversation.turns)))
             self.ask(question)
 
     @contextmanager
     def _emit_changes(self, session: Session, *, is_cleared: bool = False) -> Iterator[None]:
         """Emit what changes meanwhile. is_cleared: empty the screen too, also if there was only a note on it."""
         conversation, settings = session.conversation, _list_settings(session)
+        summary = conversation.summary
         try:
             yield
         finally:
-            if session.conversation is not conversation or is_cleared:
+            is_undone = summary is not None and conversation.summary is None
+            if session.conversation is conversation and conversation.summary not in (None, summary):
+                self._emit_summary(conversation)
+            if session.conversation is not conversation or is_cleared or is_undone:
                 self._emit(ConversationReplaced(tuple(session.conversation.turns), session.conversation.name))
+            if session.model is not settings[0]:
+                self._emit(ModelSwitched(session.model))
             if _list_settings(session) != settings:
                 self._emit_model(session)
             self._emit_attachments(session)
@@ -193,6 +262,11 @@ class ChatTasks:
         system, adapters = session.conversation.system, session.shown_adapters
         self._emit(ModelChanged(session.model, session.choice, session.params, system, adapters))
 
+    def _emit_summary(self, conversation: Conversation) -> None:
+        if (summary := conversation.summary) is not None:
+            num_kept = len(conversation.turns) - summary.num_turns
+            self._emit(SummaryMade(summary.text, summary.num_turns, num_kept))
+
     def _emit_attachments(self, session: Session) -> None:
         self._emit(AttachmentsChanged(tuple(picture.label for picture in session.attached)))
 
@@ -201,7 +275,9 @@ class ChatTasks:
         if not self._saves or not session.conversation.turns:
             return
         try:
-            if notice := save_session(session, self._folder).notice:
+            with self._saving:
+                notice = save_session(session, self._folder).notice
+            if notice:
                 self._emit(NoteWritten(notice))
         except EagleLocalError as error:
             self._saves = False
@@ -261,13 +337,14 @@ class QueuedTask:
 class TaskQueue:
     """A queue of tasks and the thread that runs them."""
 
-    def __init__(self, on_failure: Callable[[EagleLocalError], None]) -> None:
+    def __init__(self, on_failure: Callable[[EagleLocalError], None], name: str) -> None:
+        """name: of the thread."""
         self._on_failure = on_failure
         self._tasks: deque[QueuedTask] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
         self._current: QueuedTask | None = None
-        self._thread = threading.Thread(target=self._work, name="chat-tasks", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -10,9 +10,10 @@ from textual.containers import Container
 from textual.geometry import Size
 
 from eaglelocal.client.server_reading import DISCONNECTED
-from eaglelocal.conversation.answer_stats import system_line, unusual_lines
+from eaglelocal.conversation.answer_stats import model_line, system_line, unusual_lines
 from eaglelocal.conversation.ask import AskResult
-from eaglelocal.conversation.conversation import ContextUse
+from eaglelocal.conversation.conversation import ContextUse, Turn
+from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.events import Finished, LoadProgress
 from eaglelocal.core.terminal_text import clean_line
@@ -26,9 +27,10 @@ from eaglelocal.tui.chat.chat_events import (
     LoadProgressed,
     ModelChanged,
     NoteWritten,
-    QuestionRemoved,
     QuestionSent,
+    SummaryMade,
     TaskFailed,
+    TurnsReplaced,
 )
 from eaglelocal.tui.chat.prompt_input import PromptInput
 from eaglelocal.tui.chat.status_line import format_figures, format_rest, format_work, justify, shorten
@@ -105,18 +107,18 @@ class ChatView:
     def show(self, event: ChatEvent) -> None:
         """Apply an event; `draw` shows what it changes."""
         self._apply(event)
-        if isinstance(event, AnswerEnded | QuestionRemoved | ConversationReplaced | ModelChanged):
+        if isinstance(event, AnswerEnded | TurnsReplaced | ConversationReplaced | ModelChanged | SummaryMade):
             self._context, self._framed_at = self._controller.context_use, float("-inf")
 
     def _apply(self, event: ChatEvent) -> None:
         match event:
-            case QuestionSent(question, live):
-                self.transcript.add_question(question, live)
-            case AnswerEnded(result, n_ctx, name):
+            case QuestionSent(question, live, turn):
+                self.transcript.add_question(question, live, turn)
+            case AnswerEnded(result, answered, n_ctx, name):
                 self._conversation_name = name
-                self._end_answer(result, n_ctx)
-            case QuestionRemoved():
-                self.transcript.remove_question()
+                self._end_answer(result, answered, n_ctx)
+            case TurnsReplaced(index, turns, first_code):
+                self.transcript.replace_turns(index, turns, first_code)
             case NoteWritten(text):
                 self.transcript.note(text)
             case TaskFailed(error):
@@ -130,10 +132,16 @@ class ChatView:
             case EngineStateChanged(state, restarts):
                 self._change_state(state, restarts)
 
-    def _end_answer(self, result: AskResult, n_ctx: int) -> None:
-        self.transcript.end_answer(result, n_ctx)
+    def _end_answer(self, result: AskResult, turn: Turn | None, n_ctx: int) -> None:
+        self.transcript.end_answer(result, turn, n_ctx)
         if result.outcome.finished is not None:
             self._answers = (*self._answers, result.outcome.finished)
+
+    def show_switch(self, model: ActiveModel) -> None:
+        """Draw a rule that names the model which answers from here on, and what is to be noted of it."""
+        self.transcript.add_rule(model.info.target if model.plan is None else model_line(model.info, model.plan))
+        for text in unusual_lines(model.info, model.plan):
+            self.transcript.note(text)
 
     def _change_model(self, model: ModelChanged) -> None:
         before, self.model, self._engine_state = self.model, model, "ready"

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from eaglelocal.conversation.ask import follow_answer
-from eaglelocal.conversation.conversation import ToolRound
+from eaglelocal.conversation.code_blocks import number_next_code
+from eaglelocal.conversation.conversation import ToolRound, Turn
 from eaglelocal.conversation.pictures import Pictures, describe_question
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome
 from eaglelocal.core.events import Finished, PromptProgress, RequestEvent, Started, TextPiece, Tokens
@@ -19,6 +20,7 @@ from eaglelocal.tui.transcript.entries import LiveAnswer
 
 WAITING = AnswerWork(phase="waiting", seconds=0.0)
 READING_IMAGES = replace(WAITING, phase="reading images")
+SUMMARIZING = replace(WAITING, phase="summarizing")
 
 
 class CurrentAnswer:
@@ -34,11 +36,14 @@ class CurrentAnswer:
         self._work, self._began_at = WAITING, 0.0  # of the phase
         self._has_ended = threading.Event()  # until `wait_for_end` reports it
 
-    def begin(self, question: str, pictures: Pictures, budget: int | None = None) -> None:
-        """Announce the question whose answer is followed next. `budget`: tokens of thinking; None: any number."""
-        self._live, self._guard, self._budget = LiveAnswer(), LoopGuard(), budget
+    def begin(self, question: str, pictures: Pictures, earlier: Sequence[Turn], budget: int | None = None) -> None:
+        """Announce the question whose answer is followed next, after the `earlier` turns.
+
+        budget: tokens of thinking; None: any number
+        """
+        self._live, self._guard, self._budget = LiveAnswer(number_next_code(earlier)), LoopGuard(), budget
         self._enter(READING_IMAGES if pictures else WAITING)
-        self._emit(QuestionSent(describe_question(question, pictures), self._live))
+        self._emit(QuestionSent(describe_question(question, pictures), self._live, len(earlier)))
 
     def go_on(self, done: ToolRound) -> None:
         """Announce the results of calls, after which the answer goes on."""
@@ -56,6 +61,12 @@ class CurrentAnswer:
         finally:
             self._events = None
             self._has_ended.set()
+
+    def follow_summary(self, events: AnswerEvents) -> RequestOutcome:
+        """Follow a summary, which no live answer shows."""
+        self._live, self._guard = LiveAnswer(), LoopGuard()
+        self._enter(SUMMARIZING)
+        return self.follow(events)
 
     def _receive(self, event: RequestEvent) -> None:
         self._feed.add_event(event, time.monotonic())
@@ -82,6 +93,8 @@ class CurrentAnswer:
         work = self._work
         num_cached = (work.total or 0 if work.phase == "reading" else work.num_cached) + len(pieces)
         phase = "answering" if work.phase == "answering" or any(piece.text for piece in pieces) else "thinking"
+        if work.phase == SUMMARIZING.phase:
+            phase = SUMMARIZING.phase
         if phase != work.phase:
             self._guard = LoopGuard()  # thoughts that repeated themselves were closed
             self._enter(AnswerWork(phase=phase, seconds=0.0, total=self._budget if phase == "thinking" else None))

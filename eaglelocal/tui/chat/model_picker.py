@@ -1,11 +1,12 @@
-"""The model picker: the models on this disk, how each would run here, and a form for draft, context and cache.
+"""The model picker: the models on this disk and in the catalog, how each would run here, and a form for its options.
 
-One dialog for F5 and `/model`. A `ModelSource` lists the models on a thread, because reading headers takes a while.
+One dialog for F5 and `/model`. A `ModelSource` lists and plans the models on threads, and rows appear as they come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from typing import ClassVar
@@ -25,15 +26,20 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.run_options import ModelChoice, parse_kv_type
 from eaglelocal.errors import EagleLocalError, UsageError
-from eaglelocal.preparation.model_choices import ModelChoiceEntry, ModelPreview
+from eaglelocal.preparation.model_choices import CatalogChoice, ModelChoiceEntry, ModelPreview, describe_choice
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_dialogs import Dialog, ListSearch
 from eaglelocal.tui.chat.chat_events import ModelChanged
+from eaglelocal.tui.chat.model_download import PullModel
+from eaglelocal.tui.panel.panel_text import format_tok_s
 
 MAX_CTX_DIGITS = 9
-NAME_WIDTH, SIZE_WIDTH, FIT_WIDTH = 38, 9, 12  # columns
+NAME_WIDTH, SIZE_WIDTH, SPEED_WIDTH, FIT_WIDTH = 32, 8, 11, 11  # columns
+HEADING = f"{'model':<{NAME_WIDTH}} {'size':>{SIZE_WIDTH}}  {'predicted':<{SPEED_WIDTH}}{'here':<{FIT_WIDTH}}from"
+DOWNLOAD = "download"  # the place of a model that is not on this disk
+BATCH_S = 0.2  # between two additions of planned rows to the list
 SETTLE_S = 0.3  # after the last key in the form, until the models are assessed again
-ASSESSING = "assessing"
+ASSESSING, CATALOG = "assessing", "catalog"  # groups of workers
 PENDING, FITS, SPLIT, TOO_LARGE = "", "fits", "fits partly", "cannot run"
 
 
@@ -45,16 +51,25 @@ class PickerRows:
     previews: dict[str, ModelPreview] = field(default_factory=dict)
 
     def match(self, typed: str) -> list[ModelChoiceEntry]:
-        """Return the entries that contain every word; an exact name comes first."""
-        words = typed.lower().split()
-        found = [entry for entry in self.entries if all(word in entry.reference.lower() for word in words)]
-        return sorted(found, key=lambda entry: entry.reference.lower() != typed.lower())
+        """Return the entries that contain every word: an exact name first, downloads that cannot run last."""
+        found = [entry for entry in self.entries if matches(entry, typed)]
+        return sorted(found, key=lambda entry: (entry.reference.lower() != typed.lower(), self._is_in_vain(entry)))
+
+    def _is_in_vain(self, entry: ModelChoiceEntry) -> bool:
+        preview = self.previews.get(entry.reference)
+        return entry.place == DOWNLOAD and preview is not None and not preview.fits
 
     def format_row(self, entry: ModelChoiceEntry) -> str:
         preview = self.previews.get(entry.reference)
         fit = PENDING if preview is None else TOO_LARGE if not preview.fits else SPLIT if preview.note else FITS
-        name = shorten_name(entry.reference, NAME_WIDTH)
-        return f"{name:<{NAME_WIDTH}} {format_disk(entry.size_bytes):>{SIZE_WIDTH}}  {fit:<{FIT_WIDTH}}{entry.place}"
+        speed = "" if preview is None or preview.tok_s is None else f"{format_tok_s(preview.tok_s)} tok/s"
+        name, size = shorten_name(entry.reference, NAME_WIDTH), format_disk(entry.size_bytes)
+        return f"{name:<{NAME_WIDTH}} {size:>{SIZE_WIDTH}}  {speed:<{SPEED_WIDTH}}{fit:<{FIT_WIDTH}}{entry.place}"
+
+
+def matches(entry: ModelChoiceEntry, typed: str) -> bool:
+    """Return whether the entry's reference contains every typed word."""
+    return all(word in entry.reference.lower() for word in typed.lower().split())
 
 
 def shorten_name(name: str, width: int) -> str:
@@ -79,7 +94,8 @@ class ModelDialog(Dialog):
     DEFAULT_CSS = """
     ModelDialog {
         & #box { width: 78; }
-        & OptionList, & OptionList:focus { max-height: 8; }
+        & OptionList, & OptionList:focus { max-height: 8; height: 8; }
+        & #heading { color: $text-muted; }
         & #preview { width: 100%; height: 2; color: $text-muted; }
     }
     """
@@ -91,9 +107,15 @@ class ModelDialog(Dialog):
         controller: ChatController,
         source: ModelSource,
         model_changed: Signal[ModelChanged],
+        *,
+        search: str = "",
     ) -> None:
-        """changed: the model that runs; None: none could be loaded. model_changed: published when one was loaded."""
+        """changed: the model that runs; None: none could be loaded. model_changed: published when one was loaded.
+
+        search  what the list is searched for at first
+        """
         super().__init__()
+        self._search_text = search
         self._model_changed = model_changed
         self._active = None if changed is None else changed.model
         self._choice = ModelChoice() if changed is None else changed.choice
@@ -101,12 +123,16 @@ class ModelDialog(Dialog):
         self._running_name = "" if self._active is None else self._active.local_name
         self._rows, self._shown = PickerRows(), list[ModelChoiceEntry]()
         self._has_moved = False  # a row was chosen by key or mouse
+        self._is_catalog_whole = False  # all its models are listed
+        self._search_timer: Timer | None = None  # until the catalog is searched for what was typed
         self._timer: Timer | None = None  # until the typed text is taken into account
         self._filled = ("", "")  # draft and context as the form was last filled, to recognize the user's changes
 
     def compose_box(self) -> ComposeResult:
         yield Label(self._describe_active(), id="active", markup=False)
-        yield ListSearch(placeholder="type to search; a reference or a path", id="target", select_on_focus=False)
+        hint = "type to search; a reference or a path"
+        yield ListSearch(self._search_text, placeholder=hint, id="target", select_on_focus=False)
+        yield Label(HEADING, id="heading", markup=False)
         yield OptionList(markup=False)
         yield Label("", id="preview", markup=False)
         choice = self._choice
@@ -150,7 +176,11 @@ class ModelDialog(Dialog):
 
     def _start_assessing(self) -> None:
         try:
-            choices = {entry.reference: self._make_choice(entry.reference) for entry in self._rows.entries}
+            choices = {
+                entry.reference: self._make_choice(entry.reference)
+                for entry in self._rows.entries
+                if entry.place != DOWNLOAD
+            }
         except UsageError:
             return  # `apply` shows it
         self.run_worker(partial(self._assess, choices), thread=True, exclusive=True, group=ASSESSING)
@@ -168,9 +198,59 @@ class ModelDialog(Dialog):
         if self.is_attached:  # the dialog may just have been closed
             if problem:
                 self.show_error(UsageError(f"the models on this disk cannot be listed: {problem}"))
-            self._rows.entries = entries
+            self._rows.entries = [*entries, *self._rows.entries]
             self._refill()
             self._start_assessing()
+            self._start_catalog()
+
+    # ---- the catalog
+    def _start_catalog(self) -> None:
+        """Plan the models of the catalog, on a thread: those that match the search, until all are planned."""
+        if not self._is_catalog_whole:
+            words = self._read("target").lower().split()
+            self.run_worker(partial(self._read_catalog, words), thread=True, exclusive=True, group=CATALOG)
+
+    def _read_catalog(self, words: Sequence[str]) -> None:
+        worker, batch, sent_at = get_current_worker(), list[CatalogChoice](), time.monotonic()
+        try:
+            for choice in self._source.list_catalog(words, self._active):
+                if worker.is_cancelled:
+                    return
+                batch.append(choice)
+                if time.monotonic() - sent_at >= BATCH_S:
+                    self.app.call_from_thread(self._add_catalog, batch)
+                    batch, sent_at = [], time.monotonic()
+        except (EagleLocalError, OSError):
+            pass  # the models on disk are listed all the same
+        if not worker.is_cancelled:
+            self.app.call_from_thread(self._add_catalog, batch, is_whole=not words, is_end=True)
+
+    def _add_catalog(self, choices: Sequence[CatalogChoice], *, is_whole: bool = False, is_end: bool = False) -> None:
+        """Add rows below the others; at the end of the search, put those that cannot run last."""
+        if not self.is_attached:
+            return
+        self._is_catalog_whole = self._is_catalog_whole or is_whole
+        typed, known = self._read("target"), self._rows.previews
+        added = [make_entry(each) for each in choices if not each.option.is_here and each.option.reference not in known]
+        known |= {each.option.reference: describe_choice(each) for each in choices if not each.option.is_here}
+        self._rows.entries = [*self._rows.entries, *added]
+        if is_end:
+            self._refill_in_place()
+        else:
+            shown = [entry for entry in added if matches(entry, typed)]
+            self._shown += shown
+            self.query_one(OptionList).add_options([Option(self._rows.format_row(entry)) for entry in shown])
+            if self.query_one(OptionList).highlighted is None:
+                self._refill_in_place()
+
+    def _refill_in_place(self) -> None:
+        """Sort the rows again; the highlighted model stays highlighted."""
+        entry, models = self._highlighted, self.query_one(OptionList)
+        self._refill()
+        if entry is not None and self._has_moved and entry in self._shown:
+            with self.prevent(OptionList.OptionHighlighted):
+                models.highlighted = self._shown.index(entry)
+            self._describe_highlighted()
 
     def _show_preview(self, reference: str, preview: ModelPreview) -> None:
         if not self.is_attached:
@@ -204,6 +284,8 @@ class ModelDialog(Dialog):
         self._fill_form()
         entry = self._highlighted
         text = "" if entry is None else describe_preview(self._rows.previews.get(entry.reference))
+        if entry is not None and entry.place == DOWNLOAD:
+            text = f"enter downloads {format_disk(entry.size_bytes)}; {text}"
         self.query_one("#preview", Label).update(text)
 
     @property
@@ -215,6 +297,9 @@ class ModelDialog(Dialog):
     def _search(self) -> None:
         self._has_moved = False
         self._refill()
+        if self._search_timer is not None:
+            self._search_timer.stop()
+        self._search_timer = self.set_timer(SETTLE_S, self._start_catalog)
 
     @on(Input.Changed, "#draft, #ctx, #kv_type")
     def _assess_again(self) -> None:
@@ -268,8 +353,11 @@ class ModelDialog(Dialog):
         spec = self._read("spec")
         if spec:
             parse_spec(spec)
-        choice = self._make_choice(self._target)
-        if choice != self._choice or self._active is None:
+        entry, target = self._highlighted, self._target
+        choice = self._make_choice(target)
+        if entry is not None and entry.place == DOWNLOAD and target == entry.reference:
+            self._controller.download(target, choice)
+        elif choice != self._choice or self._active is None:
             self._controller.change_model(choice)
         if spec:
             self._controller.run_command(f"/spec {spec}")
@@ -288,6 +376,11 @@ class ModelDialog(Dialog):
 
     def _read(self, name: str) -> str:
         return self.query_one(f"#{name}", Input).value.strip()
+
+
+def make_entry(choice: CatalogChoice) -> ModelChoiceEntry:
+    """Return the entry of a model that is not on this disk."""
+    return ModelChoiceEntry(choice.option.reference, choice.option.shape.weights_bytes, DOWNLOAD)
 
 
 def fill_fields(choice: ModelChoice) -> tuple[str, str]:
@@ -320,16 +413,24 @@ def read_kv_type(text: str) -> str | None:
 # ---- model source: the interface through which the chat screen asks for the models on this disk
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """The functions that list and assess the models on this disk.
+    """The functions that list, assess and fetch models.
 
-    list_entries  all models that can answer; reads headers
+    list_entries  all models on this disk that can answer; reads headers
     list_names    their references, for completion; quick
     assess        how a model would run here with the choice's options; the active model is unloaded for it
+    list_catalog  the models of the catalog with these words, each planned when it is asked for
+    find_best     the model of the catalog to download for this machine, if it is clearly better than those on disk
+    pull          fetches a model by its reference, and its draft
     """
 
     list_entries: Callable[[], Sequence[ModelChoiceEntry]] = lambda: ()
     list_names: Callable[[], Sequence[str]] = lambda: ()
     assess: Callable[[ModelChoice, ActiveModel | None], ModelPreview] = lambda choice, active: ModelPreview(fits=True)
+    list_catalog: Callable[[Sequence[str], ActiveModel | None], Iterator[CatalogChoice]] = lambda words, active: iter(
+        ()
+    )
+    find_best: Callable[[ActiveModel], CatalogChoice | None] = lambda active: None
+    pull: PullModel = lambda reference, output: None
 
 
 NO_MODELS = ModelSource()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import ClassVar, cast
 
 from textual import events
@@ -17,11 +15,14 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import Edit, EditResult, Selection
 
-from eaglelocal.conversation.action_context import ListModels
-from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
+from eaglelocal.conversation.added_file import read_added_file
+from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import HistorySearch, QuestionHistory
-from eaglelocal.conversation.slash_commands import COMMANDS
-from eaglelocal.core.records import dataclass
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.tui.chat.menu_rows import MenuRow, MenuSources
+from eaglelocal.tui.chat.prompt_menu import PromptMenu
+from eaglelocal.tui.chat.start_list import StartList
+from eaglelocal.tui.chat.text_marks import TextMarks
 from eaglelocal.tui.mapped_keys import map_keys
 
 SEARCH_HELP = "press again for an older one, enter to take it, esc to cancel"
@@ -36,15 +37,15 @@ class FoldingTextArea(TextArea):
         super().__init__(
             id=id, soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False, placeholder=placeholder
         )
-        self._folding = PasteFolding()
+        self._marks = TextMarks()
 
     @property
     def whole_text(self) -> str:
-        return self._folding.unfold(self.text)
+        return self._marks.unfold(self.text)
 
     @property
     def selected_text(self) -> str:
-        return self._folding.unfold(super().selected_text)
+        return self._marks.unfold(super().selected_text)
 
     def edit(self, edit: Edit) -> EditResult:
         """Apply an edit, widened to whole marks.
@@ -53,7 +54,7 @@ class FoldingTextArea(TextArea):
         """
         index, location = self._lines.get_index_from_location, self._lines.get_location_from_index
         top, bottom = (min(place, self.document.end) for place in (edit.top, edit.bottom))
-        begin, end = self._folding.widen(self.text, index(top), index(bottom))
+        begin, end = self._marks.widen(self.text, index(top), index(bottom))
         edit.from_location, edit.to_location = location(begin), location(end)
         return super().edit(edit)
 
@@ -66,15 +67,21 @@ class FoldingTextArea(TextArea):
         """Move the selection, or without one the line, to the clipboard, with the pastes of its marks."""
         result = self._delete_cursor_line() if self.selection.is_empty else self._delete_via_keyboard(*self.selection)
         if result is not None and result.replaced_text:
-            self.app.copy_to_clipboard(self._folding.unfold(result.replaced_text))
+            self.app.copy_to_clipboard(self._marks.unfold(result.replaced_text))
 
     def insert_pasted(self, text: str) -> None:
         """Insert a text at the cursor, folded if it is long."""
-        self.replace(self._folding.fold(text), *self.selection)
+        self.replace(self._marks.fold(text), *self.selection)
+
+    def insert_file(self, path: str, begin: int | None = None) -> None:
+        """Insert the mark of a text file at the cursor, in place of the text from an index on. Raises UsageError."""
+        file = read_added_file(path)
+        start = self.cursor_location if begin is None else self._lines.get_location_from_index(begin)
+        self.replace(f"{self._marks.mark(file.quoted, file.label)} ", start, self.cursor_location)
 
     def load_folded(self, text: str) -> None:
         """Show another text, with known pastes folded, and the cursor at its end."""
-        self.load_text(self._folding.fold_known(text))
+        self.load_text(self._marks.fold_known(text))
         self.move_cursor(self.document.end)
 
     @property
@@ -98,6 +105,8 @@ class PromptInput(FoldingTextArea):
         Binding("enter", "submit", "Send", id="send", key_display="enter"),
         Binding("shift+enter,alt+enter,ctrl+j", "newline", "", id="newline", show=False),
         Binding("up", "older", "", id="older", show=False),
+        Binding("alt+up", "app.move_turn(-1)", "", id="stand_up", show=False),
+        Binding("alt+down", "app.move_turn(1)", "", id="stand_down", show=False),
         Binding("down", "newer", "", id="newer", show=False),
         Binding("ctrl+r", "search", "Find", id="search", tooltip="find an earlier question"),
         # replaces TextArea's f6, which selects a line
@@ -121,13 +130,28 @@ class PromptInput(FoldingTextArea):
     class Dropped(Submitted):
         """Pictures were dropped; `text` has their paths."""
 
-    def __init__(self, history: QuestionHistory, keys: Mapping[str, str], list_models: ListModels) -> None:
-        """keys: binding id -> comma-separated keys, in place of the default ones. list_models: to complete `/model`."""
-        super().__init__(id="prompt", placeholder="Ask something; / begins a command")
-        self._history, self._list_models = history, list_models
+    class Refused(Message):
+        """A file could not be added to the question."""
+
+        def __init__(self, error: EagleLocalError) -> None:
+            super().__init__()
+            self.error = error
+
+    def __init__(
+        self, history: QuestionHistory, keys: Mapping[str, str], sources: MenuSources, start: StartList
+    ) -> None:
+        """keys: binding id -> comma-separated keys, in place of the default ones. sources: of the menu over it.
+
+        start  the list on an empty screen, to which keys go while nothing is typed
+        """
+        super().__init__(id="prompt", placeholder="Ask something; / begins a command, @ adds a file")
+        self._history = history
+        self.menu, self.start = PromptMenu(sources), start
         self._search: HistorySearch | None = None
         self._title: str | None = None  # to show again after a search
         self.mapped_keys = map_keys((*TextArea.BINDINGS, *self.BINDINGS), keys)
+        self.take_key: Callable[[events.Key | events.Paste], bool] = lambda event: False  # the keys of a turn
+        self._hint = ""
         self._waiting: tuple[str, ...] = ()
         self._subtitle = ""
         self.cursor_blink = False  # each blink would cost a redraw
@@ -137,9 +161,16 @@ class PromptInput(FoldingTextArea):
 
         Textual runs bindings on other queues: in a line that arrives at once, Enter would overtake the text before it.
         """
+        if self.take_key(event):
+            event.stop()
+            event.prevent_default()
+            return
         binding = self.mapped_keys.get(event.key)
         action = None if binding is None else binding.action
-        is_done = self._search is not None and self._apply_to_search(self._search, event, action)
+        if self._search is not None:
+            is_done = self._apply_to_search(self._search, event, action)
+        else:
+            is_done = self._apply_to_menu(event, action) or self._apply_to_start(event, action)
         if action is not None or is_done:
             event.stop()
             event.prevent_default()
@@ -153,6 +184,7 @@ class PromptInput(FoldingTextArea):
 
     # ---- pastes
     async def _on_paste(self, event: events.Paste) -> None:
+        self.take_key(event)
         event.prevent_default()
         event.stop()
         self._paste(event.text)
@@ -218,7 +250,7 @@ class PromptInput(FoldingTextArea):
         if self._search is not None:
             self._search, self.border_title = None, Content(self._title) if self._title else None
             self.move_cursor(self.document.end)
-            self.update_suggestion()
+            self._show_waiting()
 
     def action_older(self) -> None:
         if not self.cursor_at_first_line:
@@ -232,18 +264,70 @@ class PromptInput(FoldingTextArea):
         elif (question := self._history.newer()) is not None:
             self.replace_text(question)
 
-    # ---- above and below the text
-    def update_suggestion(self) -> None:
-        """Suggest the rest of the only command that fits; below the text, show all that fit, or waiting questions."""
-        if self._search is not None:
-            return
-        matches = matching_commands(self.text)
-        self.suggestion = matches[0][len(self.text) :] if len(matches) == 1 else ""
-        if matches:
-            self._show_subtitle(describe_command(matches[0]) if len(matches) == 1 else " ".join(matches))
+    # ---- the menu
+    def _apply_to_menu(self, event: events.Key, action: str | None) -> bool:
+        """Apply a key to the menu. Return False if the key keeps its usual meaning."""
+        row = self.menu.highlighted
+        if not self.menu.is_open:
+            return False
+        if event.key == "escape":
+            self.menu.close(self._text_before_cursor)
+        elif action in ("older", "newer") and self.menu.rows:
+            self.menu.move(-1 if action == "older" else 1)
+        elif action == "submit" and row is not None and row.text.strip() != self.text:
+            self.choose_row(row, sends=True)
         else:
-            self._show_subtitle(f"waiting: {'; '.join(self._waiting)}" if self._waiting else "")
+            return False
+        return True
 
+    def _apply_to_start(self, event: events.Key, action: str | None) -> bool:
+        """Apply a key to the list of an empty screen. Return False if the key keeps its usual meaning."""
+        row = self.start.highlighted
+        if self.text or not self.start.is_open or self._history.is_recalling:
+            return False
+        if action == "newer" or (action == "older" and row is not None):
+            self.start.move(1 if action == "newer" else -1)
+        elif action == "submit" and row is not None:
+            self.start.post_message(StartList.Chosen(row))
+        else:
+            return False
+        return True
+
+    def choose_row(self, row: MenuRow, *, sends: bool) -> None:
+        """Put a row in place of the typed part; a file is added, and a whole command is sent if `sends`."""
+        begin = self.menu.begin
+        if row.path and row.is_complete:
+            self._add_file(row.path, begin)
+            return
+        self.replace(row.text, self._lines.get_location_from_index(begin), self.cursor_location)
+        if sends and row.is_complete:
+            self.action_submit()
+
+    def _add_file(self, path: str, begin: int) -> None:
+        """Attach a picture, or insert the mark of a text file, in place of the text from an index on."""
+        try:
+            if find_dropped_pictures(path):
+                self.replace("", self._lines.get_location_from_index(begin), self.cursor_location)
+                self.post_message(self.Dropped(path))
+            else:
+                self.insert_file(path, begin)
+        except EagleLocalError as error:
+            self.menu.close(self._text_before_cursor)
+            self.post_message(self.Refused(error))
+
+    @property
+    def _text_before_cursor(self) -> str:
+        return self.text[: self._lines.get_index_from_location(self.cursor_location)]
+
+    def update_suggestion(self) -> None:
+        """Show the menu for the typed text, and after the text the rest of the only row that fits."""
+        if self._search is None and self.is_mounted:
+            self.menu.show_for(self._text_before_cursor)
+            rows = self.menu.rows
+            is_only = len(rows) == 1 and rows[0].text.startswith(self.text)
+            self.suggestion = rows[0].text[len(self.text) :].rstrip() if is_only else ""
+
+    # ---- above and below the text
     def show_title(self, text: str) -> None:
         """Show a title above the text; during a search, once it has ended."""
         title = text or None
@@ -252,11 +336,21 @@ class PromptInput(FoldingTextArea):
         else:
             self.border_title = Content(title) if title else None
 
+    def show_hint(self, text: str) -> None:
+        """Show a text below the prompt, in place of waiting questions; "" removes it."""
+        if text != self._hint:
+            self._hint = text
+            self._show_waiting()
+
     def show_waiting(self, questions: tuple[str, ...]) -> None:
         """Show below the text the questions that were sent and have not started yet."""
         if questions != self._waiting:
             self._waiting = questions
-            self.update_suggestion()
+            self._show_waiting()
+
+    def _show_waiting(self) -> None:
+        if self._search is None:
+            self._show_subtitle(self._hint or (f"waiting: {'; '.join(self._waiting)}" if self._waiting else ""))
 
     def _show_subtitle(self, text: str) -> None:
         if text != self._subtitle:  # each change of a subtitle redraws the whole widget
@@ -287,114 +381,17 @@ class PromptInput(FoldingTextArea):
         self.insert("\n")
 
     def action_complete(self) -> None:
-        typed = self.text
-        completion = complete_typed(typed, self._list_models)
-        if completion.text:
-            self.insert(completion.text)
-        if typed.startswith((IMAGE, MODEL)):
-            self._show_subtitle(" ".join(completion.choices))
+        """Take a row of the menu: the highlighted one, or the first."""
+        if not self.menu.is_open:
+            self.menu.close()  # it no longer stays closed
+            self.update_suggestion()
+            if len(self.menu.rows) != 1:
+                return
+        if self.menu.rows:
+            self.choose_row(self.menu.highlighted or self.menu.rows[0], sends=False)
 
     def action_delete_or_leave(self) -> None:
         if self.text:
             self.action_delete_right()
         else:
             self.app.exit(0)
-
-
-# ---- command completion: complete slash commands and the paths of pictures while they are typed. Does not know
-# widgets
-IMAGE, MODEL = "/image ", "/model "
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The text to add at the end, and the names that still fit, if there are several."""
-
-    text: str
-    choices: tuple[str, ...] = ()
-
-
-def matching_commands(typed: str) -> list[str]:
-    """Return the commands that begin with a text; none unless it begins with a slash."""
-    return [name for name in COMMANDS if name.startswith(typed)] if typed.startswith("/") else []
-
-
-def describe_command(name: str) -> str:
-    return f"{name} {COMMANDS[name].arguments}".rstrip() + f": {COMMANDS[name].purpose}"
-
-
-def complete_typed(typed: str, list_models: ListModels) -> Completion:
-    """Return the completion of a command, of the path in `/image PATH`, or of the reference in `/model REF`."""
-    if typed.startswith(MODEL):
-        begun = typed.removeprefix(MODEL)
-        models = [name for name in list_models() if name.lower().startswith(begun.lower())]
-        same_case = [name for name in models if name.startswith(begun)]
-        return Completion(_common_prefix(same_case)[len(begun) :], tuple(models) if len(models) > 1 else ())
-    if typed.startswith(IMAGE):
-        begun = typed.removeprefix(IMAGE)
-        paths = complete_path(begun)
-        names = tuple(path.removesuffix("/").rpartition("/")[2] for path in paths)
-        return Completion(_common_prefix(paths)[len(begun) :], names if len(names) > 1 else ())
-    matches = matching_commands(typed)
-    if len(matches) == 1:
-        return Completion(matches[0][len(typed) :] + (" " if COMMANDS[matches[0]].arguments else ""))
-    return Completion(_common_prefix(matches)[len(typed) :])
-
-
-def _common_prefix(texts: Sequence[str]) -> str:
-    return os.path.commonprefix(texts)  # noqa: RUF071 # of characters, not of path components
-
-
-# ---- paste folding: fold long pastes to marks such as `[pasted 312 lines]`, and unfold them again
-#
-# A mark is edited as a whole: an edit that cuts into it covers all of it, an insertion inside it goes after it.
-MAX_LINES, MAX_CHARS = 8, 1000  # a longer paste is folded
-
-
-class PasteFolding:
-    """The pastes of a session by their marks, all kept because a deleted mark may be restored."""
-
-    def __init__(self) -> None:
-        self._pastes: dict[str, str] = {}  # by mark
-
-    def fold(self, text: str) -> str:
-        """Return the mark for a pasted text, or the text itself if it is short."""
-        num_lines = text.rstrip("\n").count("\n") + 1
-        if num_lines <= MAX_LINES and len(text) <= MAX_CHARS:
-            return text
-        size = f"{num_lines} lines" if num_lines > 1 else f"{len(text)} characters"
-        numbered = (f"[pasted {size}, {number}]" for number in itertools.count(2))
-        marks = itertools.chain([f"[pasted {size}]"], numbered)
-        mark = next(mark for mark in marks if self._pastes.get(mark, text) == text)
-        self._pastes[mark] = text
-        return mark
-
-    def unfold(self, text: str) -> str:
-        """Return the text with its marks replaced by the pastes."""
-        parts, done = [], 0
-        for begin, end in self._spans(text):
-            parts += [text[done:begin], self._pastes[text[begin:end]]]
-            done = end
-        return "".join([*parts, text[done:]])
-
-    def fold_known(self, text: str) -> str:
-        """Return a whole text with known pastes folded again."""
-        for mark, paste in sorted(self._pastes.items(), key=lambda each: -len(each[1])):
-            text = text.replace(paste, mark)
-        return text
-
-    def widen(self, text: str, begin: int, end: int) -> tuple[int, int]:
-        """Return the range `begin:end` widened to whole marks; an empty range inside a mark moves to its end."""
-        for first, last in self._spans(text):
-            if begin == end and first < begin < last:
-                return last, last
-            if first < end and begin < last:
-                begin, end = min(begin, first), max(end, last)
-        return begin, end
-
-    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
-        done = 0
-        while found := [(begin, mark) for mark in self._pastes if (begin := text.find(mark, done)) >= 0]:
-            begin, mark = min(found)
-            done = begin + len(mark)
-            yield begin, done

@@ -1,10 +1,12 @@
-"""The entries of a transcript (questions, answer blocks, thoughts, notes, figures, errors) and their rows. Pure.
+"""The entries of a transcript (questions, answers, thoughts, notes, figures, errors) and their rows. Pure.
 
-An answer is many entries, one for each block of Markdown, so that a finished block is rendered only once.
+A growing answer is many entries, one for each block of Markdown, so that a finished block is rendered only once. An
+answer of a conversation that is opened is one entry, which is cut into blocks when it comes into view.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable
 from dataclasses import field, replace
@@ -14,13 +16,14 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
+from eaglelocal.conversation.code_blocks import count_code_blocks
 from eaglelocal.conversation.conversation import ToolRound, Turn
 from eaglelocal.conversation.tool_rounds import describe_call
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.events import TextPiece
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.tui.transcript.text_rows import Appearance, Row, render_columns, render_plain
+from eaglelocal.tui.transcript.text_rows import CODE_META, Appearance, Row, render_columns, render_plain
 
 DRAFTED_STYLE = Style(color="green", underline=True)  # color is never the only sign
 
@@ -36,6 +39,11 @@ class EntryKind(Enum):
     FIGURES = "figures"
     NOTE = "note"
     ERROR = "error"
+    RULE = "rule"
+    SUMMARY = "summary"
+
+
+FOLDED = (EntryKind.THOUGHT, EntryKind.SUMMARY)  # unfolded together
 
 
 FOLDED = (EntryKind.THOUGHT, EntryKind.CALL)  # only their first line is shown, until they are unfolded
@@ -49,6 +57,10 @@ class TranscriptEntry:
     text: str  # of a call: a line on it, its arguments, and its result
     mask: bytes = b""  # for answers, one byte per character: 1 if it was drafted and accepted
     has_gap: bool = True  # an empty row above
+    turn: int = -1  # of a question: the index of its turn
+    first_code: int = 1  # of an answer: the number of its first code block
+    is_whole: bool = False  # an answer of any number of blocks
+    title: str = "thought"  # of a folded text
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +85,13 @@ def estimate_height(entry: TranscriptEntry, width: int, view: RenderOptions) -> 
     return entry.has_gap + sum(max(1, -(-len(line) // max(width - 2, 1))) for line in lines)
 
 
-def make_entries(turns: Iterable[Turn]) -> list[TranscriptEntry]:
-    """Return the entries of a conversation, with answers cut into blocks."""
-    return [entry for turn in turns for entry in _make_turn_entries(turn)]
+def make_entries(turns: Iterable[Turn], first_turn: int = 0, first_code: int = 1) -> list[TranscriptEntry]:
+    """Return the entries of turns. first_turn: the index of the first one. first_code: the number of its first block"""
+    entries: list[TranscriptEntry] = []
+    for index, turn in enumerate(turns, first_turn):
+        entries += _make_turn_entries(turn, index, first_code)
+        first_code += count_code_blocks(turn.answer)
+    return entries
 
 
 def make_error_entry(error: EagleLocalError) -> TranscriptEntry:
@@ -84,16 +100,20 @@ def make_error_entry(error: EagleLocalError) -> TranscriptEntry:
     return TranscriptEntry(EntryKind.ERROR, f"error: {error.message}{hint}{report}")
 
 
-def _make_turn_entries(turn: Turn) -> list[TranscriptEntry]:
-    rounds = [entry for done in turn.rounds for entry in (*_make_answer_entries(done), *make_call_entries(done))]
-    stopped = [TranscriptEntry(EntryKind.FIGURES, "stopped", has_gap=False)] if turn.stopped else []
-    last = _make_answer_entries(ToolRound((), turn.answer, turn.reasoning))
-    return [TranscriptEntry(EntryKind.QUESTION, turn.shown_question), *rounds, *last, *stopped]
+def _make_turn_entries(turn: Turn, index: int, first_code: int) -> list[TranscriptEntry]:
+    entries = [make_question(turn.shown_question, index)]
+    for done in turn.rounds:
+        entries += [*_make_answer_entries(done, first_code), *make_call_entries(done)]
+        first_code += count_code_blocks(done.text)
+    entries += _make_answer_entries(ToolRound((), turn.answer, turn.reasoning), first_code)
+    ending = SEPARATOR.join(filter(None, [format_version(turn), "stopped" if turn.stopped else ""]))
+    return [*entries, *([TranscriptEntry(EntryKind.FIGURES, ending, has_gap=False)] if ending else [])]
 
 
-def _make_answer_entries(done: ToolRound) -> list[TranscriptEntry]:
+def _make_answer_entries(done: ToolRound, first_code: int) -> list[TranscriptEntry]:
     thought = [TranscriptEntry(EntryKind.THOUGHT, done.reasoning)] if done.reasoning.strip() else []
-    return [*thought, *split_answer(done.text)]
+    answer = TranscriptEntry(EntryKind.ANSWER, done.text, first_code=first_code, is_whole=True)
+    return [*thought, *([answer] if done.text else [])]
 
 
 def make_call_entries(done: ToolRound) -> list[TranscriptEntry]:
@@ -102,14 +122,25 @@ def make_call_entries(done: ToolRound) -> list[TranscriptEntry]:
     return [TranscriptEntry(EntryKind.CALL, text, has_gap=not number) for number, text in enumerate(texts)]
 
 
-def split_answer(text: str) -> list[TranscriptEntry]:
-    """Return a whole answer as one entry for each top-level block of Markdown."""
+def make_question(text: str, turn: int) -> TranscriptEntry:
+    """turn: the index of its turn."""
+    return TranscriptEntry(EntryKind.QUESTION, text, turn=turn)
+
+
+def format_version(turn: Turn) -> str:
+    """Return which version of a turn is shown, `version 2/2`; "" if there is only one."""
+    return f"version {turn.version + 1}/{turn.num_versions}" if turn.others else ""
+
+
+def split_answer(answer: TranscriptEntry) -> list[TranscriptEntry]:
+    """Return an answer as one entry for each top-level block of Markdown."""
     from eaglelocal.tui.transcript.markdown_rows import measure_blocks
 
-    entries, begin = [], 0
-    for length in filter(None, measure_blocks(text)):
-        entries.append(TranscriptEntry(EntryKind.ANSWER, text[begin : begin + length]))
-        begin += length
+    entries, begin, code = list[TranscriptEntry](), 0, answer.first_code
+    for length in filter(None, measure_blocks(answer.text)):
+        text, mask = answer.text[begin : begin + length], answer.mask[begin : begin + length]
+        entries.append(TranscriptEntry(EntryKind.ANSWER, text, mask, first_code=code))
+        begin, code = begin + length, code + count_code_blocks(text)
     return entries
 
 
@@ -123,8 +154,11 @@ def _render_question(entry: TranscriptEntry, width: int, view: RenderOptions) ->
 def _render_answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     from eaglelocal.tui.transcript.markdown_rows import render_markdown
 
+    if entry.is_whole:
+        rows = [row for block in split_answer(entry) for row in render_entry(block, width, view)]
+        return rows[1:] or [[]]  # without the gap of the first block
     formulas = not view.marks_drafted  # the mask belongs to the source
-    rows = render_markdown(entry.text, width, view.appearance, formulas=formulas)
+    rows = render_markdown(entry.text, width, view.appearance, formulas=formulas, first_code=entry.first_code)
     return mark_drafted(rows, entry.text, entry.mask, DRAFTED_STYLE) if view.marks_drafted else rows
 
 
@@ -165,8 +199,18 @@ def _render_figures(entry: TranscriptEntry, width: int, view: RenderOptions) -> 
     return _render_note(replace(entry, text="\n".join(lines)), width, view)
 
 
+def _render_rule(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
+    """Render a text in a rule that fills the row; a longer text has rows of its own."""
+    line = "-" if view.appearance.is_ascii else "─"
+    text = f"{line * 2} {entry.text} "
+    return _render_note(replace(entry, text=text + line * max(width - cell_len(text), 0)), width, view)
+
+
 def _render_error(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
-    return render_plain(entry.text, width, view.appearance, "red")
+    """Render an error in red, and what follows its message, such as a hint, as code is."""
+    message, *hints = re.split(r"\n(?=hint: |report: )", entry.text)
+    rows = render_plain(message, width, view.appearance, "red")
+    return [*rows, *(row for hint in hints for row in render_plain(hint, width, view.appearance, "cyan"))]
 
 
 _RENDERERS = {
@@ -177,6 +221,8 @@ _RENDERERS = {
     EntryKind.FIGURES: _render_figures,
     EntryKind.NOTE: _render_note,
     EntryKind.ERROR: _render_error,
+    EntryKind.RULE: _render_rule,
+    EntryKind.SUMMARY: _render_thought,
 }
 
 
@@ -215,10 +261,17 @@ class _SourceCursor:
 
 def _is_markup(skipped: str) -> bool:
     """Return True if this source text is not shown: punctuation, blanks, a link's address, the language of a fence."""
-    return not any(char.isalnum() for char in skipped) or "](" in skipped or "```" in skipped or "~~~" in skipped
+    return not any(char.isalnum() for char in skipped) or any(
+        mark in skipped for mark in ("](", "```", "~~~", "<details", "<summary")
+    )
 
 
 def _split(segment: Segment, cursor: _SourceCursor, style: Style) -> Row:
+    if segment.style is not None and CODE_META in segment.style.meta:
+        language = segment.text.partition(" #")[0]  # of a label, whose number is not in the source
+        for char in language:
+            cursor.is_drafted(char)
+        return [segment]
     parts: list[tuple[str, bool]] = []
     for char in segment.text:
         is_drafted = cursor.is_drafted(char)
@@ -238,7 +291,9 @@ def _split(segment: Segment, cursor: _SourceCursor, style: Style) -> Row:
 class LiveAnswer:
     """A growing answer. `push` is quick and safe from any thread; everything else is for one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_code: int = 1) -> None:
+        """first_code: the number of its first code block."""
+        self._next_code = first_code
         self._lock = threading.Lock()
         self._pieces: list[TextPiece] = []
         self.has_begun = False
@@ -288,8 +343,12 @@ class LiveAnswer:
 
     def _take_block(self, length: int) -> list[TranscriptEntry]:
         block = self._block(length)
+        self._next_code += count_code_blocks(self._text[:length])
         self._text, self._mask = self._text[length:], self._mask[length:]
         return block
 
     def _block(self, length: int) -> list[TranscriptEntry]:
-        return [TranscriptEntry(EntryKind.ANSWER, self._text[:length], self._mask[:length])] if length else []
+        if not length:
+            return []
+        text, mask = self._text[:length], self._mask[:length]
+        return [TranscriptEntry(EntryKind.ANSWER, text, mask, first_code=self._next_code)]

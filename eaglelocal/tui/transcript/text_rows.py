@@ -14,8 +14,11 @@ from functools import lru_cache
 from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 from rich.theme import Theme
+from textual.geometry import Offset
+from textual.strip import Strip
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import clean_text
@@ -23,6 +26,7 @@ from eaglelocal.core.terminal_text import clean_text
 Row = list[Segment]
 
 TAB = "    "
+CODE_META = "code"  # of the style of a code block's label: its number, and how many rows the block has with it
 _FIRST_COLUMN = re.compile(r"\S(?:\S|\s(?!\s))*+\s{2,}+(?=\S)")
 _ASCII = str.maketrans({"•": "*", "▌": "|", "─": "-", "━": "-", "│": "|", "┃": "|", "╺": "-", "╸": "-"})
 
@@ -36,6 +40,7 @@ STYLES = Theme(
         "markdown.h6": "italic",
         "markdown.code": "cyan",
         "markdown.code_block": "none",
+        "code.label": "dim",
         "markdown.block_quote": "dim",
         "markdown.link": "underline",
         "markdown.link_url": "underline",
@@ -108,3 +113,15 @@ def join_row(row: Row) -> str:
 def find_index_at_cell(text: str, cell: int) -> int:
     """Return the index of the first character that begins in this cell or after it."""
     return next((index for index in range(len(text)) if cell_len(text[:index]) >= cell), len(text))
+
+
+def put_over(strip: Strip, style: Style) -> Strip:
+    """Return the strip with a style over that of its segments, each of which has a background of its own."""
+    return Strip(Segment.apply_style(strip, post_style=style), strip.cell_length)
+
+
+def to_characters(offset: Offset | None, lines: list[str]) -> Offset | None:
+    """Convert an offset in cells to one in characters; wide characters have two cells."""
+    if offset is None or offset.y >= len(lines):
+        return offset
+    return Offset(find_index_at_cell(lines[offset.y], offset.x), offset.y)

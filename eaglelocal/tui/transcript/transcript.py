@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.binding import Binding, BindingType
 from textual.geometry import Offset, Region, Size
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBarRender
@@ -24,25 +25,41 @@ from textual.strip import Strip
 from eaglelocal.conversation.answer_stats import answer_line, format_ending
 from eaglelocal.conversation.ask import AskResult, left_out_line
 from eaglelocal.conversation.conversation import ToolRound, Turn
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.errors import Cancelled, EagleLocalError
 from eaglelocal.tui.transcript.entries import (
     FOLDED,
+    SEPARATOR,
     EntryKind,
     LiveAnswer,
     RenderOptions,
     TranscriptEntry,
     estimate_height,
+    format_version,
     make_call_entries,
     make_entries,
     make_error_entry,
+    make_question,
     render_entry,
 )
-from eaglelocal.tui.transcript.text_rows import Appearance, Row, find_index_at_cell
-from eaglelocal.tui.transcript.transcript_layout import TranscriptLayout
+from eaglelocal.tui.transcript.stops import (
+    Stop,
+    StopKind,
+    find_entries,
+    find_neighbor,
+    find_question,
+    list_stops,
+    read_stop,
+)
+from eaglelocal.tui.transcript.text_rows import Appearance, Row, put_over, to_characters
+from eaglelocal.tui.transcript.transcript_layout import TranscriptLayout, find_code_rows
 
 MAX_SPARE_ROWS = 5
 MARGIN = 1  # cells left of the text; one more stays free right of it
 MARGIN_SEGMENT = Segment(" " * MARGIN)
+MAX_TEXT_COLUMNS = 100  # longer lines are hard to read
+STOP_SIGN, ASCII_STOP_SIGN = "▌", "|"  # in the margin of what one stands on
+CONTEXT_ROWS = 1  # shown above a stop that was out of view
 
 
 class AsciiScrollbar(ScrollBarRender):
@@ -57,7 +74,26 @@ class Transcript(ScrollView):
     Another thread pushes the pieces of the answer (LiveAnswer); everything else is for the screen's thread.
     """
 
-    DEFAULT_CSS = "Transcript { height: 1fr; scrollbar-size-vertical: 1; overflow-x: hidden; overflow-y: scroll; }"
+    DEFAULT_CSS = """
+    Transcript {
+        height: 1fr; scrollbar-size-vertical: 1; overflow-x: hidden; overflow-y: scroll;
+        & > .transcript--stop { background: $block-cursor-background; }
+        &:ansi > .transcript--stop { background: ansi_default; text-style: bold; }
+    }
+    """
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"transcript--stop"}
+    # while the user stands on a turn; the prompt has the focus and passes its keys on. Described ones are shown
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("alt+up,up", "older_turn", "", id="older_turn"),
+        Binding("alt+down,down", "newer_turn", "", id="newer_turn"),
+        Binding("y", "copy_turn", "copy", id="copy_turn"),
+        Binding("e", "edit_turn", "edit", id="edit_turn"),
+        Binding("r", "ask_again", "again", id="ask_again"),
+        Binding("b", "branch", "branch", id="branch"),
+        Binding("left,left_square_bracket", "older_version", "version", id="older_version"),
+        Binding("right,right_square_bracket", "newer_version", "version", id="newer_version"),
+        Binding("escape", "leave_turn", "back", id="leave_turn"),
+    ]
 
     def __init__(self) -> None:
         super().__init__(id="transcript")
@@ -69,6 +105,9 @@ class Transcript(ScrollView):
         self._view = RenderOptions()
         self._follows = True
         self._grows = False
+        self.stop: Stop | None = None  # where the user stands
+        self._stop_rows = range(0)
+        self._followed_before = True  # standing began
         self._laid_out_width = 0
         self._empty, self._empty_style = Strip([]), Style.null()
         self._base: Style | None = None  # cache of `rich_style`, which is slow; None after a change of style
@@ -79,15 +118,19 @@ class Transcript(ScrollView):
         follows_note = self._tail > 0 and self._layout.entry(self._tail - 1).kind is EntryKind.NOTE
         self._add(TranscriptEntry(EntryKind.NOTE, text, has_gap=not follows_note))
 
+    def add_rule(self, text: str) -> None:
+        """Draw a rule across the transcript with a text in it."""
+        self._add(TranscriptEntry(EntryKind.RULE, text))
+
     def show_error(self, error: EagleLocalError) -> None:
         self._add(make_error_entry(error))
 
-    def add_question(self, question: str, live: LiveAnswer) -> None:
-        """Add a question, whose answer grows in `live` from here on."""
+    def add_question(self, question: str, live: LiveAnswer, turn: int) -> None:
+        """Add a question, whose answer grows in `live` from here on. turn: the index of its turn."""
         self._live = live
         self._tail = len(self._layout)  # an answer that failed at once has not set it
         self.follow()
-        self._add(TranscriptEntry(EntryKind.QUESTION, question))
+        self._add(make_question(question, turn))
         self._set_growing(True)
 
     def draw_answer(self) -> None:
@@ -105,7 +148,7 @@ class Transcript(ScrollView):
             self._add(entry)
         self._live = live
 
-    def end_answer(self, result: AskResult, n_ctx: int) -> None:
+    def end_answer(self, result: AskResult, turn: Turn | None, n_ctx: int) -> None:
         """Finish the answer, complete or not, with its figures or its error. n_ctx: tokens of the context."""
         self.draw_answer()
         self._tail = len(self._layout)
@@ -118,23 +161,37 @@ class Transcript(ScrollView):
             line = answer_line(outcome.finished, n_ctx) if self.has_figures else " · ".join(endings)
         else:
             line = "the answer above is incomplete" if outcome.text else ""
-        if line:
+        if line := SEPARATOR.join(filter(None, ["" if turn is None else format_version(turn), line])):
             self._add(TranscriptEntry(EntryKind.FIGURES, line, has_gap=False))
         if isinstance(outcome.error, Cancelled):
             self.note(outcome.error.message)
         elif outcome.error is not None:
             self.show_error(outcome.error)
 
-    def remove_question(self) -> None:
-        """Remove the last question and everything below it."""
-        questions = [index for index, entry in enumerate(self._layout.entries) if entry.kind is EntryKind.QUESTION]
-        if questions:
-            self._replace_from(questions[-1], ())
+    def replace_turns(self, index: int, turns: Iterable[Turn], first_code: int = 1) -> None:
+        """Replace the turns from an index on. first_code: the number of the first code block in them."""
+        entries = self._layout.entries
+        found = (at for at in reversed(range(len(entries))) if entries[at].turn == index)
+        self._live = LiveAnswer()
+        self._replace_from(next(found, len(entries)), make_entries(turns, index, first_code))
+        self._tail = len(self._layout)
+
+    def fold_turns(self, summary: str, num_turns: int, num_kept: int) -> None:
+        """Replace all but the last `num_kept` questions and what is below them by a folded summary of `num_turns`."""
+        entries = self._layout.entries
+        questions = [index for index, entry in enumerate(entries) if entry.kind is EntryKind.QUESTION]
+        begin = questions[-num_kept] if len(questions) >= num_kept else 0
+        folded = TranscriptEntry(
+            EntryKind.SUMMARY, summary, title=f"summary of {count_noun(num_turns, 'earlier turn')}"
+        )
+        self._replace_from(0, [folded, *entries[begin:]])
         self._tail = len(self._layout)
 
     def replace_conversation(self, turns: Iterable[Turn]) -> None:
         """Replace everything by another conversation, and go to its end."""
+        self.leave_stop()
         self._follows = True
+        self._live = LiveAnswer()
         self._replace_from(0, make_entries(turns))
         self._tail = len(self._layout)
 
@@ -147,9 +204,13 @@ class Transcript(ScrollView):
         """Replace all entries from an index on; those that stay the same are not laid out again, nor drawn."""
         old_rows, y = self._visible_rows(), self.scroll_offset.y
         self._layout.replace_from(index, entries)
+        self._keep_stop()
         self._update_scroll()
         if self.scroll_offset.y != y:
             return  # scrolling draws everything
+        if self.stop is not None:
+            self.refresh()
+            return
         pairs = zip(old_rows, self._visible_rows(), strict=True)
         changed = [row for row, (old, new) in enumerate(pairs) if old != new]
         if changed:
@@ -173,6 +234,7 @@ class Transcript(ScrollView):
 
     def follow(self) -> None:
         """Go to the end and stay there."""
+        self.leave_stop()
         self._follows = True
         self._update_scroll()
 
@@ -181,10 +243,89 @@ class Transcript(ScrollView):
         self._grows = grows
         self._update_scroll()
 
+    # ---- standing on a turn
+    def move_stop(self, step: int) -> None:
+        """Stand on the stop before (step -1) or after (1) this one, at first on the last one in view.
+
+        After the last stop, stop standing.
+        """
+        if self.stop is None:
+            if (found := self._find_stop_in_view()) is not None:
+                self._followed_before = self._follows
+                self._stand_on(found)
+            return
+        found = find_neighbor(self._layout.entries, self.stop, step)
+        if found is not None:
+            self._stand_on(found)
+        elif step > 0:
+            self.follow()
+
+    def leave_stop(self) -> None:
+        """Stop standing, and follow the end again if that was so before."""
+        if self.stop is not None:
+            self.stop, self._stop_rows = None, range(0)
+            self.refresh()
+            if self._followed_before:
+                self.follow()
+
+    @property
+    def stop_text(self) -> str:
+        """The text that the user stands on, as it was written."""
+        return "" if self.stop is None else read_stop(self._layout.entries, self.stop)
+
+    @property
+    def stop_question(self) -> TranscriptEntry | None:
+        """The question that the user stands on, or whose answer it is."""
+        return None if self.stop is None else self._layout.entry(self.stop.question)
+
+    def _find_stop_in_view(self) -> Stop | None:
+        entries, bottom = self._layout.entries, self.scroll_offset.y + self.size.height
+        question = find_question(entries, self._layout.index_at(bottom - 1)) if entries else None
+        if question is None:
+            return None
+        stops = list_stops(entries, question)
+        return next((stop for stop in reversed(stops) if self._find_rows(stop).start < bottom), stops[0])
+
+    def _find_rows(self, stop: Stop) -> range:
+        """Return the rows of a stop without the gap above, after laying them out."""
+        layout, covered = self._layout, find_entries(self._layout.entries, stop)
+        if stop.kind is not StopKind.ANSWER:
+            layout.lay_out(covered.start)
+        begin = layout.top(covered.start) + layout.entry(covered.start).has_gap
+        if stop.kind is StopKind.CODE:
+            label, num_rows = find_code_rows(layout.rows_of(covered.start), stop.code)
+            return range(layout.top(covered.start) + label, layout.top(covered.start) + label + num_rows)
+        return range(begin, layout.top(covered.stop))
+
+    def _stand_on(self, stop: Stop) -> None:
+        """Stand on a stop, and scroll there if it is not in view as a whole."""
+        self.stop, self._follows = stop, False
+        rows, y = self._find_rows(stop), self.scroll_offset.y
+        if rows.start < y or min(rows.stop, rows.start + self.size.height) > y + self.size.height:
+            self.scroll_to(y=max(rows.start - CONTEXT_ROWS, 0), animate=False, force=True, immediate=True)
+        self._update_scroll()
+        self.refresh()
+
+    def _keep_stop(self) -> None:
+        """Stay where the user stands after a change of entries, or on the same turn if that stop is gone."""
+        if self.stop is None:
+            return None
+        entries, at = self._layout.entries, self.stop.question
+        if at >= len(entries) or entries[at].kind is not EntryKind.QUESTION:
+            return self.leave_stop()
+        stops = list_stops(entries, at)
+        self.stop = self.stop if self.stop in stops else stops[min(1, len(stops) - 1)]
+        return None
+
+    def _mark_stop(self, strip: Strip) -> Strip:
+        sign = ASCII_STOP_SIGN if self._view.appearance.is_ascii else STOP_SIGN
+        style = self.get_component_rich_style("transcript--stop", partial=True)
+        return put_over(Strip([Segment(sign, self._base_style), *strip.crop(MARGIN)], strip.cell_length), style)
+
     # ---- rendering
     @property
     def _width(self) -> int:
-        return max(self.scrollable_content_region.width - MARGIN - 1, 1)
+        return max(min(self.scrollable_content_region.width - MARGIN - 1, MAX_TEXT_COLUMNS), 1)
 
     @property
     def _base_style(self) -> Style:
@@ -215,6 +356,7 @@ class Transcript(ScrollView):
         if not self.is_attached or not self.size.height:
             return
         y = self._lay_out_end() if self._follows else self._lay_out_view()
+        self._stop_rows = range(0) if self.stop is None else self._find_rows(self.stop)
         self._layout.drop_oldest_rows(self.size.height)  # an entry in view has at least one row there
         self._set_length(max(self._layout.num_rows, y + self.size.height if self._follows else 0))
         if y != self.scroll_offset.y:
@@ -271,6 +413,8 @@ class Transcript(ScrollView):
     def render_line(self, y: int) -> Strip:
         row_number = y + self.scroll_offset.y
         strip = self._row(row_number)
+        if row_number in self._stop_rows:
+            strip = self._mark_stop(strip)
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(row_number)) is not None:
             strip = self._highlight(strip, span)
@@ -286,14 +430,14 @@ class Transcript(ScrollView):
     def _highlight(self, strip: Strip, span: tuple[int, int]) -> Strip:
         start, end = span
         end = strip.cell_length if end == -1 else end
-        style = self.screen.get_component_rich_style("screen--selection")
+        style = self.screen.get_component_rich_style("screen--selection", partial=True)
         parts = list(strip.divide([start, end, strip.cell_length]))
-        return Strip.join([part.apply_style(style) if i == 1 else part for i, part in enumerate(parts)])
+        return Strip.join([put_over(part, style) if i == 1 else part for i, part in enumerate(parts)])
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """Return the text under the mouse's selection, as it is shown, and the string to end it with."""
         lines = [row.text for row in self._layout.rows(0, self._layout.num_rows, Strip([]))]
-        start, end = (_to_characters(offset, lines) for offset in selection)
+        start, end = (to_characters(offset, lines) for offset in selection)
         text = Selection(start, end).extract("\n".join(lines))
         return "\n".join(line.rstrip().removeprefix(" " * MARGIN) for line in text.split("\n")), "\n"
 
@@ -313,7 +457,7 @@ class Transcript(ScrollView):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         if self.size.height:
-            self._follows = round(new_value) >= self._layout.num_rows - self.size.height
+            self._follows = self.stop is None and round(new_value) >= self._layout.num_rows - self.size.height
             if not self._follows:
                 self._update_scroll()
 
@@ -348,10 +492,3 @@ class Transcript(ScrollView):
             entry = self._layout.entry(index)
             if entry.kind in FOLDED and row_number == self._layout.top(index) + entry.has_gap:
                 self.toggle_thoughts()
-
-
-def _to_characters(offset: Offset | None, lines: list[str]) -> Offset | None:
-    """Convert an offset in cells to one in characters; wide characters have two cells."""
-    if offset is None or offset.y >= len(lines):
-        return offset
-    return Offset(find_index_at_cell(lines[offset.y], offset.x), offset.y)

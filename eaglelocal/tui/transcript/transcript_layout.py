@@ -14,6 +14,7 @@ from textual.strip import Strip
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.tui.transcript.entries import TranscriptEntry
+from eaglelocal.tui.transcript.text_rows import CODE_META
 
 MAX_LAID_OUT = 128  # items: a few screens full. Each garbage collection would scan more
 
@@ -70,6 +71,11 @@ class TranscriptLayout:
                 del self._tops[index + 1 :]
         return item.height
 
+    def rows_of(self, index: int) -> Sequence[Strip]:
+        """Return the rows of an entry, which are laid out if they are not."""
+        self.lay_out(index)
+        return self._items[index].rows or ()
+
     def is_laid_out(self, index: int) -> bool:
         return self._items[index].rows is not None
 
@@ -115,3 +121,13 @@ class TranscriptLayout:
                 found += known[offset : offset + count - len(found)]
                 index, offset = index + 1, 0
         return found + [blank] * (count - len(found))
+
+
+def find_code_rows(rows: Sequence[Strip], number: int) -> tuple[int, int]:
+    """Return the first row of a code block with its label, and its number of rows; all rows if it has no label."""
+    for index, row in enumerate(rows):
+        for segment in row:
+            meta = segment.style.meta.get(CODE_META) if segment.style else None
+            if meta and meta[0] == number:
+                return index, meta[1]
+    return 0, len(rows)

@@ -8,13 +8,24 @@ import os
 from pathlib import Path
 
 import pytest
+from doubles.image_files import image_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.conversation import conversation_file
-from eaglelocal.conversation.conversation import Conversation, TokenEstimate, Turn, calibrate_estimate, turns_to_forget
+from eaglelocal.conversation.conversation import (
+    Conversation,
+    TokenEstimate,
+    Turn,
+    calibrate_estimate,
+    list_versions,
+    turns_to_forget,
+    walk_branches,
+)
+from eaglelocal.conversation.pictures import check_picture
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 
+PNG = image_bytes()
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 TURNS = st.lists(st.builds(Turn, question=TEXT, answer=TEXT, stopped=st.booleans()), max_size=6)
 
@@ -25,17 +36,134 @@ def test_messages_are_system_turns_question() -> None:
     assert sent == [("system", "be brief"), ("user", "c"), ("assistant", "d"), ("user", "e")]
 
 
-def test_retry_takes_the_last_answer_back() -> None:
-    conversation = Conversation(turns=[Turn("a", "b"), Turn("c", "d")], num_forgotten=2)
-    assert conversation.take_last_question() == "c"
-    assert conversation.turns == [Turn("a", "b")]
-    assert conversation.num_forgotten == 1
+def test_a_question_that_is_cut_and_answered_again_has_two_versions() -> None:
+    old, new = Turn("c", "d"), Turn("c", "another")
+    conversation = Conversation(turns=[Turn("a", "b"), old, Turn("e", "f")], num_forgotten=3, num_saved=3)
+    conversation.cut(1)
+    assert (conversation.turns, conversation.num_forgotten, conversation.num_saved) == ([Turn("a", "b")], 1, 1)
+    conversation.add(new)
+    assert conversation.turns[1] == Turn("c", "another", others=((old, Turn("e", "f")),), version=1)
+    conversation.choose_version(1, 0)
+    assert conversation.turns[1:] == [Turn("c", "d", others=((new,),), version=0), Turn("e", "f")]
 
 
-def test_retry_prefers_the_question_that_failed() -> None:
+def test_without_an_answer_the_cut_turns_come_back() -> None:
+    conversation = Conversation(turns=[Turn("a", "b"), Turn("c", "d")])
+    conversation.cut(0)
+    assert conversation.restore()
+    assert conversation.turns == [Turn("a", "b"), Turn("c", "d")]
+    assert not conversation.restore()
+
+
+def test_the_last_question_is_the_one_that_failed() -> None:
     conversation = Conversation(turns=[Turn("a", "b")], unanswered="c")
-    assert conversation.take_last_question() == "c"
-    assert conversation.turns == [Turn("a", "b")]
+    assert conversation.find_question(conversation.last_index) == ("c", ())
+    conversation.add(Turn("c", "d"))
+    assert conversation.find_question(conversation.last_index) == ("c", ())
+    assert Conversation().find_question(Conversation().last_index) is None
+    assert conversation.find_question(7) is None
+
+
+STEPS = st.lists(st.tuples(st.sampled_from(["ask", "cut", "choose"]), st.integers(0, 5), TEXT), max_size=25)
+
+
+@given(STEPS)
+def test_no_answer_is_ever_lost_and_versions_keep_their_order(steps: list[tuple[str, int, str]]) -> None:
+    conversation, answers = Conversation(), list[str]()
+    for number, (step, at, text) in enumerate(steps):
+        if step == "choose" and conversation.turns:
+            index = at % len(conversation.turns)
+            version = number % conversation.turns[index].num_versions
+            before = list_versions(tuple(conversation.turns[index:]))
+            conversation.choose_version(index, version)
+            assert conversation.turns[index].version == version
+            assert list_versions(tuple(conversation.turns[index:])) == before
+        elif step != "choose":
+            if step == "cut":
+                conversation.cut(at % (len(conversation.turns) + 1))
+            answers.append(f"{number} {text}")
+            conversation.add(Turn("q", answers[-1]))
+    kept = [turn.answer for branch in walk_branches(tuple(conversation.turns)) for turn in branch]
+    assert sorted(kept) == sorted(answers)
+
+
+@given(steps=STEPS)
+def test_versions_are_saved_and_an_older_program_reads_those_that_are_chosen(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, str]]
+) -> None:
+    conversation = Conversation()
+    for _step, at, text in steps:
+        conversation.cut(at % (len(conversation.turns) + 1))
+        conversation.add(Turn("q", text))
+    folder = tmp_path_factory.mktemp("talks")
+    conversation_file.save(conversation, folder / "talk.json", target="m")
+    loaded = conversation_file.load_conversation(folder, "talk")
+    assert loaded.turns == conversation.turns
+    written = json.loads((folder / "talk.json").read_text())
+    assert [(turn["question"], turn["answer"]) for turn in written["turns"]] == [("q", t.answer) for t in loaded.turns]
+
+
+def test_versions_that_go_upwards_many_times_can_be_read_again(tmp_path: Path) -> None:
+    conversation = Conversation(turns=[Turn("q", str(number)) for number in range(200)])
+    for index in reversed(range(200)):
+        conversation.cut(index)
+        conversation.add(Turn("q", "again"))
+    conversation_file.save(conversation, tmp_path / "talk.json", target="m")
+    loaded = conversation_file.load_conversation(tmp_path, "talk")
+    assert sum(map(len, walk_branches(tuple(loaded.turns)))) == 400
+
+
+def test_a_branch_has_the_turns_so_far_without_their_versions() -> None:
+    conversation = Conversation("s", [Turn("a", "b"), Turn("c", "d")], name="x", sampling={"top_k": 3})
+    conversation.cut(0)
+    conversation.add(Turn("a", "other"))
+    branched = conversation.branch(0)
+    assert (branched.turns, branched.name, branched.system) == ([Turn("a", "other")], "", "s")
+    assert branched.sampling == {"top_k": 3}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"others": 3},
+        {"others": [[]]},
+        {"others": [3]},
+        {"turn": {"others": [0], "version": 0}},
+        {"turn": {"others": [-1], "version": 0}, "others": [[{"question": "a", "answer": "b"}]]},
+        {"turn": {"others": [0, 0], "version": 1}, "others": [[{"question": "a", "answer": "b"}]]},
+        {"turn": {"others": [[0]], "version": 0}, "others": [[{"question": "a", "answer": "b"}]]},
+        {"others": [[{"question": "a"}]]},
+    ],
+)
+def test_wrong_versions_are_reported(tmp_path: Path, fields: dict[str, object]) -> None:
+    turn = {"question": "a", "answer": "b"} | fields.pop("turn", {})  # type: ignore[operator]
+    (tmp_path / "x.json").write_text(json.dumps({"version": 1, "turns": [turn], **fields}))
+    with pytest.raises(UsageError, match=r"others|versions|needs a question"):
+        conversation_file.load_conversation(tmp_path, "x")
+
+
+def test_other_versions_are_found_by_their_words(tmp_path: Path) -> None:
+    conversation = Conversation(turns=[Turn("Eagles?", "old")])
+    conversation.cut(0)
+    conversation.add(Turn("Owls?", "new"))
+    conversation_file.save(conversation, tmp_path / "x.json", target="m")
+    (tmp_path / "y.json").write_text("[]")
+    assert dict(conversation_file.read_search_texts(tmp_path, ["x", "y"])) == {"x": "owls?\nnew\neagles?\nold"}
+
+
+def test_pictures_of_other_versions_are_stored_too(tmp_path: Path) -> None:
+    picture = check_picture("cat.png", PNG)
+    conversation = Conversation(turns=[Turn("a", "b", pictures=(picture,))])
+    conversation.cut(0)
+    conversation.add(Turn("c", "d"))
+    conversation_file.save(conversation, tmp_path / "x.json", target="m")
+    assert conversation_file.load_conversation(tmp_path, "x").turns[0].others[0][0].pictures[0].data == PNG
+
+
+def test_long_conversations_are_measured_once_a_turn() -> None:
+    """As slow as the square of the turns, this would take minutes."""
+    conversation = Conversation(turns=[Turn("question", "answer" * 20)] * 10_000)
+    assert turns_to_forget(conversation, Turn("q", ""), estimate=TokenEstimate(), n_ctx=10**6, max_tokens=None) == 0
 
 
 @given(TEXT, TURNS)

@@ -31,7 +31,7 @@ def follow(events: list[RequestEvent], budget: int | None = None, pictures: Pict
     """Return how far the answer had come after each event."""
     answer = CurrentAnswer(lambda event: None, Feed(by_events=True))
     assert answer.work is None
-    answer.begin("Why?", pictures, budget)
+    answer.begin("Why?", pictures, (), budget)
     looked_at = Events(answer, events)
     answer.follow(looked_at)
     assert answer.work is None

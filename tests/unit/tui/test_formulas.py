@@ -59,7 +59,7 @@ def test_what_can_be_a_line_of_text_is_one(written: str, shown: str) -> None:
         ("$5 and $6, or 7$ and 8$.", "$5 and $6, or 7$ and 8$."),
         ("From $5 to $10 (x^2).", "From $5 to $10 (x^2)."),
         ("`$x^2$` and $a=1;$b=2", "$x^2$ and $a=1;$b=2"),
-        ("```\n\\(x^2\\)\n```", r"\(x^2\)"),
+        ("    \\(x^2\\)", r"\(x^2\)"),
     ],
 )
 def test_prices_and_code_stay_as_they_are(text: str, shown: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.tui.chat.prompt_input import MAX_CHARS, MAX_LINES, PasteFolding
+from eaglelocal.tui.chat.text_marks import MAX_CHARS, MAX_LINES, TextMarks
 
 LONG = "\n".join("abcdefghi")  # nine lines
 MARK = "[pasted 9 lines]"
@@ -23,13 +23,13 @@ MARK = "[pasted 9 lines]"
     ],
 )
 def test_what_is_long_is_folded_and_comes_out_whole(text: str, folded: str) -> None:
-    folding = PasteFolding()
+    folding = TextMarks()
     assert folding.fold(text) == folded
     assert folding.unfold(f"a {folded} b") == f"a {text} b"
 
 
 def test_each_paste_has_its_own_mark() -> None:
-    folding, other = PasteFolding(), LONG.upper()
+    folding, other = TextMarks(), LONG.upper()
     assert [folding.fold(text) for text in (LONG, other, LONG)] == [MARK, "[pasted 9 lines, 2]", MARK]
     assert folding.unfold(f"{MARK}[pasted 9 lines, 2]{MARK}") == LONG + other + LONG
     assert folding.unfold("[pasted 8 lines]") == "[pasted 8 lines]"
@@ -51,7 +51,7 @@ def test_each_paste_has_its_own_mark() -> None:
     ],
 )
 def test_a_mark_changes_as_a_whole(begin: int, end: int, changed: tuple[int, int]) -> None:
-    folding = PasteFolding()
+    folding = TextMarks()
     text = f"a {folding.fold(LONG)} b"
     assert text[2:18] == MARK
     assert folding.widen(text, begin, end) == changed

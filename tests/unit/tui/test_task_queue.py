@@ -30,7 +30,7 @@ PATIENCE_S = 20.0
 def test_tasks_run_in_order_and_failures_are_reported() -> None:
     done: list[str] = []
     events: queue.Queue[EagleLocalError] = queue.Queue()
-    tasks = TaskQueue(events.put)
+    tasks = TaskQueue(events.put, "tasks")
 
     def fails() -> None:
         raise UsageError("no")
@@ -51,7 +51,7 @@ def test_tasks_run_in_order_and_failures_are_reported() -> None:
 
 def test_what_has_not_begun_can_be_taken_back() -> None:
     gate, done = threading.Event(), []
-    tasks = TaskQueue(lambda error: None)
+    tasks = TaskQueue(lambda error: None, "tasks")
     tasks.send(lambda: gate.wait(PATIENCE_S) and None)
     tasks.start()
     tasks.send(lambda: done.append("asked"), question="why?")

@@ -228,9 +228,70 @@ def test_tops_are_sums_of_heights(changes: list[tuple[int, int]], data: st.DataO
 
 # ---- entries
 def test_a_conversation_becomes_entries() -> None:
-    turns = [Turn("q", "a\n\nb", reasoning="r"), Turn("q2", "", stopped=True)]
-    kinds = [entry.kind.value for entry in make_entries(turns)]
-    assert kinds == ["question", "thought", "answer", "answer", "question", "figures"]
+    turns = [Turn("q", "```\na\n```\n\nb", reasoning="r"), Turn("q2", "", stopped=True), Turn("q3", "c")]
+    entries = make_entries(turns, 4)
+    kinds = [entry.kind.value for entry in entries]
+    assert kinds == ["question", "thought", "answer", "question", "figures", "question", "answer"]
+    assert [entry.turn for entry in entries if entry.kind is EntryKind.QUESTION] == [4, 5, 6]
+    assert (entries[2].first_code, entries[6].first_code) == (1, 2)
+
+
+def test_a_turn_with_other_versions_says_which_is_shown() -> None:
+    turn = Turn("q", "a", stopped=True, others=((Turn("q", "b"),),), version=1)
+    assert make_entries([turn])[-1].text == "version 2/2 · stopped"
+
+
+@settings(deadline=None)
+@given(SCRAPS.map("\n".join), st.integers(10, 100))
+def test_a_whole_answer_looks_as_the_one_that_grew(text: str, width: int) -> None:
+    live = LiveAnswer()
+    live.push([TextPiece(1, text + "\n", False)])
+    finished, growing = live.advance()
+    grown = [row for entry in (*finished, *growing) for row in render_entry(entry, width, RenderOptions())]
+    whole = render_entry(TranscriptEntry(EntryKind.ANSWER, text + "\n", is_whole=True), width, RenderOptions())
+    if text.strip():
+        assert [join_row(row) for row in whole] == [join_row(row) for row in grown]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("- [ ] a\n- [x] b\n- [X]c", [" • ☐ a", " • ☑ b", " • [X]c"]),
+        ("[ ] a", ["[ ] a"]),
+        ("***", ["─" * 60]),
+        ("<details><summary>More *so*</summary>\n\nin\n\n</details>\n", ["▾ More so", "", "in"]),
+        ("<details open>\n<summary>More</summary>\nin\n</details>", ["▾ More", "in"]),
+        ("a <details> tag and <summary>x</summary>", ["a <details> tag and <summary>x</summary>"]),
+        ("```\n<details>\n```", ["  text #1", "  <details>"]),
+        ("```py\na\n```\n- b\n  ```\n  c\n  ```", ["  py #1", "  a", "", " • b", "     text #2", "     c"]),
+        ("> ```py\n> a\n> ```", ["▌   py", "▌   a"]),  # quotes have no numbers
+        ("```" + "x" * 50 + "\na\n```", ["  " + "x" * 20 + " #1", "  a"]),
+        ("    a", ["  a"]),
+    ],
+)
+def test_lists_of_tasks_rules_details_and_code_are_drawn(text: str, rows: list[str]) -> None:
+    assert texts(text, 60) == rows
+
+
+def test_details_and_tasks_are_drawn_in_ascii() -> None:
+    assert texts("- [x] a", is_ascii=True) == [" * [x] a"]
+    assert texts("<details><summary>b</summary>", is_ascii=True) == ["- b"]
+
+
+def test_a_closing_tag_is_no_block_of_its_own() -> None:
+    assert measure_blocks("<details>\n\na\n\n</details>\n\nb") == [11, 15, 1]
+    assert measure_blocks("a\n\n    </details>\n") == [3, 15]  # code
+
+
+def test_marks_go_on_after_a_label_and_after_details() -> None:
+    assert marked("```2py\n2 py\n```", "\n2 py") == "2py"
+    assert marked("<details><summary>ab</summary>", "b") == "b"
+
+
+def test_an_error_and_its_hint_have_two_colors() -> None:
+    rows = render_entry(TranscriptEntry(EntryKind.ERROR, "error: a\nb\nhint: c\nd"), 40, RenderOptions())
+    colors = {join_row(row).strip(): row[0].style.color.name for row in rows if row and row[0].style}
+    assert colors == {"error: a": "red", "b": "red", "hint: c": "cyan", "d": "cyan"}
 
 
 @settings(deadline=None)

@@ -1,0 +1,93 @@
+"""A text file that a question quotes: from a path that people type to checked text under a short mark.
+
+A file that is no text, or more of it than a model reads, is refused here, by name.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+
+from eaglelocal.core.amounts import count_noun, format_disk
+from eaglelocal.core.records import dataclass
+from eaglelocal.core.terminal_text import FaultInLine, decode_text, make_printable
+from eaglelocal.core.user_paths import expand_path, quote_path
+from eaglelocal.errors import UsageError
+
+MAX_TEXT_BYTES = 1_000_000  # about 300 000 tokens, more than most contexts hold
+
+
+@dataclass(frozen=True, slots=True)
+class AddedFile:
+    """A text file. `label`: what a question shows in its place; `quoted`: what is sent."""
+
+    name: str
+    text: str
+
+    @property
+    def label(self) -> str:
+        """The name and the length: `[notes.md, 312 lines]`."""
+        num_lines = self.text.rstrip("\n").count("\n") + 1
+        size = count_noun(num_lines, "line") if num_lines > 1 else count_noun(len(self.text), "character")
+        return f"[{make_printable(self.name)}, {size}]"
+
+    @property
+    def quoted(self) -> str:
+        """The name and the text, in a fence that is longer than any in the text."""
+        longest = max((len(ticks) for ticks in re.findall(r"`{3,}", self.text)), default=2)
+        fence = "`" * (longest + 1)
+        return f"{make_printable(self.name)}:\n{fence}\n{self.text.rstrip(chr(10))}\n{fence}"
+
+
+def read_added_file(path: str) -> AddedFile:
+    """Read a text file. Raises UsageError with its path if it is missing, no file, binary, empty or too long."""
+    found = expand_path(path.strip())
+    text = _decode(found, _read_file(found))
+    if not text.strip():
+        raise UsageError(f"{found} is empty")
+    return AddedFile(found.name, text)
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a file"
+            raise UsageError(f"{path} is {what}", hint=f"/add {path}/FILE" if path.is_dir() else "")
+        if status.st_size > MAX_TEXT_BYTES:
+            what = f"{path} has {format_disk(status.st_size)}, more than a question can have"
+            raise UsageError(what, hint=f"head -c 50000 {quote_path(path)} > part.txt")
+        with path.open("rb") as file:
+            return file.read(MAX_TEXT_BYTES + 1)[:MAX_TEXT_BYTES]  # it may have grown
+    except OSError as problem:
+        raise UsageError(f"cannot read {path}: {problem.strerror}", hint=f"ls -ld {quote_path(path.parent)}") from None
+
+
+def _decode(path: Path, data: bytes) -> str:
+    if b"\0" in data:
+        raise UsageError(f"{path} is not text")
+    try:
+        return decode_text(data)
+    except FaultInLine as problem:
+        hint = f"iconv -f WINDOWS-1252 -t UTF-8 {quote_path(path)} > utf8.txt"
+        raise UsageError(f"{path} is not UTF-8 text: line {problem.line}: {problem}", hint=hint) from None
+
+
+# ---- paths as they are typed after `@`: a blank in one is written with a backslash
+_MENTION = re.compile(r"(?<!\S)@((?:\\.|[^\s\\])*)$")
+
+
+def find_mention(typed: str) -> tuple[int, str] | None:
+    """Return where a path begins that is being typed after `@` at the end of a text, and the path; or None.
+
+    >>> find_mention("compare @my\\\\ no"), find_mention("me@example.com")
+    ((8, 'my no'), None)
+    """
+    found = _MENTION.search(typed)
+    return None if found is None else (found.start(), re.sub(r"\\(.)", r"\1", found[1]))
+
+
+def write_mention(path: str) -> str:
+    """Return a path as `find_mention` reads it: `@my\\ notes/`."""
+    return "@" + re.sub(r"([\s\\])", r"\\\1", path)

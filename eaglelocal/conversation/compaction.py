@@ -1,0 +1,81 @@
+"""Replace the old turns of a conversation by a summary that its model writes. The turns stay, and so does the file.
+
+Line mode and the screen share this. How the request is followed and stopped is up to the caller's `Follow`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from eaglelocal.conversation.ask import Follow
+from eaglelocal.conversation.conversation import Conversation, Summary, Turn, turns_to_forget
+from eaglelocal.conversation.session import RequestOutcome, Session
+from eaglelocal.core.request import ChatRequest
+from eaglelocal.core.thinking import Thinking
+from eaglelocal.errors import UsageError
+
+NUM_KEPT = 2  # last turns that stay as they are
+MAX_SUMMARY_TOKENS = 1024
+SUMMARY_REQUEST = (
+    "Summarize our conversation so far, for yourself: facts, names, numbers, decisions, code that still matters, and "
+    "what is still open. Write only the summary."
+)
+REQUEST_TURN = Turn(SUMMARY_REQUEST, "")
+
+
+def compact(session: Session, follow: Follow) -> Summary | None:
+    """Summarize all turns but the last NUM_KEPT, and return the summary; None if the user stopped it.
+
+    Raises UsageError if there is nothing to summarize, or the error of the request; nothing has changed then.
+    """
+    conversation = session.conversation
+    before, num_turns = conversation.summary, len(conversation.turns) - NUM_KEPT
+    if num_turns <= (0 if before is None else before.num_turns):
+        raise UsageError(f"there is nothing to summarize: the last {NUM_KEPT} turns stay as they are")
+    past = Conversation(conversation.system, conversation.turns[:num_turns], summarized=before)
+    outcome = _ask_for_summary(session, past, follow)
+    if outcome.error is not None:
+        raise outcome.error
+    if outcome.stopped or not outcome.text.strip():
+        return None
+    num_forgotten = conversation.num_forgotten if before is None else before.num_forgotten
+    summary = Summary(outcome.text.strip(), num_turns, past.turns[-1].answer, num_forgotten)
+    conversation.summarized = summary
+    conversation.num_forgotten = max(conversation.num_forgotten, num_turns)
+    return summary
+
+
+def undo_compaction(conversation: Conversation) -> None:
+    """Send the summarized turns again, as far as they fit. Raises UsageError if there is no summary."""
+    summary = conversation.summary
+    if summary is None:
+        raise UsageError("there is no summary to undo", hint="/compact makes one")
+    conversation.summarized, conversation.num_forgotten = None, summary.num_forgotten
+
+
+def _ask_for_summary(session: Session, past: Conversation, follow: Follow) -> RequestOutcome:
+    """Ask for a summary; the oldest turns are left out until the engine takes the request."""
+    n_ctx = session.model.info.n_ctx
+    max_tokens = min(MAX_SUMMARY_TOKENS, n_ctx // 4) if n_ctx else MAX_SUMMARY_TOKENS
+    num_left_out = 0
+    if n_ctx:
+        num_left_out = turns_to_forget(
+            past, REQUEST_TURN, estimate=session.estimate, n_ctx=n_ctx, max_tokens=max_tokens
+        )
+    outcome = follow(session.model.client.stream(_make_request(session, past, num_left_out, max_tokens)))
+    while outcome.refused and num_left_out < len(past.turns):
+        num_left_out += 1
+        outcome = follow(session.model.client.stream(_make_request(session, past, num_left_out, max_tokens)))
+    return outcome
+
+
+def _make_request(session: Session, past: Conversation, num_left_out: int, max_tokens: int) -> ChatRequest:
+    session.num_asked += 1
+    return ChatRequest(
+        id=f"chat-{session.num_asked}",
+        messages=past.messages(REQUEST_TURN, num_forgotten=num_left_out, sees=session.model.info.sees_images),
+        params=replace(session.params, max_tokens=max_tokens, thinking=Thinking(budget=0)),
+        spec=session.spec,
+        adapters=session.adapters,
+        is_split=True,
+    )

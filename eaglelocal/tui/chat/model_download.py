@@ -1,0 +1,81 @@
+"""The download of a model while the chat goes on: a thread, its progress as events, and a way to stop it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from eaglelocal.conversation.answer_stats import MessageOutput
+from eaglelocal.core.events import LoadProgress
+from eaglelocal.errors import Cancelled, EagleLocalError, UsageError, bug_error
+from eaglelocal.tui.chat.chat_events import DownloadProgressed, Emit, NoteWritten, TaskFailed
+
+PullModel = Callable[[str, MessageOutput], None]  # fetches a model by its reference
+_log = logging.getLogger(__name__)
+
+
+class ModelDownload:
+    """At most one download at a time. `start` and `stop` are for the screen's thread, and return at once."""
+
+    def __init__(self, pull: PullModel, emit: Emit) -> None:
+        self._pull, self._emit = pull, emit
+        self._reference = ""  # that is being fetched
+        self._is_stopping = False
+
+    def start(self, reference: str, on_done: Callable[[], None]) -> None:
+        """Fetch a model, then call `on_done` on the thread. Raises UsageError during another download."""
+        if self._reference:
+            raise UsageError(f"{self._reference} is being downloaded; one model at a time")
+        self._reference, self._is_stopping = reference, False
+        threading.Thread(target=self._run, args=(reference, on_done), name="model-download", daemon=True).start()
+
+    def stop(self) -> bool:
+        """Stop the download at its next sign of life. Return True if there was one."""
+        is_running = bool(self._reference) and not self._is_stopping
+        self._is_stopping = self._is_stopping or is_running
+        return is_running
+
+    def _run(self, reference: str, on_done: Callable[[], None]) -> None:
+        self._show(LoadProgress(0.0, "asking the hub"))
+        try:
+            self._pull(reference, DownloadOutput(self._emit, self._show))
+            self._reference = ""
+            on_done()
+        except Cancelled:
+            self._emit(NoteWritten(f"the download of {reference} was stopped; /model {reference} resumes it"))
+        except EagleLocalError as error:
+            self._emit(TaskFailed(error))
+        except Exception as problem:
+            _log.exception("a download failed")
+            self._emit(TaskFailed(bug_error(problem)))
+        finally:
+            self._reference = ""
+            self._emit(DownloadProgressed(reference, None))
+
+    def _show(self, progress: LoadProgress) -> None:
+        """Show the progress. Raises Cancelled if the user has stopped the download; its files stay, to be resumed."""
+        if self._is_stopping:
+            raise Cancelled("stopped")
+        self._emit(DownloadProgressed(self._reference, progress))
+
+
+class DownloadOutput:
+    """A `MessageOutput` whose messages become notes, and whose progress is that of the download."""
+
+    def __init__(self, emit: Emit, show: Callable[[LoadProgress], None]) -> None:
+        self._emit, self._show = emit, show
+
+    def message(self, text: str = "") -> None:
+        self._emit(NoteWritten(text))
+
+    note = message
+
+    def progress(self) -> DownloadOutput:
+        return self
+
+    def __call__(self, progress: LoadProgress) -> None:
+        self._show(progress)
+
+    def finish(self) -> None:
+        """Leave the last progress: the download shows its own end."""

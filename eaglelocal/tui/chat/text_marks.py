@@ -1,0 +1,63 @@
+"""Marks such as `[pasted 312 lines]` or `[notes.md, 40 lines]` that stand for long texts in the question field.
+
+A mark is edited as a whole: an edit that cuts into it covers all of it, an insertion inside it goes after it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+MAX_LINES, MAX_CHARS = 8, 1000  # a longer paste is folded
+
+
+class TextMarks:
+    """The texts of a session by their marks, all kept because a deleted mark may be restored."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}  # by mark
+
+    def fold(self, text: str) -> str:
+        """Return the mark for a pasted text, or the text itself if it is short."""
+        num_lines = text.rstrip("\n").count("\n") + 1
+        if num_lines <= MAX_LINES and len(text) <= MAX_CHARS:
+            return text
+        size = f"{num_lines} lines" if num_lines > 1 else f"{len(text)} characters"
+        return self.mark(text, f"[pasted {size}]")
+
+    def mark(self, text: str, label: str) -> str:
+        """Return the mark for a text: its label, with a number if that stands for another text."""
+        numbered = (f"{label[:-1]}, {number}]" for number in itertools.count(2))
+        mark = next(mark for mark in itertools.chain([label], numbered) if self._texts.get(mark, text) == text)
+        self._texts[mark] = text
+        return mark
+
+    def unfold(self, text: str) -> str:
+        """Return the text with its marks replaced by what they stand for."""
+        parts, done = [], 0
+        for begin, end in self._spans(text):
+            parts += [text[done:begin], self._texts[text[begin:end]]]
+            done = end
+        return "".join([*parts, text[done:]])
+
+    def fold_known(self, text: str) -> str:
+        """Return a whole text with known ones folded again."""
+        for mark, known in sorted(self._texts.items(), key=lambda each: -len(each[1])):
+            text = text.replace(known, mark)
+        return text
+
+    def widen(self, text: str, begin: int, end: int) -> tuple[int, int]:
+        """Return the range `begin:end` widened to whole marks; an empty range inside a mark moves to its end."""
+        for first, last in self._spans(text):
+            if begin == end and first < begin < last:
+                return last, last
+            if first < end and begin < last:
+                begin, end = min(begin, first), max(end, last)
+        return begin, end
+
+    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
+        done = 0
+        while found := [(begin, mark) for mark in self._texts if (begin := text.find(mark, done)) >= 0]:
+            begin, mark = min(found)
+            done = begin + len(mark)
+            yield begin, done

@@ -1,0 +1,54 @@
+"""Text files that a question quotes: which are taken, and how they are sent."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eaglelocal.conversation.added_file import MAX_TEXT_BYTES, AddedFile, find_mention, read_added_file, write_mention
+from eaglelocal.errors import UsageError
+
+
+def test_a_file_is_quoted_in_a_fence_that_its_text_does_not_end(tmp_path: Path) -> None:
+    path = tmp_path / "a b.md"
+    path.write_bytes(b"\xef\xbb\xbf````\r\ncode\r\n````\r\n")
+    file = read_added_file(str(path))
+    assert (file.label, file.quoted) == ("[a b.md, 3 lines]", "a b.md:\n`````\n````\ncode\n````\n`````")
+
+
+def test_a_name_cannot_control_the_terminal() -> None:
+    file = AddedFile("a\x1b[2J\nb", "x")
+    assert file.label.isprintable() and "\x1b" not in file.quoted
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"\x7fELF\0\1", "is not text"),
+        (b"caf\xe9\n", "is not UTF-8 text: line 1: byte 0xe9"),
+        (b" \n", "is empty"),
+        (b"x" * (MAX_TEXT_BYTES + 1), "more than a question can have"),
+    ],
+)
+def test_what_no_model_reads_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=expected):
+        read_added_file(str(path))
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, expected in (("pipe", "is not a file"), ("", "is a folder"), ("gone", "cannot read")):
+        with pytest.raises(UsageError, match=expected):
+            read_added_file(str(tmp_path / name))
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from(["", "see ", "a\n", "x\t"]))
+def test_a_path_is_read_as_it_is_written(path: str, before: str) -> None:
+    if "\n" not in path:
+        assert find_mention(before + write_mention(path)) == (len(before), path)

@@ -1,0 +1,70 @@
+"""A summary in place of old turns: what is sent, and when it no longer counts."""
+
+from __future__ import annotations
+
+import pytest
+from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
+
+from eaglelocal.conversation.ask import follow_answer
+from eaglelocal.conversation.compaction import NUM_KEPT, SUMMARY_REQUEST, compact, undo_compaction
+from eaglelocal.conversation.conversation import Conversation, Turn
+from eaglelocal.conversation.session import ActiveModel, AnswerEvents, ModelLoader, RequestOutcome, Session
+from eaglelocal.core.run_options import ModelChoice
+from eaglelocal.core.sampling import SamplingParams
+from eaglelocal.errors import EngineError, UsageError
+
+
+def make_session(*scripts: Script, turns: int, n_ctx: int = 2048) -> Session:
+    client = ScriptedClient(scripts, n_ctx=n_ctx)
+    plan = scripted_plan("m")
+    model = ActiveModel(client, plan, client.info)
+    past = [Turn(f"q{number}", f"a{number}") for number in range(turns)]
+    loader = ModelLoader(lambda choice: plan, lambda plan: model)
+    return Session(loader, model, SamplingParams(), Conversation("be brief", past), choice=ModelChoice())
+
+
+def follow(events: AnswerEvents) -> RequestOutcome:
+    return follow_answer(events, lambda event: None)
+
+
+def list_contents(session: Session) -> list[str]:
+    return [message.content for message in session.conversation.messages(Turn("next", ""))]
+
+
+def test_a_second_summary_is_made_of_the_first_and_the_turns_since() -> None:
+    session = make_session(says("first summary"), says("second summary"), turns=NUM_KEPT + 1)
+    assert compact(session, follow) is not None
+    assert list_contents(session)[2:] == ["first summary", "q1", "a1", "q2", "a2", "next"]
+    with pytest.raises(UsageError, match="nothing to summarize"):
+        compact(session, follow)
+    session.conversation.add(Turn("q3", "a3"))
+    assert compact(session, follow) is not None
+    sent = [message.content for message in session.model.client.requests[-1].messages]  # type: ignore[attr-defined]
+    assert sent[2:] == ["first summary", "q1", "a1", SUMMARY_REQUEST]
+    assert list_contents(session)[2:] == ["second summary", "q2", "a2", "q3", "a3", "next"]
+    undo_compaction(session.conversation)
+    assert "q0" in list_contents(session)
+    with pytest.raises(UsageError, match="no summary to undo"):
+        undo_compaction(session.conversation)
+
+
+def test_a_summary_of_turns_that_were_replaced_is_not_sent() -> None:
+    session = make_session(says("summary"), turns=NUM_KEPT + 1)
+    compact(session, follow)
+    session.conversation.turns[0] = Turn("q0", "another answer")
+    assert session.conversation.summary is None
+    assert "summary" not in list_contents(session)
+
+
+def test_a_failed_summary_changes_nothing() -> None:
+    session = make_session(Script(("half",), fails=EngineError("it crashed")), turns=NUM_KEPT + 1)
+    with pytest.raises(EngineError, match="it crashed"):
+        compact(session, follow)
+    assert session.conversation.summarized is None
+
+
+def test_a_conversation_longer_than_the_context_is_summarized_from_its_end() -> None:
+    session = make_session(says("summary"), turns=60, n_ctx=160)
+    assert compact(session, follow) is not None
+    sent = [message.content for message in session.model.client.requests[-1].messages]  # type: ignore[attr-defined]
+    assert "q0" not in sent and f"q{60 - NUM_KEPT - 1}" in sent
