@@ -36,22 +36,34 @@ from eaglelocal.tui.mapped_keys import make_key_rows, name_key
 from eaglelocal.tui.modal_screens import HelpRow, HelpScreen
 from eaglelocal.tui.terminal.terminal_driver import TerminalDriver
 
+
+def selected_row(foreground: str, background: str, text_style: str = "none") -> dict[str, str]:
+    """Return the look of the selected row of every list, ours and Textual's, with the keyboard or without."""
+    look = {"foreground": foreground, "background": background, "text-style": text_style}
+    return {f"block-cursor-{which}{name}": value for which in ("", "blurred-") for name, value in look.items()}
+
+
 THEMES = (
     Theme(
         name="dark",
         primary="#5FAFD7", secondary="#3A6E8F", accent="#87D7FF", warning="#FFAF5F", error="#FF6B6B", success="#7FD88F",
         foreground="#E4E4E4", background="#121417", surface="#1B1F24", panel="#262C33",
+        variables=selected_row("#E4E4E4", "#2B3640"),
     ),
     Theme(
         name="light",
         primary="#005F87", secondary="#4F7A94", accent="#005FAF", warning="#8A4B00", error="#AF0000", success="#006B2D",
         foreground="#1C1C1C", background="#F7F7F4", surface="#ECECE8", panel="#DEDED8", dark=False,
+        variables=selected_row("#1C1C1C", "#D5DFE6"),
     ),
     Theme(
         name="contrast",
         primary="#FFFFFF", secondary="#FFFFFF", accent="#00FFFF", warning="#FFFF00", error="#FF5555", success="#00FF00",
         foreground="#FFFFFF", background="#000000", surface="#000000", panel="#000000", text_alpha=1.0,
-        variables={"text-muted": "#FFFFFF", "footer-background": "#000000", "footer-key-foreground": "#FFFF00"},
+        variables={
+            **selected_row("#FFFFFF", "#000000", "reverse"),
+            "text-muted": "#FFFFFF", "footer-background": "#000000", "footer-key-foreground": "#FFFF00",
+        },
     ),
 )  # fmt: skip
 EXPIRY_MARGIN_S = 0.05  # delay after a notification's end, so that it is over when the screen checks
@@ -95,6 +107,7 @@ class EagleApp(App[ReturnType]):
 
     TITLE = "eaglelocal"
     DEFAULT_CSS = """
+    EagleApp.-theme-contrast LinesWidget > .lines--selected { color: $block-cursor-foreground; }
     EagleApp.-ascii {
         Footer FooterKey.-command-palette { border-left: none; }
         Toast { border-left: none; border-right: none; }
@@ -121,7 +134,9 @@ class EagleApp(App[ReturnType]):
         self.set_class(display_options.glyphs is ASCII, "-ascii")
         for theme in THEMES:
             self.register_theme(theme)
-        self.register_theme(replace(BUILTIN_THEMES[ANSI], name=TERMINAL, ansi=True))
+        terminal = BUILTIN_THEMES[ANSI]
+        variables = {**terminal.variables, **selected_row("ansi_default", "ansi_default", "reverse")}
+        self.register_theme(replace(terminal, name=TERMINAL, ansi=True, variables=variables))
         self.theme = display_options.theme
         for name in self.available_themes.keys() - {TERMINAL, *(theme.name for theme in THEMES)}:
             self.unregister_theme(name)  # the config file knows only ours

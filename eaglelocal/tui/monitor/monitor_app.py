@@ -133,7 +133,7 @@ class Monitor(EagleApp[Outcome]):
         Binding("space", "pause", "Pause", id="pause", tooltip="stop updating the screen"),
         Binding("s", "sort", "Sort", id="sort", tooltip="by the next column"),
         Binding("r", "reverse", "Reverse", id="reverse", tooltip="the order of the rows", show=False),
-        Binding("slash", "filter", "Filter", id="filter", tooltip="rows by key, state, model or id"),
+        Binding("slash", "filter", "Filter", id="filter", tooltip="rows by client, state, model or id"),
         Binding("c", "cancel", "Cancel", id="cancel", tooltip="end the selected request"),
         Binding("d", "drafting", "Drafting", id="drafting", tooltip="auto, off or a length"),
         Binding("l", "log", "Log", id="log", tooltip="a larger or smaller log"),
@@ -174,7 +174,7 @@ class Monitor(EagleApp[Outcome]):
                 yield LinesWidget(id=name, classes="frame")
         yield RequestTable(self.display_options.glyphs)
         yield LinesWidget(id="log", classes="frame")
-        yield Input(placeholder="key, state, model or id", id="filter", compact=True)
+        yield Input(placeholder="client, state, model or id", id="filter", compact=True)
         yield Footer(show_command_palette=True)
 
     def on_mount(self) -> None:
@@ -297,7 +297,7 @@ class Monitor(EagleApp[Outcome]):
         elif self._can_control():
             what = f"{row.state}, {row.generated_tokens or 0} tokens"
             text = f"Cancel {f'the request of {row.owner}' if row.owner else 'this request'} ({what})?"
-            question = QuestionDialog(text, {"yes": "yes, cancel it", "no": "no"})
+            question = QuestionDialog(text, {"no": "no, let it run", "yes": "yes, cancel it"})
             self.push_screen(question, partial(self._cancel_if, row.id))
 
     def _cancel_if(self, request_id: str, answer: str | None) -> None:
