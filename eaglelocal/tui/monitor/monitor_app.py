@@ -224,7 +224,7 @@ class Monitor(EagleApp[Outcome]):
         self._fit_log(screen, log)
         newest = self._log_tail.newest(log.size.height)
         log.show_lines(format_log(newest, *log.size))
-        speed.show_titles("speed of all requests")
+        speed.show_titles("speed of all requests", format_window(frame))
         drafting.show_titles(format_drafting_title(frame), format_window(frame))
         machine.show_titles("machine")
         log.show_titles("log")

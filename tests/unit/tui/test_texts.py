@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from eaglelocal.client.server_reading import DraftingState, RequestRow, ServerReading, ServerTotals
 from eaglelocal.client.servers.eaglelocal_server import parse_snapshot
-from eaglelocal.core.draft import MEASURING, SWITCHED_OFF
+from eaglelocal.core.draft import LOOKUPS_GO_ON, MEASURING, SWITCHED_OFF
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.base_app import CPU_SHARE, FASTEST_S, IDLE_S, LONGEST_S, SLOWEST_S, FrameRate
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
@@ -223,6 +223,27 @@ def test_the_bars_of_the_machine_take_the_space_that_their_texts_leave() -> None
         assert len(bars) == 6 and {sum(char in "━╸─" for char in bar) for bar in bars} == {cells}
         assert all(cell_width(line) == width for line in lines)
         assert any(bar.endswith("18.0/24.0 GiB") for bar in bars)
+
+
+@pytest.mark.parametrize("height", [1, 8])
+@pytest.mark.parametrize(
+    ("reason", "gain", "shown"),
+    [
+        ("it would be slower (0.83x)", None, "paused, plain speed"),
+        (f"it would be slower (0.83x){LOOKUPS_GO_ON}", None, "paused, plain speed"),
+        (f"it would be slower (0.83x){LOOKUPS_GO_ON}", 1.2, "gain of lookups"),
+    ],
+)
+def test_a_paused_head_has_no_gain(reason: str, gain: float | None, shown: str, height: int) -> None:
+    drafting = DraftingState(state="asleep", reason=reason)
+    frame = replace(frame_of(busy()), drafting=drafting, figures=SnapshotRates(gain=gain))
+    text = "\n".join(map(plain_text, format_speed(frame, 60, height, UNICODE)))
+    assert shown in text and "over plain" not in text and ("×" in text) is (gain is not None)
+
+
+def test_an_empty_cache_has_no_bar() -> None:
+    lines = list(map(plain_text, format_machine_rows(scene_of(EMPTY), 60, 12, UNICODE)))
+    assert "KV cache 0 of 16.4 k" in lines
 
 
 def test_an_unknown_speed_draws_no_bar() -> None:
