@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import json
 import shlex
 import urllib.parse
 from pathlib import Path
+
+from eaglelocal.core.json_text import read_object
 
 NAME = "eaglelocal"
 
@@ -16,8 +17,8 @@ def find_source() -> str:
     """Return what pip installs eaglelocal from: its folder, if it was installed from one that is still there."""
     folders = [Path(__file__).parents[2]]
     with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError, KeyError):
-        origin = json.loads(importlib.metadata.distribution(NAME).read_text("direct_url.json") or "{}")
-        folders.append(Path(urllib.parse.unquote(urllib.parse.urlsplit(origin["url"]).path)))
+        origin = read_object(importlib.metadata.distribution(NAME).read_text("direct_url.json") or "{}")
+        folders.append(Path(urllib.parse.unquote(urllib.parse.urlsplit(str(origin["url"])).path)))
     return next((str(folder) for folder in folders if (folder / "pyproject.toml").is_file()), NAME)
 
 
