@@ -1,4 +1,4 @@
-"""Where eaglelocal was installed from, and the command that installs one of its extras."""
+"""The folder that eaglelocal was installed from, and the command that installs one of its extras."""
 
 from __future__ import annotations
 
