@@ -518,3 +518,15 @@ def test_only_lines_that_changed_are_drawn() -> None:
             assert sum(each.num_drawn for each in app.screen.query(LinesWidget)) - before <= 4  # history may move on
 
     asyncio.run(run())
+
+
+def test_a_server_of_this_process_that_ends_is_not_unreachable() -> None:
+    async def run() -> None:
+        app, watch = monitor(owns_server=True)
+        async with app.run_test(size=(100, 30)) as pilot:
+            await show(pilot, watch, busy(), "2 of 4 running")
+            watch.on_reading(GONE)
+            await until(pilot, lambda: "draining" in text_of(pilot), "its state")
+            assert "cannot reach" not in text_of(pilot) and "2 of 4 running" in text_of(pilot)
+
+    asyncio.run(run())

@@ -17,7 +17,7 @@ from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import describe_learning
-from eaglelocal.tui.chat.chat_events import Activity, Emit, EngineStateChanged, TaskFailed
+from eaglelocal.tui.chat.chat_events import Activity, ChatEvent, Emit, EngineStateChanged, TaskFailed
 from eaglelocal.tui.chat.chat_tasks import ChatTasks, LastQuestion, OpenSession, TaskQueue
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
 from eaglelocal.tui.panel.feed import Feed
@@ -33,16 +33,22 @@ class ChatController:
 
     def __init__(self, open_session: OpenSession, emit: Emit, feed: Feed, folder: Path, *, saves: bool = True) -> None:
         """folder: where conversations are saved. saves: save them automatically."""
+        self._emit = emit
         self._answer = CurrentAnswer(emit, feed)
         self._tasks = ChatTasks(open_session, emit, self._answer, feed, folder, saves=saves)
         self._queue = TaskQueue(lambda error: emit(TaskFailed(error)))
-        self._poller = EnginePoller(lambda: self._tasks.model, self._answer, feed, emit)
+        self._poller = EnginePoller(lambda: self._tasks.model, self._answer, feed, self._emit_from_poller)
 
     def start(self) -> None:
         """Load the model, and start both threads."""
         self._queue.send(lambda: self._tasks.open(ModelChoice()))
         self._queue.start()
         self._poller.start()
+
+    def _emit_from_poller(self, event: ChatEvent) -> None:
+        self._emit(event)
+        if isinstance(event, EngineStateChanged) and event.state == "ready":
+            self._queue.send(self._tasks.rejoin)
 
     # ---- tasks
     def ask(self, question: str) -> None:

@@ -21,7 +21,7 @@ from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import Footer, Input
 
-from eaglelocal.client.server_reading import ServerReading
+from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.errors import EagleLocalError
@@ -194,7 +194,10 @@ class Monitor(EagleApp[Outcome]):
 
     # ---- readings
     def _add_reading(self, reading: ServerReading) -> None:
-        now = time.monotonic()
+        """Add a reading. A server of this process cannot be reached while it ends: show what it waits for."""
+        now, last = time.monotonic(), self.feed.reading
+        if self._owns_server and last is not None and reading.state == DISCONNECTED:
+            reading = replace(last, state="draining", detail="")
         self._changes.add(reading, now, time.strftime("%H:%M:%S"))
         self.feed.add_reading(reading, now)
 

@@ -116,6 +116,11 @@ class Feed:
             self._drafting = self._choose_drafting(reading)
 
     # ---- out
+    @property
+    def reading(self) -> ServerReading | None:
+        """The newest reading."""
+        return self._reading
+
     def make_frame(self, now: float, *, seconds: int = HISTORY_S) -> PanelFrame:
         """Return the current values, with `seconds` seconds of history."""
         with self._lock:
