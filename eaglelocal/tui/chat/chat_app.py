@@ -27,7 +27,7 @@ from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
+from eaglelocal.errors import EagleLocalError, ResourceError
 from eaglelocal.processes.editor import run_editor
 from eaglelocal.processes.this_process import settle
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer

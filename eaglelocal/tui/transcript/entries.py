@@ -14,6 +14,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
+from eaglelocal.conversation.chat_hints import word_for_chat
 from eaglelocal.conversation.conversation import ToolRound, Turn
 from eaglelocal.conversation.tool_rounds import describe_call
 from eaglelocal.core.amounts import count_noun
@@ -79,7 +80,7 @@ def make_entries(turns: Iterable[Turn]) -> list[TranscriptEntry]:
 
 
 def make_error_entry(error: EagleLocalError) -> TranscriptEntry:
-    hint = f"\nhint: {error.hint}" if error.hint else ""
+    hint = f"\nhint: {word_for_chat(error.hint)}" if error.hint else ""
     report = f"\nreport: {error.report}" if error.report else ""
     return TranscriptEntry(EntryKind.ERROR, f"error: {error.message}{hint}{report}")
 
