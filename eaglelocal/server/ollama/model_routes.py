@@ -235,7 +235,7 @@ NAMED_KEYS = ("general.architecture", "general.file_type")
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """What the header of a model's file says, of all its parts."""
+    """The figures in the header of a model's file, over all its parts."""
 
     architecture: str
     quantization: str
