@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from eaglelocal.core.atomic_file import OWN_FILE, write_atomically
 from eaglelocal.core.own_files import read_regular
@@ -45,7 +45,7 @@ from eaglelocal.core.setting_readers import (
 )
 from eaglelocal.core.tensor_overrides import EXAMPLE
 from eaglelocal.core.terminal_text import decode_text
-from eaglelocal.core.toml_text import read_toml_file, set_text_key
+from eaglelocal.core.toml_text import TomlValue, read_toml_file, set_key
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import ResourceError, UsageError
 
@@ -235,7 +235,9 @@ class Settings:
         "in `chat` a number too. Unset: medium where the model has efforts.",
         ("off", "low", "medium", "high"),
     )
-    thinking_message: str | None = setting(None, read_closing_words)  # ends thinking that has used up its budget
+    thinking_message: str | None = setting(
+        None, read_closing_words, help="Words that end thinking which has used up its budget."
+    )
     stop_loops: bool | None = setting(
         None, read_boolean, help="End answers that repeat one passage without end; unset: in line mode of `chat`."
     )
@@ -243,7 +245,9 @@ class Settings:
     system: str | None = setting(None, read_prose, "TEXT", "The system message.")
 
     # how it serves
-    colour: str = setting("auto", one_of("auto", "always", "never"))
+    colour: str = setting(
+        "auto", one_of("auto", "always", "never"), help="Colors; auto: where the output is a terminal."
+    )
     host: str = setting(
         "127.0.0.1", read_text, "ADDRESS", "Address to listen on, 127.0.0.1 if unset; others need a key."
     )
@@ -285,11 +289,15 @@ class Settings:
     log: str = setting("text", one_of(*LOGS), "text|json", "Format of the log on stderr.", LOGS)
 
     # how it looks
-    theme: str = setting("dark", one_of(*THEME_NAMES))
-    glyphs: str = setting("auto", one_of("auto", "unicode", "ascii"))  # auto: ascii unless the locale is UTF-8
-    figures: bool = setting(True, read_boolean)  # a line of figures below each answer of a chat
-    notify: bool = setting(True, read_boolean)  # a long answer of a chat has ended, while another window has the focus
-    keys: tuple[tuple[str, str], ...] = setting((), read_keys)  # of screens: (action, keys) that replace the defaults
+    theme: str = setting("dark", one_of(*THEME_NAMES), help="Colors of the screens; terminal: its own.")
+    glyphs: str = setting(
+        "auto",
+        one_of("auto", "unicode", "ascii"),
+        help="What graphs are drawn with; auto: ascii unless the locale is UTF-8.",
+    )
+    figures: bool = setting(True, read_boolean, help="A line of figures below each answer of a chat.")
+    notify: bool = setting(True, read_boolean, help="Notify of a long answer's end while another window has the focus.")
+    keys: tuple[tuple[str, str], ...] = setting((), read_keys, help="Keys of the screens, by action, instead of ours.")
     set_by: tuple[tuple[str, str], ...] = ()  # (setting, place) of every setting that was set
 
     @classmethod
@@ -337,7 +345,7 @@ SETTINGS: Mapping[str, Flag] = MappingProxyType(
 READERS: Mapping[str, Reader] = MappingProxyType({name: flag.read for name, flag in SETTINGS.items()})
 
 
-def write_setting(config_file: Path, name: str, value: str) -> None:
+def write_setting(config_file: Path, name: str, value: TomlValue) -> None:
     """Set one setting in the config file, which is made if it is missing; the rest of it stays as it is.
 
     Raises UsageError if it cannot be changed by itself, ResourceError if the file cannot be written.
@@ -347,13 +355,28 @@ def write_setting(config_file: Path, name: str, value: str) -> None:
         exists = path.exists()
         content = decode_text(read_regular(path)) if exists else ""
         mode = path.stat().st_mode & 0o777 if exists else OWN_FILE
-        write_atomically(path, set_text_key(content, name, value), mode=mode)
+        write_atomically(path, set_key(content, name, value), mode=mode)
     except OSError as problem:
         raise ResourceError(
             f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {quote_path(path.parent)}"
         ) from problem
     except ValueError as problem:
-        raise UsageError(f"{path} was not changed: {problem}", hint=f"write {name} = {value!r} yourself") from problem
+        raise UsageError(f"{path} was not changed: {problem}", hint="eaglelocal config edit") from problem
+
+
+def check_setting_name(name: str) -> str:
+    """Return the name if it is that of a setting. Raises UsageError with the nearest one if not."""
+    return _check_name(name, "config", str, otherwise="eaglelocal config show")
+
+
+def read_setting(name: str, text: str) -> TomlValue:
+    """Return a setting's value as the config file has it. Raises UsageError for an unknown name or a wrong value."""
+    flag = SETTINGS[check_setting_name(name)]
+    try:
+        value = flag.read(text)
+    except ValueError as error:
+        raise UsageError(f"{name} must be {error}, not {text!r}", hint="eaglelocal config show") from None
+    return cast(TomlValue, text if value is None else value)
 
 
 def peek_setting(name: str, environ: Mapping[str, str], config_file: Path) -> object:

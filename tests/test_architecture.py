@@ -265,7 +265,7 @@ def test_json_and_toml_are_read_in_one_way() -> None:
 # who starts processes with all of our environment, secrets included, and why
 WITH_SECRETS = {
     "cli/launch.py": "the agent that the user chose, and a server, which needs its keys",
-    "tui/chat/external_editor.py": "the editor that the user chose",
+    "processes/editor.py": "the editor that the user chose",
     "tui/terminal/clipboard.py": "the desktop's own programs",
 }
 

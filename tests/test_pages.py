@@ -161,11 +161,12 @@ def calls(page: Path) -> Iterator[str]:
     for line in lines_of_code(page):
         if not line.strip():
             continue
-        for call in re.findall(r"(?:^|[|&;] ?|/bin/| {2})eaglelocal +(.*)", line):
+        found = re.findall(r"(?:^|[|&;] ?|/bin/| {2})eaglelocal +(.*)", line)
+        for call in found:
             words = re.split(r" +# | \| | && |; ", call)[0].strip()
             if words != "COMMAND --help":  # of any
                 yield words
-        if line.split()[0] in all_commands() and " --" in line:  # `serve --ctx 8192`
+        if not found and line.split()[0] in all_commands() and " --" in line:  # `serve --ctx 8192`
             yield line
 
 

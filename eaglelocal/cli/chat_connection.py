@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 TEMPORARY_STATES = ("loading", "restarting")
 LOADING_S, POLL_S = 300.0, 0.2
+RESTART_S = 600.0  # for which a question waits for a server that was ended, and may come again
 NO_SERVER = "none"  # value of --url: an engine of one's own, whatever runs
 OUR_KEY, OPENAI_KEY = "EAGLELOCAL_API_KEY", "OPENAI_API_KEY"
 ENGINE_SETTINGS = (
@@ -145,10 +146,10 @@ def connect(url: str, api_key: str, output: MessageOutput, *, model: str = "") -
     """Connect to a server and return its model, "": its first; None if the model generates no text."""
     from eaglelocal.client.http_client import HttpClient
 
-    client = HttpClient(url, api_key=api_key, model=model, reuses_prompts=True)
+    client = HttpClient(url, api_key=api_key, model=model, reuses_prompts=True, wait_s=RESTART_S)
     info = client.start()
     if info.task is not ModelTask.TEXT:
         client.close()
         return None
     output.note(clean_line(f"joined {url}: {info.target}"))
-    return ActiveModel(client, None, info, takes_spec=client.takes_spec)
+    return ActiveModel(client, None, info, takes_spec=client.takes_spec, read_info=lambda: client.info)

@@ -31,6 +31,7 @@ from eaglelocal.conversation.action_context import (
 )
 from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.ask import follow_answer
+from eaglelocal.conversation.chat_hints import word_for_chat
 from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome
 from eaglelocal.conversation.slash_commands import COMMANDS, Command, is_command, parse_command, run_command
@@ -63,6 +64,7 @@ class ChatLoop:
             try:
                 self._run_line()
             except EagleLocalError as error:
+                error.hint = word_for_chat(error.hint)
                 self.asker.output.error(error)
             except LineDiscarded:
                 self.presses = 0

@@ -18,7 +18,7 @@ from eaglelocal.cli.output import standard_output
 
 PROGRAM = "eaglelocal"
 COMMAND_GROUPS = {
-    "Chat and serve": ("chat", "serve", "launch", "ps", "stop", "top"),
+    "Chat and serve": ("chat", "run", "serve", "launch", "ps", "stop", "top"),
     "Models": ("plan", "search", "pull", "ls", "show", "rm"),
     "Drafting": ("bench", "tune", "import", "export", "train", "heads", "forget"),
     "This machine": ("doctor", "probe", "config", "trust"),
@@ -27,7 +27,7 @@ ALL = tuple(name for group in COMMAND_GROUPS.values() for name in group)
 # A command is a function in the file of its name in this folder, `app` there if it has commands of its own.
 FILES = {"import": "import_head"}
 NAMES_ELSEWHERE = {  # of our commands in Ollama, LM Studio and llama.cpp
-    **dict.fromkeys(("run", "ask", "load"), "chat"),
+    **dict.fromkeys(("ask", "load"), "chat"),
     **dict.fromkeys(("server", "start", "up"), "serve"),
     **dict.fromkeys(("list", "models"), "ls"),
     **dict.fromkeys(("get", "download", "install"), "pull"),
@@ -43,6 +43,8 @@ NAMES_ELSEWHERE = {  # of our commands in Ollama, LM Studio and llama.cpp
     "help": "--help",
 }
 SUBCOMMANDS_ELSEWHERE = {"start": "serve", "stop": "stop", "status": "ps"}  # of LM Studio's `server`
+TAKES_OTHERS = {"ignore_unknown_options": True, "allow_extra_args": True}  # for commands that run another one
+PASSING_ON = ("run",)
 WITH_VARIABLES = ("chat", "serve")  # whose help ends with a word on variables
 
 
@@ -63,7 +65,8 @@ def make_app(names: Iterable[str] = ALL) -> typer.Typer:
             app.add_typer(module.app, name=name)
         else:
             epilog = VARIABLES if name in WITH_VARIABLES else None
-            app.command(name, cls=GroupedCommand, epilog=epilog)(getattr(module, file))
+            others = TAKES_OTHERS if name in PASSING_ON else None
+            app.command(name, cls=GroupedCommand, epilog=epilog, context_settings=others)(getattr(module, file))
     return app
 
 

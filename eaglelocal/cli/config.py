@@ -1,33 +1,42 @@
-"""`eaglelocal config`: show every setting, its value and where it came from."""
+"""`eaglelocal config`: show every setting, where its value came from and what it does; change one, or edit the file."""
 
 from __future__ import annotations
 
 import json
 import os
+from typing import Annotated
 
 import typer
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
-from eaglelocal.cli.output import standard_output
-from eaglelocal.settings import Settings
+from eaglelocal.cli.completion import complete_words
+from eaglelocal.cli.output import path_text, standard_output, wrap_text
+from eaglelocal.core.atomic_file import make_folder
+from eaglelocal.core.toml_text import write_value
+from eaglelocal.errors import ResourceError
+from eaglelocal.processes.editor import run_editor
+from eaglelocal.settings import SETTINGS, Settings, check_setting_name, read_setting, write_setting
 
 UNSET = "-"
 MAX_VALUE = 40  # columns: one long value must not push all origins out of sight
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The setting's name.", autocompletion=complete_words(*SETTINGS))
+]
 
 app = typer.Typer(rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
 def root(context: typer.Context) -> None:
-    """Show your settings and where they come from."""
+    """Show your settings, where they come from and what they do; change them."""
     if context.invoked_subcommand is None:
         show()
 
 
 @app.command("show")
 def show(as_json: flags.AsJson = False) -> None:
-    """Show every setting, its value and where it came from.
+    """Show every setting, its value, where it came from, and what it does.
 
     \b
     eaglelocal config show
@@ -38,14 +47,64 @@ def show(as_json: flags.AsJson = False) -> None:
     settings = Settings.load({}, os.environ, file)
     rows = {name: (getattr(settings, name), origin) for name, origin in settings.origins().items()}
     if as_json:
-        values = {name: {"value": to_json_value(value), "origin": origin} for name, (value, origin) in rows.items()}
+        values = {
+            name: {"value": to_json_value(value), "origin": origin, "help": SETTINGS[name].help}
+            for name, (value, origin) in rows.items()
+        }
         return output.object({"file": str(file), "settings": values})
     output.message(f"config file: {file}{'' if file.exists() else ' (missing)'}; '-': unset or planned")
     shown = {name: format_value(value) for name, (value, _) in rows.items()}
     name_width, width = max(map(len, shown)), min(max(map(len, shown.values())), MAX_VALUE)
     for name, (_, origin) in rows.items():
         output.data(f"{name:<{name_width}}  {shown[name]:<{width}}  {origin}")
+        output.data("\n".join(wrap_text("    ", SETTINGS[name].help)))
     return None
+
+
+@app.command("get")
+def get(name: Name) -> None:
+    """Print the value of a setting.
+
+    \b
+    eaglelocal config get temperature
+    """
+    value = getattr(Settings.load({}, os.environ, locations.config_file()), check_setting_name(name))
+    standard_output().data(format_value(value))
+
+
+@app.command("set")
+def set_value(
+    name: Name, value: Annotated[str, typer.Argument(metavar="VALUE", help="Its value, as of its flag.")]
+) -> None:
+    """Write a setting to the config file, whose comments and other settings stay.
+
+    \b
+    eaglelocal config set temperature 0.5
+    eaglelocal config set models demo,qwen3-8b
+    """
+    file = locations.config_file()
+    written = read_setting(name, value)
+    write_setting(file, name, written)
+    origin = Settings.load({}, os.environ, file).origins()[name]
+    output = standard_output()
+    output.message(f"{name} = {write_value(written)}, in {path_text(file)}")
+    if origin != str(file):
+        output.message(f"but {origin} decides here")
+
+
+@app.command("edit")
+def edit() -> None:
+    """Edit the config file in $EDITOR, and check it.
+
+    \b
+    eaglelocal config edit
+    """
+    file = locations.config_file()
+    make_folder(file.parent)
+    if not run_editor(file):
+        raise ResourceError("the editor failed, so the settings were not checked", hint="eaglelocal config show")
+    Settings.load({}, os.environ, file)
+    standard_output().message("the settings are valid")
 
 
 def format_value(value: object) -> str:

@@ -70,7 +70,9 @@ def learning_lines(settings: Settings, owners: frozenset[str], max_bytes: int) -
         "`eaglelocal forget` deletes them"
     ]
     if find_spec("torch") is None:
-        lines.append('answers are only kept: learning needs torch: pip install ".[train]", in the checkout')
+        from eaglelocal.core.own_package import suggest_extra
+
+        lines.append(f"answers are only kept: learning needs torch: {suggest_extra('train')}")
     return lines
 
 

@@ -165,8 +165,4 @@ def guess_command(word: str, rest: Sequence[str], known: Sequence[str]) -> list[
     close = NAMES_ELSEWHERE.get(word) or closest_word(word, known, cutoff=COMMAND_CUTOFF)
     if word == "create":  # Ollama's: its Modelfile names a GGUF file, which runs as it is
         return ["chat", "--target", "./FILE.gguf"]
-    rest = translate_flags(rest)
-    if word == "run" and rest and not rest[0].startswith("-"):  # Ollama's `run MODEL [PROMPT]`
-        words = [" ".join(rest[1:])] if not any(one.startswith("-") for one in rest) else rest[1:]
-        return ["chat", *filter(None, words), "--target", rest[0]]
-    return [close, *rest] if close else []
+    return [close, *translate_flags(rest)] if close else []

@@ -44,6 +44,7 @@ class LineHandler(logging.Handler):
         self._output, self._status = output, status
         self._day = ""  # of the last line
         self.addFilter(RepeatFilter())
+        self.addFilter(lambda record: not is_cut_off(record))
 
     def emit(self, record: logging.LogRecord) -> None:
         is_well = getattr(record, "status", 0) in (200, GONE, 503)
@@ -103,6 +104,11 @@ class Repeats:
     since_s: float
     num_shown: int = 0
     num_left_out: int = 0
+
+
+def is_cut_off(record: logging.LogRecord) -> bool:
+    """Return whether uvicorn reports a task that it cancelled at the end of the server, with its traceback."""
+    return record.exc_info is not None and isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
 def format_line(record: logging.LogRecord) -> str:

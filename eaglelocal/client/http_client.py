@@ -19,7 +19,16 @@ from dataclasses import replace
 from eaglelocal.client.client import OnEvent, RequestStream, stream
 from eaglelocal.client.http_connection import make_connection, parse_url, unreachable_error
 from eaglelocal.client.http_server import choose_model, is_ours, read_info, read_snapshot
-from eaglelocal.client.http_stream import Dialect, StreamedAnswer, build_request, count, data_lines, mapping, refusal
+from eaglelocal.client.http_stream import (
+    Dialect,
+    StreamedAnswer,
+    build_request,
+    count,
+    data_lines,
+    mapping,
+    refusal,
+    text,
+)
 from eaglelocal.client.server_reading import DISCONNECTED
 from eaglelocal.core.events import (
     EngineInfo,
@@ -34,9 +43,10 @@ from eaglelocal.core.events import (
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.terminal_text import join_in_json
-from eaglelocal.errors import EagleLocalError, EngineError, RequestError
+from eaglelocal.errors import EagleLocalError, EngineAwayError, EngineError, RequestError
 
 CONNECT_TIMEOUT_S = 10.0
+RETRY_S = 0.5  # between two attempts to reach a server that is away
 READ_TIMEOUT_S = 600.0  # read timeout: long prompts take minutes on small machines
 FIELD_REJECTIONS = (http.client.BAD_REQUEST, http.client.UNPROCESSABLE_ENTITY)  # replies to unknown fields
 MAX_REPLY_BYTES = 4 * 2**20
@@ -46,8 +56,13 @@ MAX_LINE_BYTES = 2**20
 class HttpClient:
     """A Client (client/client.py) over HTTP. `start` chooses the model; requests may come from any thread."""
 
-    def __init__(self, url: str, *, api_key: str = "", model: str = "", reuses_prompts: bool = False) -> None:
-        """`model` is the model to use, if not the first. `reuses_prompts`: benchmarks do not."""
+    def __init__(
+        self, url: str, *, api_key: str = "", model: str = "", reuses_prompts: bool = False, wait_s: float = 0.0
+    ) -> None:
+        """model: the model to use, if not the first. reuses_prompts: benchmarks do not.
+
+        wait_s  how long a request waits for a server that has ended or loads
+        """
         self._url, self._parts, self._api_key = url, parse_url(url), api_key
         self._requested_model, self._model = model, ""
         self._dialect = Dialect(reuses_prompts=reuses_prompts)  # until the server rejects fields that are not OpenAI's
@@ -56,20 +71,32 @@ class HttpClient:
         self._running: dict[str, _Exchange] = {}
         self._num_generated = 0
         self._is_closed = False
-        self._is_reachable = True
+        self._wait_s, self._is_away = wait_s, False  # from a failed connection until the model is chosen again
+        self._away_state = DISCONNECTED
+        self.info: EngineInfo | None = None  # of the model, as it was when it was chosen
 
     @property
     def state(self) -> str:
         if self._is_closed:
             return "closed"
-        return "loading" if not self._model else "ready" if self._is_reachable else DISCONNECTED
+        return "loading" if not self._model else self._away_state if self._is_away else "ready"
 
     def start(self) -> EngineInfo:
         """Choose the model and return its info. Raises EngineError when nothing answers, RequestError on refusal."""
         entry = choose_model(self._get("/models"), self._requested_model, self._url)
         self._dialect = replace(self._dialect, is_ours=is_ours(entry))
         self._model = str(entry["id"])
-        return read_info(entry, self._fetch_snapshot(), self._url)
+        self.info = read_info(entry, self._fetch_snapshot(), self._url)
+        self._is_away = False
+        return self.info
+
+    def _rejoin(self) -> None:
+        """Choose the model again, after the server was away. Raises EngineAwayError until it is ready."""
+        state = text(self._fetch_snapshot(), "state")
+        self._away_state = state if state in ("loading", "restarting") else DISCONNECTED
+        if state not in ("", "ready", "idle"):
+            raise EngineAwayError(f"{self._url} is {state}", hint="the server is busy: try again in a moment")
+        self.start()
 
     @property
     def takes_spec(self) -> bool:
@@ -98,6 +125,9 @@ class HttpClient:
         """Return the snapshot of a server of ours; for another one, counts of this client's own requests."""
         snapshot = self._fetch_snapshot()
         self.restarts = count(snapshot, "restarts")
+        if self._is_away:
+            with contextlib.suppress(EagleLocalError):
+                self._rejoin()
         return read_snapshot(snapshot, running=len(self._running), num_generated=self._num_generated)
 
     def _fetch_snapshot(self) -> Mapping[str, object]:
@@ -123,7 +153,7 @@ class HttpClient:
     def _run_exchange(self, exchange: _Exchange) -> None:
         last: Finished | Failed
         try:
-            last = self._stream_answer(exchange)
+            last = self._answer_when_ready(exchange)
         except EagleLocalError as error:
             last = Failed(exchange.request.id, error)
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -135,6 +165,31 @@ class HttpClient:
             del self._running[exchange.request.id]
             self._num_generated += exchange.answer.num_tokens
         exchange.on_event(last)
+
+    def _answer_when_ready(self, exchange: _Exchange) -> Finished:
+        """Stream the answer; a request that the server could not take is sent again until it can, or `wait_s` ends."""
+        give_up_at = time.monotonic() + self._wait_s
+        while True:
+            try:
+                if self._is_away and self._wait_s:
+                    self._rejoin()
+                return self._stream_answer(exchange)
+            except RequestError as error:
+                if not self._has_other_model(error):
+                    raise
+            except EngineAwayError:
+                if exchange.is_cancelled or time.monotonic() >= give_up_at:
+                    raise
+                self._is_away = True
+            exchange.wait(RETRY_S)
+
+    def _has_other_model(self, error: RequestError) -> bool:
+        """Return whether the server has another model since it was restarted, and choose that."""
+        if error.code != "model_not_found" or self._requested_model or not self._wait_s:
+            return False
+        before = self._model
+        self.start()
+        return self._model != before
 
     def _stream_answer(self, exchange: _Exchange) -> Finished:
         try:
@@ -160,7 +215,7 @@ class HttpClient:
             response = self._post(connection, exchange, dialect)
         if response.status != http.client.OK:
             raise refusal(self._url, response.status, response.read(MAX_REPLY_BYTES))
-        self._dialect = dialect  # the extensions were what it rejected
+        self._dialect, self._is_away = dialect, False  # the extensions were what it rejected
         return data_lines(iter(lambda: response.readline(MAX_LINE_BYTES), b""))
 
     def _post(
@@ -199,13 +254,12 @@ class HttpClient:
             connection.connect()
         except (OSError, UnicodeError) as error:  # an invalid host name raises UnicodeError
             raise self._unreachable(error) from error
-        self._is_reachable = True
         connection.timeout = READ_TIMEOUT_S  # in case it reconnects
         connection.sock.settimeout(READ_TIMEOUT_S)
         return connection
 
     def _unreachable(self, error: Exception) -> EngineError:
-        self._is_reachable = False
+        self._is_away, self._away_state = True, DISCONNECTED
         return unreachable_error(self._url, error)
 
 
@@ -217,7 +271,15 @@ class _Exchange:
         self.answer = StreamedAnswer(is_split=request.is_split)
         self._socket: socket.socket | None = None
         self._has_started = False
-        self.is_cancelled = False
+        self._cancelled = threading.Event()
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait, but no longer than until the request is cancelled."""
+        self._cancelled.wait(seconds)
 
     def attach(self, connected: socket.socket) -> None:
         """Take the socket of the request, to disconnect it; at once if it was cancelled before."""
@@ -238,7 +300,7 @@ class _Exchange:
             self.on_event(Tokens(self.request.id, pieces))
 
     def disconnect(self) -> None:
-        self.is_cancelled = True
+        self._cancelled.set()
         if self._socket is not None:
             with contextlib.suppress(OSError):  # it is closed already
                 self._socket.shutdown(socket.SHUT_RDWR)

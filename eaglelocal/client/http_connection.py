@@ -15,7 +15,7 @@ from eaglelocal.client.http_stream import mapping, refusal
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import join_in_json
-from eaglelocal.errors import EagleLocalError, EngineError, UsageError
+from eaglelocal.errors import EagleLocalError, EngineAwayError, UsageError
 
 TIMEOUT_S = 4.0  # a server that computes on all cores answers slowly
 MAX_BYTES = 8 * 2**20
@@ -47,7 +47,7 @@ def parse_url(url: str) -> SplitResult:
     return parts._replace(path=path if path.endswith("/v1") else f"{path}/v1")
 
 
-def unreachable_error(url: str, error: Exception) -> EngineError:
+def unreachable_error(url: str, error: Exception) -> EngineAwayError:
     """Return the error about an unreachable server; the hint trusts its certificate if that is the cause."""
     hint = UNREACHABLE_HINT
     if isinstance(error, http.client.RemoteDisconnected):
@@ -57,7 +57,7 @@ def unreachable_error(url: str, error: Exception) -> EngineError:
 
         hint = explain(error, url) or hint
     why = getattr(error, "verify_message", "") or getattr(error, "strerror", "") or error or type(error).__name__
-    return EngineError(f"cannot reach {url}: {why}", hint=hint)
+    return EngineAwayError(f"cannot reach {url}: {why}", hint=hint)
 
 
 def make_connection(parts: SplitResult, timeout_s: float) -> http.client.HTTPConnection:

@@ -21,11 +21,11 @@ from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.terminal_text import SurrogateJoiner, join_surrogates
 from eaglelocal.core.thinking import CLOSING_WORDS, OFF_EFFORT, Thinking
 from eaglelocal.core.tools import CallPart, ToolUse
-from eaglelocal.errors import EagleLocalError, EngineError, RequestError
+from eaglelocal.errors import EagleLocalError, EngineAwayError, EngineError, RequestError
 
 NO_ID = -1  # the token of a piece whose id the server does not send
 DONE = "[DONE]"
-NEEDS_KEY, BUSY = (401, 403), (408, 429)
+NEEDS_KEY, BUSY, UNAVAILABLE = (401, 403), (408, 429), 503
 CODES = {401: "invalid_api_key", 403: "permission_denied", 404: "not_found"}  # when the server sends no code of its own
 TYPES = {"exceed_context_size_error": "context_length_exceeded"}  # llama-server's error type -> OpenAI's code
 MAX_QUOTED_CHARS = 200
@@ -305,7 +305,7 @@ def refusal(url: str, status: int, body: bytes) -> EagleLocalError:
     if status in BUSY:
         return EngineError(what, hint="the server is busy: try again in a moment")
     if not 400 <= status < 500:
-        return EngineError(what)
+        return EngineAwayError(what) if status == UNAVAILABLE else EngineError(what)
     error = mapping(reply.get("error"))
     hint = "this server needs a key: set EAGLELOCAL_API_KEY" if status in NEEDS_KEY else ""
     code = text(error, "code") or TYPES.get(str(error.get("type")), CODES.get(status, ""))

@@ -63,12 +63,19 @@ class RequestRow:
     tok_s: float | None = None
     acceptance: float | None = None  # accepted / drafted, when known; accepted / generated is in `share`
     share: float | None = None  # of the answer's tokens that came from drafts
-    wait_s: float | None = None  # from the request to its first token, or until now
+    ttft_s: float | None = None  # from the request to its first token
     age_s: float | None = None
 
     @property
     def is_active(self) -> bool:
         return self.state in ("waiting", "reading", "running")
+
+    @property
+    def read_share(self) -> float | None:
+        """Return the share of the prompt that has been read; None unless it is being read, and that is reported."""
+        if self.state != "reading" or self.read_tokens is None or not self.prompt_tokens:
+            return None
+        return min(self.read_tokens / self.prompt_tokens, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

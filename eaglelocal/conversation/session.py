@@ -80,6 +80,7 @@ class ActiveModel:
     info: EngineInfo
     takes_spec: bool = True  # requests may say how to draft
     read_learning: Callable[[], LearningStatus] = lambda: LEARNING_OFF
+    read_info: Callable[[], EngineInfo | None] = lambda: None  # of a server, which may have been restarted
 
     @property
     def speculates(self) -> bool:
@@ -282,6 +283,12 @@ class Session:
             if not (outcome.reasoning or any(each.reasoning for each in begun.rounds)):  # it is not sent again
                 num_tokens = outcome.finished.prompt_tokens + outcome.finished.completion_tokens
                 self._counted = self.conversation.turns[-1], num_tokens
+
+    def rejoin(self) -> None:
+        """Take over the model that a joined server has since it was restarted."""
+        info = self.model.read_info()
+        if info is not None and info != self.model.info:
+            self.model = replace(self.model, info=info)
 
     def switch(self, choice: ModelChoice) -> None:
         """Load another model, or the same one with another draft; the old one is unloaded first.

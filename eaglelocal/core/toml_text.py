@@ -51,23 +51,43 @@ def read_toml_file(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
 
 
-def set_text_key(content: str, name: str, value: str) -> str:
-    """Return a TOML text with a top-level key set to a text; comments and all other keys stay as they are.
+TomlValue = str | bool | int | float | tuple[str, ...] | tuple[tuple[str, str], ...]
+# a value of one line, up to the comment behind it
+_VALUE = r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\[[^\]#\n]*\]|\{[^}#\n]*\}|[^\s#"'\[{]+)"""
 
-    >>> set_text_key('theme = "dark"  # at night\\n[keys]\\n', "theme", "light")
+
+def set_key(content: str, name: str, value: TomlValue) -> str:
+    """Return a TOML text with a top-level key set to a value; comments and all other keys stay as they are.
+
+    >>> set_key('theme = "dark"  # at night\\n[keys]\\n', "theme", "light")
     'theme = "light"  # at night\\n[keys]\\n'
 
     Raises ValueError if the key is there in a form that cannot be replaced, or the text is not TOML.
     """
-    before, line = read_toml(content), f"{name} = {write_text_value(value)}"
+    before, line = read_toml(content), f"{name} = {write_value(value)}"
     if name in before:
-        written = rf"^[ \t]*{re.escape(name)}[ \t]*=[ \t]*(\"[^\"\n]*\"|'[^'\n]*')"
+        written = rf"^[ \t]*{re.escape(name)}[ \t]*=[ \t]*{_VALUE}"
         changed = re.sub(written, lambda _: line, content, count=1, flags=re.MULTILINE)
     else:
         changed = f"{line}\n{content}"  # before all tables
-    if read_toml(changed) != {**before, name: value}:
+    if read_toml(changed) != {**before, **read_toml(line)}:
         raise ValueError(f"{name} is set in a form that cannot be replaced")
     return changed
+
+
+def write_value(value: TomlValue) -> str:
+    """Return a value in TOML: a text, a number, a list of texts, or a table of texts.
+
+    >>> write_value(True), write_value(("a", "b")), write_value((("quit", "q"),))
+    ('true', '["a", "b"]', '{ quit = "q" }')
+    """
+    if isinstance(value, str):
+        return write_text_value(value)
+    if not isinstance(value, tuple):
+        return str(value).lower()
+    if value and isinstance(value[0], tuple):
+        return "{ " + ", ".join(f"{name} = {write_text_value(str(text))}" for name, text in value) + " }"
+    return f"[{', '.join(write_text_value(str(text)) for text in value)}]"
 
 
 def write_text_value(text: str) -> str:

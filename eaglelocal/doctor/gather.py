@@ -23,6 +23,7 @@ from eaglelocal.backend.llama_library import BUILD, CHECKED_VERSION
 from eaglelocal.backend.native_step import FILE as NATIVE_LIBRARY
 from eaglelocal.client.running_servers import find_running_servers, find_stale_files
 from eaglelocal.core.own_files import read_regular
+from eaglelocal.core.own_package import NAME, find_source
 from eaglelocal.doctor.installation import DeviceFiles, Disk, Hub, Installation, NativePart, Port, Tools, try_library
 from eaglelocal.errors import UsageError
 from eaglelocal.hub.client_settings import check_settings
@@ -34,7 +35,6 @@ from eaglelocal.probe.process_info import find_port_listener, is_port_taken
 from eaglelocal.probe.subprocess_calls import attempt_or
 from eaglelocal.settings import Settings
 
-NAME = "eaglelocal"
 CUDA_FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 ROCM_FOLDERS = ("/opt/rocm/bin",)
 # owners whose repositories require accepting a license; quantized copies of other owners do not
@@ -43,7 +43,7 @@ TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 MIN_IDLE_S = 600.0  # a partial file written to more recently may belong to a running download
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
-REPORTED_EXTRAS = ("train", "mcp")  # extras whose missing packages are shown to users
+OWN_EXTRA = "dev"  # for work on eaglelocal itself; users do not need it
 
 
 def accept_all(settings: Settings) -> None:
@@ -72,7 +72,7 @@ def gather_facts(
         port=attempt_or(lambda: read_port(settings), Port(number=settings.port)),
         required_version=CHECKED_VERSION,
         missing_packages=missing,
-        missing_extras=extras,
+        extras=extras,
         config_file=locations.config_file(),
         settings_problem=settings_problem,
         settings_hint=settings_hint,
@@ -133,21 +133,20 @@ def read_native_part() -> NativePart:
         library=NATIVE_LIBRARY,
         exists=NATIVE_LIBRARY.is_file(),
         is_outdated=is_outdated,
-        install_from=str(checkout) if is_checkout else NAME,
+        install_from=find_source(),
     )
 
 
 def _find_missing_packages() -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Return the required packages that are missing, and those that each reported extra lacks."""
+    """Return the required packages that are missing, and what each extra for users lacks."""
     missing: list[str] = []
     extras: dict[str, tuple[str, ...]] = {}
     for name, extra in _read_requirements():
-        if _is_installed(name):
-            continue
+        lacking = () if _is_installed(name) else (name,)
         if extra is None:
-            missing.append(name)
-        elif extra in REPORTED_EXTRAS:
-            extras[extra] = (*extras.get(extra, ()), name)
+            missing += lacking
+        elif extra != OWN_EXTRA:
+            extras[extra] = (*extras.get(extra, ()), *lacking)
     return tuple(missing), extras
 
 

@@ -109,7 +109,7 @@ class Installation:
     trial: LlamaTrial | None = None  # None: not tried, because there is nothing to load
     device_files: DeviceFiles | None = None  # None: unknown
     missing_packages: tuple[str, ...] = ()
-    missing_extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # extra -> its missing packages
+    extras: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # extra -> its missing packages
     config_file: Path = Path("config.toml")
     settings_problem: str = ""  # empty: they can be read
     settings_hint: str = ""

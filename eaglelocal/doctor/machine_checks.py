@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping
 
 from eaglelocal.core.amounts import count_noun, format_memory
+from eaglelocal.core.own_package import suggest_extra
 from eaglelocal.doctor.gather import NEWER_HEADERS
 from eaglelocal.doctor.installation import Finding, Installation, Tools, ok, problem, warning
 from eaglelocal.memory.budget import GPU_MARGIN_BYTES
@@ -241,13 +242,15 @@ def check_packages(facts: Installation) -> Finding:
 
 
 def check_extras(facts: Installation) -> Finding | None:
-    """List the optional packages that are not installed. Only some commands need them, so it is never a problem."""
-    if not facts.missing_extras:
+    """List the extras, and what they lack. Only some commands need them, so it is never a problem."""
+    if not facts.extras:
         return None
-    missing = "; ".join(f"{extra}: {', '.join(names)}" for extra, names in facts.missing_extras.items())
-    names = ",".join(facts.missing_extras)
-    command = f"{facts.tools.pip} install 'eaglelocal[{names}]'"
-    return ok("extras", f"optional packages are not installed ({missing}); to install them: {command}")
+    incomplete = {extra: missing for extra, missing in facts.extras.items() if missing}
+    if not incomplete:
+        return ok("extras", f"all extras are installed: {', '.join(facts.extras)}")
+    missing = "; ".join(f"{extra}: {', '.join(names)}" for extra, names in incomplete.items())
+    command = suggest_extra(",".join(incomplete), facts.native.install_from, facts.tools.pip)
+    return Finding("extras", "ok", f"extras that are not installed ({missing}); to install them:", command)
 
 
 def has_required_version(facts: Installation) -> bool:

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.stats import sum_stats
 from eaglelocal.server.access import SAFE_METHODS, is_loopback
-from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.answer_state import AnswerState, ServedClient
 from eaglelocal.server.http_errors import Problem
 
 # logged for an answer; for several answers to one request, sums and the overall rate
@@ -34,7 +34,7 @@ class RequestRecord:
     problem: Problem | None = None
     is_operator: bool = True  # the sender may read errors with details of this machine
     model: str = ""
-    client: str = ""  # the sender, if the request names it: a program, or an address
+    client: ServedClient = ServedClient()
     warnings: list[str] = field(default_factory=list)
     answers: list[AnswerState] = field(default_factory=list)
 
@@ -126,7 +126,7 @@ class AccessLogMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started_at, status, is_complete = time.perf_counter(), 0, False
         record, identity = begin_record(), identify_request(scope)
-        record.client = describe_client(identity)
+        record.client = ServedClient(describe_client(identity), tuple(scope.get("client") or ("", 0)))
 
         async def send_and_note_status(message: Message) -> None:
             nonlocal status, is_complete

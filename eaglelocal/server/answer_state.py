@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import field, replace
+from typing import NamedTuple
 
 from eaglelocal.core.events import (
     Embeddings,
@@ -30,6 +31,17 @@ from eaglelocal.errors import EagleLocalError, EngineAwayError, RequestError, Us
 from eaglelocal.learning.kept_answers import MAX_CHARS
 
 WAITING, READING = "waiting", "reading"  # states of an answer; the others occur in `AnswerState.state` only
+
+
+class ServedClient(NamedTuple):
+    """The sender of a request: its program or address ("" if it is not known), and the connection.
+
+    number  tells it from others of its name (server_state.number_client)
+    """
+
+    name: str = ""
+    connection: tuple[str, int] = ("", 0)
+    number: int = 1
 
 
 @dataclass(slots=True)
@@ -124,7 +136,7 @@ class AnswerState:
     finished: Finished | None = None
     error: EagleLocalError | None = None
     is_refused: bool = False  # it was never submitted
-    client: str = ""  # the program or address that sent it; "" if it is not known
+    client: ServedClient = ServedClient()
     num_tokens: int = 0
     num_accepted: int = 0  # tokens that came from drafts
     drafting_state: str = ""  # on, asleep, off; "" before it starts

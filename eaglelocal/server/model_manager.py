@@ -133,25 +133,29 @@ class ModelManager:
             return model.client.state
         return "loading" if self.loading == name else "unloaded"
 
+    def plan(self, name: str) -> Plan | None:
+        """Return the plan by which a model would be loaded; None if it is not known."""
+        return self._find_plan(self.names.reference(name))
+
     def task(self, name: str) -> ModelTask | None:
         """Return the task of a model; None if not known yet."""
         if (info := self.latest_info(name)) is not None:
             return info.task
-        plan = self._find_plan(self.names.reference(name))
+        plan = self.plan(name)
         return None if plan is None else plan.task
 
     def sees_images(self, name: str) -> bool:
         """Return whether a model reads images, as loaded or planned (then memory may still be too short for it)."""
         if (info := self.latest_info(name)) is not None:
             return info.sees_images
-        plan = self._find_plan(self.names.reference(name))
+        plan = self.plan(name)
         return plan is not None and plan.projector is not None
 
     def template_features(self, name: str) -> TemplateFeatures:
         """Return the features of a model's chat template, as loaded or planned; nothing if they are not known yet."""
         if (info := self.latest_info(name)) is not None:
             return read_template_features(info.template)
-        plan = self._find_plan(self.names.reference(name))
+        plan = self.plan(name)
         return TemplateFeatures() if plan is None else TemplateFeatures(plan.takes_tools, plan.thinks)
 
     # ---- start, use, end

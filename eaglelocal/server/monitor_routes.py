@@ -27,7 +27,7 @@ from eaglelocal.core.sampling import RECOMMENDED, SamplingParams, fill_recommend
 from eaglelocal.core.stats import encode_stats
 from eaglelocal.server.answer_encoder import encode_event
 from eaglelocal.server.answer_response import EVENT_STREAM
-from eaglelocal.server.answer_state import AnswerState
+from eaglelocal.server.answer_state import AnswerState, ServedClient
 from eaglelocal.server.http_errors import CANCELLED, CANCELLED_STATUS, NOT_FOUND, PERMISSION, RATE_LIMIT, Problem
 from eaglelocal.server.loaded_models import LoadedModel
 from eaglelocal.server.routing import RouteTable
@@ -213,10 +213,12 @@ def engine_fields(snapshot: EngineSnapshot) -> dict[str, object]:
 def request_row(model: str, choice: AnswerState, state: str) -> dict[str, object]:
     """Return the row of a request: its statistics and its owner, never its content."""
     stats = choice.finished.speculation if choice.finished else None
+    client = choice.client if choice.request.owner == LOCAL else ServedClient()  # without keys all owners are the same
     return {
         "id": choice.request.id,
         "owner": choice.request.owner,
-        "client": choice.client if choice.request.owner == LOCAL else "",  # without keys all owners are the same
+        "client": client.name,
+        "client_number": client.number,
         "model": model,
         "state": state,
         "drafting": choice.drafting_state,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from eaglelocal import locations
 from eaglelocal.core.atomic_file import write_atomically
+from eaglelocal.core.own_package import suggest_extra
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.user_paths import expand_path
 from eaglelocal.errors import ResourceError, UsageError
@@ -70,7 +71,7 @@ def find_own_certificate(names: Sequence[str]) -> ServerCertificate:
     try:
         from cryptography import x509
     except ImportError as error:
-        raise UsageError("--ssl auto needs cryptography", hint='pip install "eaglelocal[ssl]"') from error
+        raise UsageError("--ssl auto needs cryptography", hint=suggest_extra("ssl")) from error
     folder = locations.own_certificate_dir()
     pair = ServerCertificate(folder / "certificate.pem", folder / "key.pem")
     wanted = sorted({"localhost", "127.0.0.1", "::1", *names})

@@ -25,7 +25,7 @@ from eaglelocal.learning.drift import DriftWatch
 from eaglelocal.learning.kept_answers import KINDS, guess_kind
 from eaglelocal.server.access_log import GONE, RequestRecord, current_record
 from eaglelocal.server.active_call import ActiveCall, hash_text
-from eaglelocal.server.answer_state import READING, WAITING, AnswerState
+from eaglelocal.server.answer_state import READING, WAITING, AnswerState, ServedClient
 from eaglelocal.server.connections import MAX_CONNECTIONS
 from eaglelocal.server.content import replace_unseen_images
 from eaglelocal.server.http_errors import CANCELLED_STATUS, RATE_LIMIT, Problem
@@ -224,8 +224,10 @@ class ServerState:
     def _open_call(self, model: str, requests: Sequence[AnyRequest]) -> Iterator[ActiveCall]:
         """List a call as active while the block runs, then record its answers."""
         call = ActiveCall(model, requests, self.limits.request_s)
+        listed = [choice for _, choice in (*self.recent, *self.active.values())]
+        client = number_client(current_record().client, listed)
         for choice in call.choices:
-            choice.client = current_record().client
+            choice.client = client
         self.active |= {choice.request.id: (call, choice) for choice in call.choices}
         try:
             yield call
@@ -257,6 +259,22 @@ def warn_of_cut_length(request: AnyRequest, loaded: LoadedModel) -> None:
     if isinstance(request, ChatRequest) and request.spec is not None:
         cut = describe_cut_length(request.spec.num_draft_tokens, loaded.info.max_draft)
         current_record().warnings += [f"spec: {cut}"] if cut else []
+
+
+def number_client(client: ServedClient, listed: Sequence[AnswerState]) -> ServedClient:
+    """Return the client with a number: of one name, those that have requests at the same time have different ones.
+
+    A connection keeps its number. Without that, or if another has it now, the smallest free one is chosen.
+
+    listed  answers, the newest last; those that run are not over
+    """
+    namesakes = [answer for answer in listed if answer.client.name == client.name]
+    own = [answer.client.number for answer in namesakes if answer.client.connection == client.connection]
+    taken = {
+        each.client.number for each in namesakes if each.client.connection != client.connection and not each.ended_at
+    }
+    free = (number for number in (*own[-1:], *range(1, len(taken) + 2)) if number not in taken)
+    return client._replace(number=next(free))
 
 
 def name_active_states(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from eaglelocal.core.own_package import suggest_extra
 from eaglelocal.errors import UsageError
 from eaglelocal.worker.child import DEFAULTS
 
@@ -24,7 +25,7 @@ def choose_device(name: str) -> str:
     try:
         import torch
     except ImportError:
-        raise UsageError("training needs torch", hint='pip install ".[train]", in the checkout') from None
+        raise UsageError("training needs torch", hint=suggest_extra("train")) from None
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         return "cuda" if available["cuda"] else "cpu"

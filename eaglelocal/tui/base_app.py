@@ -76,6 +76,7 @@ class EagleApp(App[ReturnType]):
 
     TITLE = "eaglelocal"
     DEFAULT_CSS = """
+    EagleApp.-theme-contrast LinesWidget > .lines--selected { color: $block-cursor-foreground; }
     EagleApp.-ascii {
         Footer FooterKey.-command-palette { border-left: none; }
         Toast { border-left: none; border-right: none; }

@@ -15,7 +15,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from eaglelocal.tui.styled_lines import EMPTY_LINE, Line, Role, cell_width, plain_text
+from eaglelocal.tui.styled_lines import EMPTY_LINE, SELECTED, Line, Role, cell_width, plain_text
 
 ROLES: tuple[Role, ...] = ("text", "strong", "quiet", "good", "bad", "warn", "accent", "track", "selected")
 
@@ -79,8 +79,9 @@ class LinesWidget(Widget):
     def render_line(self, y: int) -> Strip:
         self.num_drawn += 1
         spans = _line_at(self._lines, y)
-        segments = [Segment(span.text, self._style(span.role)) for span in spans]
-        return Strip(segments, cell_width(spans)).adjust_cell_length(self.size.width, self._style("text"))
+        over = self._style("selected") if spans[:1] == (SELECTED,) else Style.null()
+        segments = [Segment(span.text, self._style(span.role) + over) for span in spans]
+        return Strip(segments, cell_width(spans)).adjust_cell_length(self.size.width, self._style("text") + over)
 
     def notify_style_update(self) -> None:
         """Drop the cached styles when the theme changes."""
@@ -90,7 +91,8 @@ class LinesWidget(Widget):
     def _style(self, role: Role) -> Style:
         style = self._styles.get(role)
         if style is None:
-            style = self._styles[role] = self.get_component_rich_style(f"lines--{role}")
+            is_partial = role == "selected"  # it goes over the styles of the other roles
+            style = self._styles[role] = self.get_component_rich_style(f"lines--{role}", partial=is_partial)
         return style
 
 

@@ -1,7 +1,7 @@
 """Lines of text with roles, and functions to combine them; the content of panels, independent of widgets.
 
 Pure. A role is the meaning of a text (good, bad, quiet ...); a theme decides how it looks. Without colors roles are
-invisible, so no information may depend on them.
+invisible, so no information may depend on them. A selected row is a line that begins with SELECTED.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class StyledSpan(_Span):
 
 Line = tuple[StyledSpan, ...]
 EMPTY_LINE: Line = ()
+SELECTED = StyledSpan("", "selected")
 
 
 def make_line(*parts: str | StyledSpan | tuple[str, Role]) -> Line:

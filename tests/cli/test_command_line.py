@@ -73,7 +73,9 @@ def test_many_flags_stand_in_groups(environ: dict[str, str]) -> None:
     [
         (("caht",), "no command 'caht'", "eaglelocal chat"),
         (("zzz",), "no command 'zzz'", "eaglelocal --help"),
-        (("run", "qwen3-8b"), "no command 'run'", "eaglelocal chat --target qwen3-8b"),
+        (("ask", "me"), "no command 'ask'", "eaglelocal chat me"),
+        (("run", "no-such-model", "hi"), "unknown target 'no-such-model'", "hint: eaglelocal"),
+        (("run", "demo", "hi", "--spec", "99"), "99", "hint: eaglelocal run demo hi --spec auto\n"),
         (("list", "--json"), "no command 'list'", "eaglelocal ls --json"),
         (("shw", "demo"), "no command 'shw'", "eaglelocal show demo"),
         (("chat", "--tempreature", "0"), "no such option: --tempreature", "eaglelocal chat --help"),
@@ -84,7 +86,7 @@ def test_many_flags_stand_in_groups(environ: dict[str, str]) -> None:
         (("chat", "", "--json"), "there is no question", "eaglelocal chat"),
         (("chat", "hi", "--target", "no-such-model"), "no-such-model", "demo"),
         (("chat", "hi", "--spec", "99"), "99", "hint: eaglelocal chat hi --spec auto\n"),
-        (("run", "smollm2:135m"), "no command 'run'", "eaglelocal chat --target smollm2:135m"),
+        (("run", "smollm2:135m"), "unknown target 'smollm2:135m'", "hint: eaglelocal"),
         (("list",), "no command 'list'", "eaglelocal ls"),
         (("version",), "no command 'version'", "eaglelocal --version"),
         (("help", "plan"), "no command 'help'", "eaglelocal plan --help"),
@@ -196,13 +198,69 @@ def test_config_show_gives_value_and_origin(environ: dict[str, str]) -> None:
     (folder / "config.toml").write_text("top_k = 7\n")
     done = run({**environ, "EAGLELOCAL_SEED": "3"}, "config", "show", "--json")
     settings = json.loads(done.stdout)["settings"]
-    assert settings["top_k"] == {"value": 7, "origin": str(folder / "config.toml")}
-    assert settings["seed"] == {"value": 3, "origin": "EAGLELOCAL_SEED"}
-    assert settings["draft"] == {"value": "auto", "origin": "default"}
+    assert (settings["top_k"]["value"], settings["top_k"]["origin"]) == (7, str(folder / "config.toml"))
+    assert (settings["seed"]["value"], settings["seed"]["origin"]) == (3, "EAGLELOCAL_SEED")
+    assert (settings["draft"]["value"], settings["draft"]["origin"]) == ("auto", "default")
+    assert all(setting["help"] for setting in settings.values())
     shown = run({**environ, "EAGLELOCAL_SEED": "3"}, "config", "show").stdout
     assert "EAGLELOCAL_SEED" in shown and "()" not in shown
     assert len({line.find(" default") for line in shown.splitlines() if line.endswith(" default")}) == 1
     assert "Traceback" not in shown
+
+
+def test_a_setting_is_written_and_read(environ: dict[str, str]) -> None:
+    file = Path(environ["XDG_CONFIG_HOME"]) / "eaglelocal" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("# mine\ntop_k = 7  # seven\n[keys]\npause = 'p'\n")
+    written = {
+        "top_k": "12",
+        "temperature": "0.5",
+        "models": "demo,x",
+        "learn": "true",
+        "theme": "light",
+        "ctx": "auto",
+    }
+    for name, value in written.items():
+        done = run(environ, "config", "set", name, value)
+        assert (done.returncode, done.stdout) == (0, "") and str(file.name) in done.stderr
+    text = file.read_text()
+    assert "# mine\ntop_k = 12  # seven\n[keys]\npause = 'p'\n" in text
+    read = tomllib.loads(text)
+    assert read.pop("keys") == {"pause": "p"}
+    assert read == {
+        "top_k": 12,
+        "temperature": 0.5,
+        "models": ["demo", "x"],
+        "learn": True,
+        "theme": "light",
+        "ctx": "auto",
+    }
+    assert [run(environ, "config", "get", name).stdout for name in ("top_k", "ctx", "models")] == [
+        "12\n",
+        "-\n",
+        '["demo", "x"]\n',
+    ]
+    decided = run({**environ, "EAGLELOCAL_TOP_K": "3"}, "config", "set", "top_k", "4")
+    assert "but EAGLELOCAL_TOP_K decides here" in decided.stderr
+    for arguments, complaint in (
+        (("set", "learn", "maybe"), "learn must be true or false, not 'maybe'"),
+        (("set", "tempreature", "0"), "hint: eaglelocal config set temperature 0"),
+        (("set", "keys", "send=x"), "keys is set in a form that cannot be replaced\n\nhint: eaglelocal config edit"),
+        (("get", "nothing"), "unknown setting nothing"),
+    ):
+        refused = run(environ, "config", *arguments)
+        assert refused.returncode == 2 and complaint in refused.stderr
+
+
+def test_the_file_is_checked_after_it_was_edited(environ: dict[str, str]) -> None:
+    for edit, code, words in (
+        ("sh -c 'echo top_k = 3 > $0'", 0, "the settings are valid"),
+        ("sh -c 'echo top_k = x > $0'", 2, "not valid TOML"),
+        ("false", 1, "the editor failed"),
+        ("no-such-editor", 2, "editor not found"),
+    ):
+        done = run({**environ, "EDITOR": edit, "VISUAL": ""}, "config", "edit")
+        assert done.returncode == code and words in done.stderr
 
 
 def test_probe_for_people_and_programs(environ: dict[str, str]) -> None:

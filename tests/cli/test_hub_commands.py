@@ -232,6 +232,15 @@ def test_nothing_is_fetched_without_being_asked_for(person: Person) -> None:
         assert person.hub.asked == []
 
 
+def test_run_downloads_what_is_missing_and_chats(person: Person) -> None:
+    refused = person.runs("run", GUIDE, "Once", "--max-tokens", "3")
+    assert refused.returncode == 2 and "--yes" in refused.stderr and not person.models
+    for is_downloaded in (True, False):
+        done = person.runs("run", GUIDE, "Once", "--max-tokens", "3", "--yes")
+        assert done.returncode == 0 and done.stdout.strip()
+        assert person.models == [f"{GUIDE}:BF16"] and ("download" in done.stderr) is is_downloaded
+
+
 def test_a_terminal_is_asked_once(person: Person) -> None:
     terminal = Terminal.of(person, "pull", GUIDE)
     terminal.wait_for("fetch 11.9 MB? [Y/n]")

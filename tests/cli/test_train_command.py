@@ -20,6 +20,7 @@ from doubles.timeouts import wait_until
 
 pytest.importorskip("torch")
 
+from eaglelocal.core.own_package import suggest_extra
 from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.training.training_folder import ANSWERS, TARGET, enter_folder
 
@@ -133,7 +134,7 @@ def test_without_torch_the_way_to_it_is_reported(environ: dict[str, str], tmp_pa
     command = [sys.executable, "-P", "-m", "eaglelocal", "train", "--target", "demo@native"]
     done = subprocess.run(command, capture_output=True, text=True, env=without, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == 'error: training needs torch\n\nhint: pip install ".[train]", in the checkout\n'
+    assert done.stderr == f"error: training needs torch\n\nhint: {suggest_extra('train')}\n"
 
 
 FEW = "one\n" * 60

@@ -49,18 +49,18 @@ def totals(steps: int) -> ServerTotals:
 ROWS = (
     RequestRow(
         id="r1", owner="anna", model="qwen3-8b", state="running", drafting="on", prompt_tokens=1200, cached_tokens=1100,
-        generated_tokens=312, tok_s=41.25, share=0.64, wait_s=0.21, age_s=8.0,
+        generated_tokens=312, tok_s=41.25, share=0.64, ttft_s=0.21, age_s=8.0,
     ),
     RequestRow(
         id="r2", owner="ben", model="qwen3-8b", state="reading", drafting="on", prompt_tokens=52_000, cached_tokens=0,
-        generated_tokens=0, age_s=3.0,
+        read_tokens=13_000, generated_tokens=0, age_s=3.0,
     ),
-    RequestRow(id="r3", owner="anna", model="qwen3-8b", state="waiting", wait_s=12.4, age_s=12.4),
+    RequestRow(id="r3", owner="anna", model="qwen3-8b", state="waiting", age_s=12.4),
 )  # fmt: skip
 RECENT = (
     RequestRow(
         id="r0", owner="this machine", model="qwen3-8b", state="stop", drafting="on", prompt_tokens=18,
-        cached_tokens=16, generated_tokens=80, tok_s=45.0, acceptance=0.61, share=0.58, wait_s=0.1, age_s=2.0,
+        cached_tokens=16, generated_tokens=80, tok_s=45.0, acceptance=0.61, share=0.58, ttft_s=0.1, age_s=2.0,
     ),
     RequestRow(id="f0", owner="ben", model="qwen3-8b", state="failed", age_s=1.0),
 )  # fmt: skip

@@ -63,7 +63,7 @@ def test_the_monitor_stays_whatever_is_typed(url: str) -> None:
         for odd in ODD:
             top.type(odd)
         top.type(b"\x1b[B/")
-        top.expect("key, state, model or id")
+        top.expect("client, state, model or id")
         top.type(b"b\xe9r")
         top.expect("only: b\ufffdr")
         top.type(CTRL_Q)

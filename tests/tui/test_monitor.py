@@ -163,7 +163,7 @@ def test_a_pause_holds_what_is_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "cancelled"), [(("enter",), ["r2"]), (("down", "enter"), []), (("escape",), []), (("up", "enter"), [])]
+    ("keys", "cancelled"), [(("enter",), []), (("down", "enter"), ["r2"]), (("escape",), []), (("up", "enter"), ["r2"])]
 )
 def test_cancelling_asks_first(keys: tuple[str, ...], cancelled: list[str]) -> None:
     async def run() -> None:
@@ -186,7 +186,7 @@ def test_what_a_server_refuses_is_said() -> None:
         watch.error = RequestError("this request is another key's")
         async with app.run_test(size=(80, 24), notifications=True) as pilot:
             await show(pilot, watch, busy(), "2 of 4 running")
-            await pilot.press("c", "enter")
+            await pilot.press("c", "down", "enter")
             await until(pilot, lambda: any("another key" in str(n.message) for n in app._notifications), "it is said")
 
     asyncio.run(run())
@@ -417,7 +417,7 @@ def test_the_user_s_own_keys() -> None:
             await pilot.press("s")
             assert table(app).view.sort == ""
             await pilot.press("x", "y")
-            assert table(app).view.sort == "end"
+            assert table(app).view.sort == "model"
             await pilot.press("p")
             assert "paused" in text_of(pilot)
 
@@ -517,5 +517,17 @@ def test_only_lines_that_changed_are_drawn() -> None:
                 app._draw()
                 await pilot.pause(0.02)
             assert sum(each.num_drawn for each in app.screen.query(LinesWidget)) - before <= 4  # history may move on
+
+    asyncio.run(run())
+
+
+def test_a_server_of_this_process_that_ends_is_not_unreachable() -> None:
+    async def run() -> None:
+        app, watch = monitor(owns_server=True)
+        async with app.run_test(size=(100, 30)) as pilot:
+            await show(pilot, watch, busy(), "2 of 4 running")
+            watch.on_reading(GONE)
+            await until(pilot, lambda: "draining" in text_of(pilot), "its state")
+            assert "cannot reach" not in text_of(pilot) and "2 of 4 running" in text_of(pilot)
 
     asyncio.run(run())

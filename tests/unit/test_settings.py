@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglelocal.core.toml_text import set_text_key
+from eaglelocal.core.toml_text import set_key
 from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.settings import READERS, Settings, write_setting
 
@@ -252,18 +252,21 @@ def test_a_byte_order_mark_is_no_part_of_the_file(config: Path) -> None:
     [
         ("", 'theme = "light"\n'),
         ("# a\n[keys]\nquit = 'q'", "theme = \"light\"\n# a\n[keys]\nquit = 'q'"),
+        ("theme = 3.5# b\n", 'theme = "light"# b\n'),
+        ('theme = ["a", "b"] # b\n', 'theme = "light" # b\n'),
+        ('theme = "a \\"#\\" b" # b\n', 'theme = "light" # b\n'),
         ('a = 1\n theme  =  "dark" # b\n', 'a = 1\ntheme = "light" # b\n'),
         ("theme = 'dark'\n[keys]\ntheme = 'x'\n", "theme = \"light\"\n[keys]\ntheme = 'x'\n"),
     ],
 )
 def test_a_setting_is_written_and_the_rest_stays(before: str, after: str) -> None:
-    assert set_text_key(before, "theme", "light") == after
+    assert set_key(before, "theme", "light") == after
 
 
-@pytest.mark.parametrize("before", ["theme = 3\n", 'theme = """dark"""\n', "[theme]\n", "x = [\n"])
+@pytest.mark.parametrize("before", ["theme = [\n3]\n", 'theme = """dark"""\n', "[theme]\n", "x = [\n"])
 def test_what_cannot_be_replaced_is_left(before: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError):
-        set_text_key(before, "theme", "light")
+        set_key(before, "theme", "light")
     file = tmp_path / "config.toml"
     file.write_text(before)
     with pytest.raises(UsageError, match="was not changed"):

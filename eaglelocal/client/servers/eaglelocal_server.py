@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from eaglelocal.client.http_connection import KeepAliveConnection
 from eaglelocal.client.http_server import read_adapters
@@ -54,7 +54,8 @@ def parse_snapshot(snapshot: Mapping[str, object]) -> ServerReading:
     model, engine = mapping(snapshot.get("model")), mapping(snapshot.get("engine"))
     others = [row for row in objects(snapshot.get("loaded")) if row.get("name") != model.get("name")]
     engines = [engine, *(mapping(other.get("engine")) for other in others)]
-    requests, recent = snapshot.get("requests"), snapshot.get("recent")
+    requests, recent = objects(snapshot.get("requests")), objects(snapshot.get("recent"))
+    numbered = {_client(row) for row in (*requests, *recent) if (whole(row, "client_number") or 1) > 1}
     return ServerReading(
         kind=KIND,
         state=text(snapshot, "state") or "ready",
@@ -80,8 +81,8 @@ def parse_snapshot(snapshot: Mapping[str, object]) -> ServerReading:
         store_problem=next((problem for one in engines if (problem := text(one, "store_problem"))), ""),
         totals=add_totals([_totals(one) for one in engines]),
         drafting=_drafting(engine),
-        requests=tuple(map(_row, requests)) if isinstance(requests, list) else None,
-        recent=tuple(map(_row, recent)) if isinstance(recent, list) else (),
+        requests=tuple(_row(row, numbered) for row in requests) if "requests" in snapshot else None,
+        recent=tuple(_row(row, numbered) for row in recent),
         can_control=snapshot.get("is_operator") is True,
         learning=_learning(mapping(snapshot.get("learning"))),
         drift=tuple(line for one in objects(snapshot.get("drift")) if (line := text(one, "text"))),
@@ -117,15 +118,21 @@ def _drafting(engine: Mapping[str, object]) -> DraftingState:
     return DraftingState(state=text(stats, "state"), reason=text(stats, "reason"), setting=text(engine, "spec"))
 
 
-def _row(value: object) -> RequestRow:
-    row = mapping(value)
+def _client(row: Mapping[str, object]) -> str:
+    """Return the sender of a request: the program, where one is known and there are no keys, else the key's name."""
+    return text(row, "client") or text(row, "owner")
+
+
+def _row(row: Mapping[str, object], numbered: Container[str]) -> RequestRow:
+    """numbered: names that several clients have"""
+    client = _client(row)
     generated, accepted = number(row, "completion_tokens"), number(row, "accepted_tokens")
-    has_begun, stats = row.get("state") not in ("waiting", "reading"), mapping(row.get("speculation"))
+    stats = mapping(row.get("speculation"))
     is_counted = bool(number(row, "prompt_tokens"))  # not yet while it is read, and never if it was refused
     was_drafted = bool(accepted or number(stats, "drafts"))
     return RequestRow(
         id=text(row, "id"),
-        owner=text(row, "client") or text(row, "owner"),
+        owner=f"{client} {whole(row, 'client_number') or 1}" if client in numbered else client,
         model=text(row, "model"),
         state=text(row, "state"),
         drafting=text(row, "drafting"),
@@ -136,6 +143,6 @@ def _row(value: object) -> RequestRow:
         tok_s=number(row, "tok_s") or None,
         acceptance=number(stats, "acceptance_rate") if number(stats, "drafts") else None,
         share=accepted / generated if generated and accepted is not None and was_drafted else None,
-        wait_s=number(row, "ttft_s") if row.get("ttft_s") is not None else None if has_begun else number(row, "age_s"),
+        ttft_s=number(row, "ttft_s"),
         age_s=number(row, "age_s"),
     )

@@ -1,12 +1,13 @@
-"""Ollama's routes about models and the version. Models cannot be pulled, created or removed over HTTP, and no
-files are read: what only a file states (the number of parameters; the family of a model that is not loaded) stays
-empty.
+"""Ollama's routes about models and the version. Models cannot be pulled, created or removed over HTTP. Sizes, numbers
+of parameters and quantizations are read from the headers of the files, once for each version of a file.
 """
 
 from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -15,7 +16,10 @@ from starlette.responses import PlainTextResponse, Response
 
 from eaglelocal import __version__
 from eaglelocal.core.events import EngineInfo
-from eaglelocal.gguf.ggml_types import parse_quant
+from eaglelocal.core.records import dataclass
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.gguf.ggml_types import parse_quant, read_quantization
+from eaglelocal.gguf.reader import read_header
 from eaglelocal.server.chat_page import asks_for_page, make_page_response
 from eaglelocal.server.http_errors import PERMISSION, Problem
 from eaglelocal.server.model_manager import ModelManager
@@ -131,10 +135,11 @@ async def show(body: ShowBody, server: ServerState) -> ShowReply:
     """Describe one model."""
     name = resolve_name(body.model or body.name, server)
     info, capabilities = server.models.loaded_info(name), model_capabilities(server.models, name)
+    file = find_model_file(server.models, name)
     return ShowReply(
         template=TEMPLATE if "tools" in capabilities else "",
-        details=model_details(name, info),
-        model_info=model_info(name, info),
+        details=model_details(name, info, file),
+        model_info=model_info(name, info, file),
         capabilities=capabilities,
         modified_at=format_start_time(server),
     )
@@ -144,7 +149,7 @@ async def show(body: ShowBody, server: ServerState) -> ShowReply:
 async def ps(server: ServerState) -> PsReply:
     """List the models that are loaded and ready."""
     ready = [model for model in server.models.loaded if model.client.state == "ready"]
-    cards = [(model.info, card_fields(model.name, model.name, model.info)) for model in ready]
+    cards = [(model.info, card_fields(server.models, model.name, model.name)) for model in ready]
     running = [Running(**card, size=info.total_bytes, context_length=info.n_ctx) for info, card in cards]
     return PsReply(models=running)
 
@@ -173,26 +178,32 @@ def resolve_name(requested: str, server: ServerState) -> str:
 
 def model_card(server: ServerState, listed: str) -> OllamaCard:
     name = server.models.names.resolve(listed)
-    info = server.models.loaded_info(name)
+    info, file = server.models.loaded_info(name), find_model_file(server.models, name)
     return OllamaCard(
-        **card_fields(listed, name, info),
+        **card_fields(server.models, listed, name),
         modified_at=format_start_time(server),
-        size=info.model_bytes if info else 0,
+        size=file.size_bytes if file else info.model_bytes if info else 0,
         capabilities=model_capabilities(server.models, name),
     )
 
 
-def card_fields(listed: str, name: str, info: EngineInfo | None) -> dict[str, Any]:
+def card_fields(models: ModelManager, listed: str, name: str) -> dict[str, Any]:
     """Return the fields of both cards. The name has a tag, because Open WebUI looks for tagged names in the list.
     Programs identify models by the digest, or show its first characters: it is the SHA-256 of the name.
     """
     tag, digest = listed if ":" in listed else listed + LATEST, hashlib.sha256(name.encode()).hexdigest()
-    return {"name": tag, "model": tag, "digest": digest, "details": model_details(name, info)}
+    details = model_details(name, models.loaded_info(name), find_model_file(models, name))
+    return {"name": tag, "model": tag, "digest": digest, "details": details}
 
 
-def model_details(name: str, info: EngineInfo | None) -> Details:
-    family = info.architecture if info is not None else ""
-    return Details(family=family, families=[family] if family else [], quantization_level=parse_quant(name))
+def model_details(name: str, info: EngineInfo | None, file: ModelFile | None) -> Details:
+    family = info.architecture if info is not None else file.architecture if file is not None else ""
+    return Details(
+        family=family,
+        families=[family] if family else [],
+        parameter_size=format_parameters(file.num_parameters) if file is not None else "",
+        quantization_level=parse_quant(name) or (file.quantization if file is not None else ""),
+    )
 
 
 def model_capabilities(models: ModelManager, name: str) -> list[str]:
@@ -202,9 +213,11 @@ def model_capabilities(models: ModelManager, name: str) -> list[str]:
     return list_capabilities(models, name, text=[word for word, has in words if has], vision="vision")
 
 
-def model_info(name: str, info: EngineInfo | None) -> dict[str, Any]:
-    architecture = (info.architecture if info is not None else "") or UNKNOWN
+def model_info(name: str, info: EngineInfo | None, file: ModelFile | None) -> dict[str, Any]:
+    architecture = model_details(name, info, file).family or UNKNOWN
     fields: dict[str, Any] = {"general.architecture": architecture, "general.basename": name}
+    if file is not None:
+        fields["general.parameter_count"] = file.num_parameters
     if info is not None:
         fields[f"{architecture}.context_length"] = info.n_ctx
     if info is not None and info.embedding_size:
@@ -214,3 +227,46 @@ def model_info(name: str, info: EngineInfo | None) -> dict[str, Any]:
 
 def format_start_time(server: ServerState) -> str:
     return timestamp(datetime.fromtimestamp(server.started_at, UTC))
+
+
+# ---- the header of a model's file
+NAMED_KEYS = ("general.architecture", "general.file_type")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """The figures in the header of a model's file, over all its parts."""
+
+    architecture: str
+    quantization: str
+    num_parameters: int
+    size_bytes: int
+
+
+def find_model_file(models: ModelManager, name: str) -> ModelFile | None:
+    """Return the file of a model, loaded or not; None if it is not known, or cannot be read."""
+    plan = models.plan(name)
+    try:
+        return None if plan is None else _read_model_file(plan.target, plan.target.stat().st_mtime_ns)
+    except (OSError, EagleLocalError):
+        return None
+
+
+@lru_cache(maxsize=256)
+def _read_model_file(path: Path, modified_ns: int) -> ModelFile:
+    header = read_header(path, keys=NAMED_KEYS)
+    return ModelFile(
+        header.architecture,
+        read_quantization(header),
+        sum(tensor.num_elements for tensor in header.tensors.values()),
+        sum(shard.path.stat().st_size for shard in header.shards),
+    )
+
+
+def format_parameters(count: int) -> str:
+    """Return a number of parameters as Ollama writes it.
+
+    >>> format_parameters(8_190_735_360), format_parameters(134_515_008)
+    ('8.2B', '134.52M')
+    """
+    return f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.2f}M"

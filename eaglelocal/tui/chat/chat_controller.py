@@ -19,7 +19,7 @@ from eaglelocal.conversation.slash_commands import split_command
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import describe_learning
-from eaglelocal.tui.chat.chat_events import Activity, Emit, EngineStateChanged, TaskFailed
+from eaglelocal.tui.chat.chat_events import Activity, ChatEvent, Emit, EngineStateChanged, TaskFailed
 from eaglelocal.tui.chat.chat_tasks import AskedQuestion, ChatTasks, OpenSession, TaskQueue
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
 from eaglelocal.tui.chat.model_download import ModelDownload, PullModel
@@ -46,11 +46,12 @@ class ChatController:
     ) -> None:
         """folder: where conversations are saved. saves: save them automatically. pull: downloads a model."""
         self._download = ModelDownload(pull, emit)
+        self._emit = emit
         self._answer = CurrentAnswer(emit, feed)
         self._tasks = ChatTasks(open_session, emit, self._answer, feed, folder, saves=saves)
         self._queue = TaskQueue(lambda error: emit(TaskFailed(error)), "chat-tasks")
         self._command_queue = TaskQueue(lambda error: emit(TaskFailed(error)), "chat-commands")  # during an answer
-        self._poller = EnginePoller(lambda: self._tasks.model, self._answer, feed, emit)
+        self._poller = EnginePoller(lambda: self._tasks.model, self._answer, feed, self._emit_from_poller)
 
     def start(self) -> None:
         """Load the model, and start both threads."""
@@ -58,6 +59,11 @@ class ChatController:
         self._queue.start()
         self._command_queue.start()
         self._poller.start()
+
+    def _emit_from_poller(self, event: ChatEvent) -> None:
+        self._emit(event)
+        if isinstance(event, EngineStateChanged) and event.state == "ready":
+            self._queue.send(self._tasks.rejoin)
 
     # ---- tasks
     def ask(self, question: str) -> None:

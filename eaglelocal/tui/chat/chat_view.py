@@ -172,7 +172,9 @@ class ChatView:
         elif state == "ready" and before == "restarting":
             self.transcript.note(f"the engine is running again ({count_noun(restarts, 'restart')})")
         elif state == DISCONNECTED:
-            self.transcript.note("the server no longer answers; /model REF loads a model here")
+            self.transcript.note(
+                "the server no longer answers; questions wait for it, and /model REF loads a model here"
+            )
         elif state == "ready" and before == DISCONNECTED:
             self.transcript.note("the server answers again")
 

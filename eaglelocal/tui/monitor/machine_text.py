@@ -170,7 +170,7 @@ def _machine_bars(machine: MachineGauge | None, glyphs: Glyphs, *, has_room: boo
 def _engine_bars(reading: ServerReading) -> Iterator[BarRow]:
     used, size, prefix = reading.cached_tokens, reading.cache_cells, compute_prefix_share(reading)
     tokens = f"{format_count(used)} of {format_count(size)}" if used is not None and size else ""
-    yield BarRow("KV cache", compute_kv_share(reading), tokens, is_memory=True)
+    yield BarRow("KV cache", compute_kv_share(reading) or None, tokens, is_memory=True)  # no bar before the first token
     yield BarRow("prefix", prefix, "of prompts" if prefix is not None else "")
     yield BarRow("engine", None, format_bytes(reading.memory_bytes))
     yield BarRow("swapped", None, f"{format_bytes(reading.swapped_bytes)} of chats" if reading.swapped_bytes else "")

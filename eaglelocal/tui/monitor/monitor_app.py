@@ -21,7 +21,7 @@ from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import Footer, Input
 
-from eaglelocal.client.server_reading import ServerReading
+from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.errors import EagleLocalError
@@ -133,7 +133,7 @@ class Monitor(EagleApp[Outcome]):
         Binding("space", "pause", "Pause", id="pause", tooltip="stop updating the screen"),
         Binding("s", "sort", "Sort", id="sort", tooltip="by the next column"),
         Binding("r", "reverse", "Reverse", id="reverse", tooltip="the order of the rows", show=False),
-        Binding("slash", "filter", "Filter", id="filter", tooltip="rows by key, state, model or id"),
+        Binding("slash", "filter", "Filter", id="filter", tooltip="rows by client, state, model or id"),
         Binding("c", "cancel", "Cancel", id="cancel", tooltip="end the selected request"),
         Binding("d", "drafting", "Drafting", id="drafting", tooltip="auto, off or a length"),
         Binding("l", "log", "Log", id="log", tooltip="a larger or smaller log"),
@@ -174,7 +174,7 @@ class Monitor(EagleApp[Outcome]):
                 yield LinesWidget(id=name, classes="frame")
         yield RequestTable(self.display_options.glyphs)
         yield LinesWidget(id="log", classes="frame")
-        yield Input(placeholder="key, state, model or id", id="filter", compact=True)
+        yield Input(placeholder="client, state, model or id", id="filter", compact=True)
         yield Footer(show_command_palette=True)
 
     def on_mount(self) -> None:
@@ -194,7 +194,10 @@ class Monitor(EagleApp[Outcome]):
 
     # ---- readings
     def _add_reading(self, reading: ServerReading) -> None:
-        now = time.monotonic()
+        """Add a reading. A server of this process cannot be reached while it ends: show what it waits for."""
+        now, last = time.monotonic(), self.feed.reading
+        if self._owns_server and last is not None and reading.state == DISCONNECTED:
+            reading = replace(last, state="draining", detail="")
         self._changes.add(reading, now, time.strftime("%H:%M:%S"))
         self.feed.add_reading(reading, now)
 
@@ -224,7 +227,7 @@ class Monitor(EagleApp[Outcome]):
         self._fit_log(screen, log)
         newest = self._log_tail.newest(log.size.height)
         log.show_lines(format_log(newest, *log.size))
-        speed.show_titles("speed of all requests")
+        speed.show_titles("speed of all requests", format_window(frame))
         drafting.show_titles(format_drafting_title(frame), format_window(frame))
         machine.show_titles("machine")
         log.show_titles("log")
@@ -297,7 +300,7 @@ class Monitor(EagleApp[Outcome]):
         elif self._can_control():
             what = f"{row.state}, {row.generated_tokens or 0} tokens"
             text = f"Cancel {f'the request of {row.owner}' if row.owner else 'this request'} ({what})?"
-            question = QuestionDialog(text, {"yes": "yes, cancel it", "no": "no"})
+            question = QuestionDialog(text, {"no": "no, let it run", "yes": "yes, cancel it"})
             self.push_screen(question, partial(self._cancel_if, row.id))
 
     def _cancel_if(self, request_id: str, answer: str | None) -> None:

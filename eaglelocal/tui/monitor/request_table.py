@@ -13,11 +13,11 @@ from eaglelocal.client.server_reading import RequestRow, ServerReading
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.monitor.table_text import (
-    COLUMNS,
+    Column,
     TableView,
     arrange_rows,
     find_first_row,
-    fit_columns,
+    fit_request_columns,
     format_table,
 )
 from eaglelocal.tui.styled_lines import EMPTY_LINE, make_line
@@ -48,6 +48,10 @@ class RequestTable(LinesWidget, can_focus=True):
         return arrange_rows(self._reading.requests or (), self._reading.recent, self.view)
 
     @property
+    def _columns(self) -> list[Column[RequestRow]]:
+        return [] if self._reading is None else fit_request_columns(self._reading, self.size.width)
+
+    @property
     def selected(self) -> RequestRow | None:
         rows = self.rows
         return next((row for row in rows if row.id == self._selected_id), rows[0] if rows else None)
@@ -57,7 +61,7 @@ class RequestTable(LinesWidget, can_focus=True):
         self._show_rows()
 
     def sort_by_next(self) -> None:
-        self.view = self.view.choose_next_sort(fit_columns(COLUMNS, self.size.width))
+        self.view = self.view.choose_next_sort(self._columns)
 
     def reverse(self) -> None:
         self.view = replace(self.view, is_reversed=not self.view.is_reversed)
@@ -100,8 +104,8 @@ class RequestTable(LinesWidget, can_focus=True):
 
     def _click_title(self, x: int) -> None:
         begin = 0
-        for column in fit_columns(COLUMNS, self.size.width):
-            begin += column.width + 1
+        for column in self._columns:
+            begin += column.width + column.gap
             if x < begin:
                 is_again = self.view.sort == column.title
                 reverse = is_again and not self.view.is_reversed

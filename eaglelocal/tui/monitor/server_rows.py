@@ -12,13 +12,19 @@ from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.core.records import dataclass
 from eaglelocal.tui.monitor.machine_text import compute_kv_share, format_bytes
 from eaglelocal.tui.monitor.monitor_text import HEALTHY_STATES, name_models
-from eaglelocal.tui.monitor.table_text import Column, find_first_row, fit_columns, format_figure, format_row
+from eaglelocal.tui.monitor.table_text import (
+    Column,
+    find_first_row,
+    fit_columns,
+    format_figure,
+    format_row,
+    mark_selected,
+)
 from eaglelocal.tui.panel.feed import Feed, PanelFrame
 from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_percent
 from eaglelocal.tui.styled_lines import Line, Role, fit_line, make_line, plain_text
 
 UNREACHABLE, CONNECTING = "unreachable", "connecting"
-MAX_TEXT_CELLS = 999  # of an address or a model, which take what the other columns leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,36 +78,36 @@ def shorten_url(url: str) -> str:
 
 
 COLUMNS: tuple[Column[ServerFrame], ...] = (
-    Column("server", 16, lambda server: shorten_url(server.url), is_text=True, max_width=MAX_TEXT_CELLS),
-    Column("state", 11, lambda server: name_state(server.frame), is_text=True),
-    Column("kind", 12, _read(lambda reading: reading.kind), min_width=86, is_text=True),
-    Column("tok/s", 7, _format_speed),
-    Column("accepted", 8, _format_acceptance, min_width=46),
-    Column("slots", 6, _read(_format_slots), min_width=56),
-    Column("queue", 5, _read(lambda reading: format_count(reading.waiting)), min_width=62),
-    Column("cache", 6, _read(lambda reading: format_percent(compute_kv_share(reading))), min_width=96),
-    Column("memory", 9, _read(lambda reading: format_bytes(reading.memory_bytes)), min_width=72),
-    Column("model", 20, _read(name_models), min_width=110, is_text=True, max_width=MAX_TEXT_CELLS),
+    Column("server", lambda server: shorten_url(server.url), is_text=True, min_width=16),
+    Column("state", lambda server: name_state(server.frame), is_text=True),
+    Column("kind", _read(lambda reading: reading.kind), 5, is_text=True),
+    Column("tok/s", _format_speed),
+    Column("acceptance", _format_acceptance, 1),
+    Column("running", _read(_format_slots), 2),
+    Column("waiting", _read(lambda reading: format_count(reading.waiting)), 3),
+    Column("KV cache", _read(lambda reading: format_percent(compute_kv_share(reading))), 7),
+    Column("memory", _read(lambda reading: format_bytes(reading.memory_bytes)), 4),
+    Column("model", _read(name_models), 6, is_text=True, min_width=20),
 )
 
 
 def format_server_table(servers: Sequence[ServerFrame], width: int, height: int, *, selected: int | None) -> list[Line]:
     """Return titles and a row per server, at most `height` lines; the selected row is among them."""
-    columns = fit_columns(COLUMNS, width)
-    titles = " ".join(column.format_cell(column.title) for column in columns)
+    columns = fit_columns(COLUMNS, servers, width)
+    titles = "".join(column.format_cell(column.title) + " " * column.gap for column in columns)
     num_shown = max(height - 1, 0)
     first = find_first_row(len(servers), selected or 0, num_shown)
     rows = [
-        _format_row(server, columns, width, is_selected=first + i == selected)
+        mark_selected(_format_row(server, columns), is_selected=first + i == selected)
         for i, server in enumerate(servers[first : first + num_shown])
     ]
-    return [fit_line(make_line((titles, "quiet")), width), *rows][:height]
+    return [fit_line(line, width) for line in [make_line((titles, "quiet")), *rows][:height]]
 
 
-def _format_row(server: ServerFrame, columns: Sequence[Column[ServerFrame]], width: int, *, is_selected: bool) -> Line:
+def _format_row(server: ServerFrame, columns: Sequence[Column[ServerFrame]]) -> Line:
     state = name_state(server.frame)
     role: Role = "good" if state in HEALTHY_STATES else "bad" if state in (UNREACHABLE, "failed") else "warn"
-    return format_row(columns, server, width, {"state": role}, is_selected=is_selected)
+    return format_row(columns, server, {"state": role})
 
 
 def describe_server(server: ServerFrame) -> Line:

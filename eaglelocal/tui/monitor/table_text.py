@@ -8,66 +8,78 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from rich.cells import set_cell_size
+from rich.cells import cell_len, set_cell_size
 
 from eaglelocal.client.server_reading import DISCONNECTED, RequestRow, ServerReading
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import clean_line
 from eaglelocal.tui.glyphs import Glyphs
-from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_percent
-from eaglelocal.tui.styled_lines import Line, Role, StyledSpan, fit_line, make_line
+from eaglelocal.tui.panel.panel_text import UNKNOWN, format_bar, format_count, format_percent
+from eaglelocal.tui.styled_lines import ELLIPSIS, SELECTED, Line, Role, StyledSpan, fit_line, make_line
 
 Row = TypeVar("Row")
 SortKey = float | str
 
 
 # ---- any table
+MAX_GAP = 3  # cells between two columns
+
+
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A column of a table; tables of fewer than `min_width` cells leave it out.
+    """A column of a table, as wide as its title and its texts.
 
-    Columns with a `max_width` share the cells that are left, up to that width.
+    rank       in a table that is too narrow, the columns of the highest rank are left out first; 0: never
+    min_width  cells to which its texts may be cut before a column is left out; 0: they are not
     """
 
     title: str
-    width: int
     format: Callable[[Row], str]
-    min_width: int = 0
+    rank: int = 0
     is_text: bool = False
-    max_width: int = 0  # 0: it does not grow
+    min_width: int = 0
     sort_key: Callable[[Row], SortKey | None] = lambda row: None
+    width: int = 0  # this and the gap after it are set by `fit_columns`
+    gap: int = 1
 
     def format_cell(self, text: str) -> str:
         """Return the text in the cells of the column, texts aligned left and figures right."""
-        return set_cell_size(clean_line(text if self.is_text else text.rjust(self.width)), self.width)
+        text = clean_line(text)
+        if cell_len(text) > self.width:
+            text = set_cell_size(text, max(self.width - len(ELLIPSIS), 0)) + ELLIPSIS
+        return set_cell_size(text if self.is_text else text.rjust(self.width), self.width)
 
 
-def fit_columns(columns: Sequence[Column[Row]], width: int) -> list[Column[Row]]:
-    """Return the columns of a table of this width, the growing ones as wide as the others let them be."""
-    shown = [column for column in columns if width >= column.min_width]
-    left = max(width - sum(column.width + 1 for column in shown) + 1, 0)
-    extra = left // max(sum(1 for column in shown if column.max_width), 1)
-    return [
-        replace(column, width=min(column.width + extra, column.max_width)) if column.max_width else column
-        for column in shown
-    ]
+def fit_columns(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> list[Column[Row]]:
+    """Return the columns that a table of these rows has room for, with their widths."""
+    wanted = {
+        column.title: max([cell_len(column.title), *(cell_len(clean_line(column.format(row))) for row in rows)])
+        for column in columns
+    }
+    least = {each.title: min(wanted[each.title], each.min_width or wanted[each.title]) for each in columns}
+    shown = list(columns)
+    while sum(least[each.title] + 1 for each in shown) - 1 > width and any(each.rank for each in shown):
+        shown.remove(max(shown, key=lambda each: each.rank))
+    left = max(width - sum(least[each.title] + 1 for each in shown) + 1, 0)
+    widths = []
+    for column in shown:
+        extra = min(wanted[column.title] - least[column.title], left)
+        left -= extra
+        widths.append(least[column.title] + extra)
+    gap = min(1 + left // len(shown), MAX_GAP)
+    return [replace(column, width=cells, gap=gap) for column, cells in zip(shown, widths, strict=True)]
 
 
-def format_row(
-    columns: Sequence[Column[Row]],
-    row: Row,
-    width: int,
-    roles: Mapping[str, Role],
-    *,
-    role: Role = "text",
-    is_selected: bool,
-) -> Line:
+def format_row(columns: Sequence[Column[Row]], row: Row, roles: Mapping[str, Role], *, role: Role = "text") -> Line:
     """Return a row. roles: those of some columns, by title. role: that of the others."""
-    cells = [column.format_cell(column.format(row)) for column in columns]
-    if is_selected:
-        return (StyledSpan(set_cell_size(" ".join(cells), width), "selected"),)
-    pairs = zip(columns, cells, strict=True)
-    return fit_line(tuple(StyledSpan(f"{cell} ", roles.get(column.title, role)) for column, cell in pairs), width)
+    return tuple(
+        StyledSpan(column.format_cell(column.format(row)) + " " * column.gap, roles.get(column.title, role))
+        for column in columns
+    )
+
+
+def mark_selected(line: Line, *, is_selected: bool) -> Line:
+    return (SELECTED, *line) if is_selected else line
 
 
 def find_first_row(num_rows: int, selected: int, height: int) -> int:
@@ -82,7 +94,7 @@ class TableView:
 
     sort: str = ""  # title of a column; "": in the server's order
     is_reversed: bool = False
-    filter: str = ""  # rows with this in owner, state, end, model or id
+    filter: str = ""  # rows with this in owner, state, model or id
 
     def choose_next_sort(self, columns: Sequence[Column[RequestRow]]) -> TableView:
         titles = ["", *(column.title for column in columns)]
@@ -103,51 +115,41 @@ def format_seconds(value: float | None) -> str:
     return f"{value:.0f} s" if value < 99.5 else f"{value / 60:.0f} min" if value < 5970 else f"{value / 3600:.0f} h"
 
 
-def describe_row_state(row: RequestRow) -> str:
-    """Describe the current work of a request; `ended` once there is none."""
-    return row.state if row.is_active else "ended" if row.state else ""
-
-
-def describe_end(row: RequestRow) -> str:
-    """Return why an answer ended: stop, length, cancelled ...; "" while it runs."""
-    return "" if row.is_active else row.state
-
-
 STATE_ROLES: Mapping[str, Role] = MappingProxyType(
     {"running": "good", "reading": "accent", "waiting": "warn", "refused": "warn", "failed": "bad"}
 )
 DRAFTING_WORDS = {"asleep": "paused"}  # states of drafting that are shown in other words
 
 
-def _figure(
-    title: str, width: int, name: str, format: Callable[[float | None], str], min_width: int = 0
-) -> Column[RequestRow]:
+def _figure(title: str, rank: int, name: str, format: Callable[[float | None], str]) -> Column[RequestRow]:
     """Return the column of a figure, which is the attribute `name` of a row."""
     read = attrgetter(name)
-    return Column(title, width, lambda row: format(read(row)), min_width, sort_key=read)
+    return Column(title, lambda row: format(read(row)), rank, sort_key=read)
 
 
-def _text(
-    title: str, width: int, read: Callable[[RequestRow], str], min_width: int = 0, max_width: int = 0
-) -> Column[RequestRow]:
-    return Column(title, width, lambda row: read(row) or UNKNOWN, min_width, True, max_width, sort_key=read)
+def _text(title: str, rank: int, read: Callable[[RequestRow], str], min_width: int = 0) -> Column[RequestRow]:
+    return Column(title, lambda row: read(row) or UNKNOWN, rank, True, min_width, sort_key=read)
 
 
+ANSWER_COLUMNS = (  # a prompt that is being read has none of these figures, so its bar takes their cells
+    _figure("answer", 2, "generated_tokens", format_count),
+    _figure("tok/s", 0, "tok_s", format_figure),
+    _figure("by draft", 7, "share", format_percent),
+    _figure("acceptance", 9, "acceptance", format_percent),
+    _figure("first token", 6, "ttft_s", format_seconds),
+)
+ANSWER_TITLES = frozenset(column.title for column in ANSWER_COLUMNS)
+PERCENT_CELLS = len("100 %")
 COLUMNS = (
-    _text("state", 7, describe_row_state),
-    Column("end", 10, describe_end, min_width=51, is_text=True, sort_key=describe_end),
-    _text("model", 10, attrgetter("model"), min_width=25, max_width=32),
-    _text("key", 14, attrgetter("owner"), min_width=112),
-    _text("drafting", 8, lambda row: DRAFTING_WORDS.get(row.drafting, row.drafting), min_width=122),
-    _figure("prompt", 7, "prompt_tokens", format_count, min_width=59),
-    _figure("cached", 7, "cached_tokens", format_count, min_width=96),
-    _figure("answer", 7, "generated_tokens", format_count, min_width=33),
-    _figure("tok/s", 6, "tok_s", format_figure),
-    _figure("by draft", 8, "share", format_percent, min_width=68),
-    _figure("acceptance", 10, "acceptance", format_percent, min_width=88),
-    _figure("wait", 6, "wait_s", format_seconds, min_width=75),
-    _figure("age", 6, "age_s", format_seconds, min_width=40),
-    Column("id", 34, attrgetter("id"), min_width=170, is_text=True, sort_key=attrgetter("id")),
+    _text("state", 0, attrgetter("state"), min_width=7),
+    _text("model", 4, attrgetter("model"), min_width=12),
+    _text("client", 5, attrgetter("owner"), min_width=18),
+    _text("drafting", 11, lambda row: DRAFTING_WORDS.get(row.drafting, row.drafting)),
+    _figure("prompt", 3, "prompt_tokens", format_count),
+    _figure("cached", 10, "cached_tokens", format_count),
+    *ANSWER_COLUMNS,
+    _figure("total", 1, "age_s", format_seconds),
+    Column("id", attrgetter("id"), 12, is_text=True, sort_key=attrgetter("id")),
 )
 
 
@@ -170,44 +172,56 @@ def _sort(rows: list[RequestRow], view: TableView) -> list[RequestRow]:
 
 def _matches_filter(row: RequestRow, view: TableView) -> bool:
     text = view.filter.casefold()
-    fields = (row.owner, describe_row_state(row), row.state, row.model, row.id)
+    fields = (row.owner, row.state, row.model, row.id)
     return not text or any(text in field.casefold() for field in fields)
 
 
-def format_titles(width: int, view: TableView, glyphs: Glyphs) -> Line:
+def fit_request_columns(reading: ServerReading, width: int) -> list[Column[RequestRow]]:
+    """Return the columns of the table; a filter does not change them."""
+    return fit_columns(COLUMNS, [*(reading.requests or ()), *reading.recent], width)
+
+
+def format_titles(columns: Sequence[Column[RequestRow]], view: TableView, glyphs: Glyphs) -> Line:
     """Return the titles of the columns, with an arrow at the sorted one."""
-    titles: list[StyledSpan] = []
-    for column in fit_columns(COLUMNS, width):
+    titles = list[StyledSpan]()
+    for column in columns:
+        cell = column.format_cell(column.title)
         if column.title == view.sort:
-            arrow = glyphs.up if view.is_reversed is column.is_text else glyphs.down
-            text = column.format_cell(f"{column.title[: column.width - 1]}{arrow}")
+            arrow = glyphs.down if view.is_reversed is column.is_text else glyphs.up
+            titles.append(StyledSpan(set_cell_size(f"{cell.rstrip()}{arrow}", column.width + column.gap), "strong"))
         else:
-            text = column.format_cell(column.title)
-        titles += [StyledSpan(text, "strong" if column.title == view.sort else "quiet"), StyledSpan(" ")]
-    return fit_line(tuple(titles), width)
+            titles.append(StyledSpan(cell + " " * column.gap, "quiet"))
+    return tuple(titles)
 
 
-def format_request(row: RequestRow, width: int, *, is_selected: bool) -> Line:
-    """Return the row of a request; the columns for its state and its end have the state's color."""
+def format_request(row: RequestRow, columns: Sequence[Column[RequestRow]], glyphs: Glyphs) -> Line:
+    """Return the row of a request, its state in a color; while its prompt is read, with a bar of how far."""
     role: Role = "text" if row.is_active else "quiet"
-    state_role = STATE_ROLES.get(row.state, role)
-    roles = {"state": state_role, "end": state_role}
-    return format_row(fit_columns(COLUMNS, width), row, width, roles, role=role, is_selected=is_selected)
+    spans = format_row(columns, row, {"state": STATE_ROLES.get(row.state, role)}, role=role)
+    unknown = [at for at, column in enumerate(columns) if column.title in ANSWER_TITLES]
+    if row.read_share is None or not unknown:
+        return spans
+    percent = f" {format_percent(row.read_share):>{PERCENT_CELLS}}{' ' * columns[0].gap}"
+    cells = sum(columns[at].width + columns[at].gap for at in unknown) - len(percent)
+    bar = format_bar(row.read_share, max(cells, 0), glyphs, "accent")
+    return (*spans[: unknown[0]], *bar, StyledSpan(percent), *spans[unknown[-1] + 1 :])
 
 
 def format_table(
     reading: ServerReading, view: TableView, width: int, height: int, glyphs: Glyphs, *, selected_id: str = ""
 ) -> list[Line]:
     """Return titles and rows of the requests, at most `height` lines; the selected row is among them."""
+    rows = arrange_rows(reading.requests or (), reading.recent, view)
+    columns = fit_request_columns(reading, width)
     if reading.requests is None:
-        why = "no connection" if reading.state == DISCONNECTED else "requests are not reported"
-        return [format_titles(width, view, glyphs), fit_line(make_line((why, "quiet")), width)][:height]
-    rows = arrange_rows(reading.requests, reading.recent, view)
-    num_shown = max(height - 1, 0)
-    selected = next((i for i, row in enumerate(rows) if row.id == selected_id), 0)
-    first = find_first_row(len(rows), selected, num_shown)
-    shown = [format_request(row, width, is_selected=row.id == selected_id) for row in rows[first : first + num_shown]]
-    if not rows:
-        text = "no request matches the filter" if view.filter else "no request is running"
-        shown = [fit_line(make_line((text, "quiet")), width)][:num_shown]
-    return [format_titles(width, view, glyphs), *shown][:height]
+        text = "no connection" if reading.state == DISCONNECTED else "requests are not reported"
+        lines = [make_line((text, "quiet"))]
+    elif not rows:
+        lines = [make_line(("no request matches the filter" if view.filter else "no request is running", "quiet"))]
+    else:
+        selected = next((i for i, row in enumerate(rows) if row.id == selected_id), 0)
+        first = find_first_row(len(rows), selected, max(height - 1, 0))
+        shown = rows[first : first + max(height - 1, 0)]
+        lines = [format_request(row, columns, glyphs) for row in shown]
+        lines = [mark_selected(line, is_selected=row.id == selected_id) for row, line in zip(shown, lines, strict=True)]
+    return [fit_line(line, width) for line in [format_titles(columns, view, glyphs), *lines][:height]]

@@ -72,6 +72,7 @@ class Feed:
         self._totals, self._read_at = ServerTotals(), 0.0
         self._answers: ServerTotals | None = None  # sums over answers, for engines that report no totals
         self._drafting = DraftingState()
+        self._sampled_drafting = DraftingState()  # of all samples but the baseline
         self._last_answer: Finished | None = None  # until another answer begins
         self._reading: ServerReading | None = None
         self._has_rate = self._by_events
@@ -107,14 +108,19 @@ class Feed:
             self._reading = reading
             if reading.state == DISCONNECTED:
                 return
-            self._drafting = self._choose_drafting(reading)
             self._context = (reading.cached_tokens, reading.cache_cells)
             if reading.totals.generated_tokens is not None or reading.totals.drafts is not None:
-                self._add_totals(reading.totals, now)
+                self._add_totals(reading, now)
             elif reading.totals.tok_s is not None:
                 self._has_rate = True
+            self._drafting = self._choose_drafting(reading)
 
     # ---- out
+    @property
+    def reading(self) -> ServerReading | None:
+        """The newest reading."""
+        return self._reading
+
     def make_frame(self, now: float, *, seconds: int = HISTORY_S) -> PanelFrame:
         """Return the current values, with `seconds` seconds of history."""
         with self._lock:
@@ -153,11 +159,15 @@ class Feed:
         return None if self._running or is_busy else self._last_answer
 
     def _choose_drafting(self, reading: ServerReading) -> DraftingState:
-        """Return the drafting state; at rest, the last answer's state instead of the "on" of an idle engine."""
+        """Return the drafting state; at rest that of the last tokens, instead of the "on" of an idle engine."""
         drafting, last = reading.drafting, self._find_last_answer()
-        if last is None or drafting.state != "on":
+        if drafting.state != "on":
             return drafting
-        return DraftingState(state=last.speculation.state, reason=last.speculation.reason, setting=drafting.setting)
+        if last is not None:
+            return DraftingState(state=last.speculation.state, reason=last.speculation.reason, setting=drafting.setting)
+        sampled = self._sampled_drafting
+        is_at_rest = not self._by_events and reading.running == 0
+        return sampled if is_at_rest and sampled.state and sampled.setting == drafting.setting else drafting
 
     def _measure_speed(self, now: float) -> tuple[float | None, str]:
         """Return the speed while tokens come, and the tokens it was measured over; None before the first ones."""
@@ -191,12 +201,14 @@ class Feed:
             self._tokens.add(num_tokens, now if self._token_at is None else min(self._token_at, now), now)
             self._token_at = now
 
-    def _add_totals(self, totals: ServerTotals, now: float) -> None:
+    def _add_totals(self, reading: ServerReading, now: float) -> None:
+        totals = reading.totals
         is_first = not self._samples or has_restarted(self._totals, totals)
         before, since = None if is_first else self._totals, self._read_at
         self._totals, self._read_at = totals, now
         if is_first:
             self._samples = deque([ServerTotals(process=totals.process)], maxlen=MAX_SAMPLES)
+            self._sampled_drafting = reading.drafting
         if not self._by_events:
             if is_first:
                 self._rate.restart()
@@ -207,6 +219,9 @@ class Feed:
         self._add_growth(self._drafted, "draft_tokens", before, since, now)
         self._add_growth(self._accepted, "accepted_tokens", before, since, now)
         if before is None or totals.generated_tokens != before.generated_tokens or totals.drafts != before.drafts:
+            if self._sampled_drafting.state != reading.drafting.state and before is not None and not self._by_events:
+                self._samples = deque([before], maxlen=MAX_SAMPLES)  # so that state and figures are of the same tokens
+            self._sampled_drafting = reading.drafting
             self._add_sample(totals)
 
     def _add_growth(self, history: History, name: str, before: ServerTotals | None, since: float, now: float) -> None:
@@ -342,14 +357,12 @@ class History:
     def rates(self, now: float, num_seconds: int) -> tuple[float | None, ...]:
         """Return the rate while something was counted, of each of the last `num_seconds` full seconds, the newest last.
 
-        Pauses do not lower it, so that it means the same as the rate of a stretch without pauses. 0.0 in a second in
-        which nothing was counted; None before the first `add`.
+        Pauses do not lower it, so that it means the same as the rate of a stretch without pauses. None in a second in
+        which nothing was counted.
         """
         end = int(now)
         return tuple(self._rate(second) for second in range(end - num_seconds, end))
 
     def _rate(self, second: int) -> float | None:
-        if self._first_second is None or second < self._first_second:
-            return None
         amount, active_s = self._timed.get(second, (0.0, 0.0))
-        return amount / max(active_s, MIN_ACTIVE_S)
+        return amount / max(active_s, MIN_ACTIVE_S) if amount else None

@@ -100,7 +100,7 @@ def _format_large(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
     at = max(min(width // 2, width - len(digits_gain[2]) - 2), len(label) + 2, len(digits[0]) + 2)
     left = [make_line((row, choose_speed_role(frame))) for row in digits]
     right = [make_line((row + after, choose_gain_role(frame))) for row, after in zip(digits_gain, times, strict=True)]
-    labels = make_line((label, "quiet")), make_line((GAIN_LABEL if gain else "", "quiet"))
+    labels = make_line((label, "quiet")), make_line((_label_gain(frame), "quiet"))
     return join_columns([*left, labels[0]], [*right, labels[1]], at=at)
 
 
@@ -108,15 +108,22 @@ def _format_small(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
     speed, gain = _format_figures(frame)
     line = make_line(
         (f"{speed} ", choose_speed_role(frame)), (_label_speed(frame), "quiet"),
-        (f"   {gain}{glyphs.times}" if gain else "", choose_gain_role(frame)),
-        (" plain" if gain else "", "quiet"),
+        (f"   {gain}{glyphs.times}" if gain else "  ", choose_gain_role(frame)),
+        (f" {_label_gain(frame)}", "quiet"),
     )  # fmt: skip
     return [fit_line(line, width)]
 
 
 def _format_figures(frame: PanelFrame) -> tuple[str, str]:
-    gain = frame.figures.gain if frame.drafting.state == "on" else None  # otherwise it covers earlier tokens
+    gain = frame.figures.gain if frame.drafting.state != "off" else None
     return format_tok_s(frame.tok_s), "" if gain is None else f"{gain:.2f}" if gain < 9.995 else f"{gain:.1f}"
+
+
+def _label_gain(frame: PanelFrame) -> str:
+    """Return what the gain is over; while a head is paused, what is drafted instead."""
+    if frame.drafting.state == "asleep":
+        return "paused, plain speed" if frame.figures.gain is None else "gain of lookups"
+    return GAIN_LABEL if frame.drafting.state == "on" and frame.figures.gain is not None else ""
 
 
 def format_tok_s(tok_s: float | None) -> str:

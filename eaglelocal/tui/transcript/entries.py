@@ -16,6 +16,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
+from eaglelocal.conversation.chat_hints import word_for_chat
 from eaglelocal.conversation.code_blocks import count_code_blocks
 from eaglelocal.conversation.conversation import ToolRound, Turn
 from eaglelocal.conversation.tool_rounds import describe_call
@@ -95,7 +96,7 @@ def make_entries(turns: Iterable[Turn], first_turn: int = 0, first_code: int = 1
 
 
 def make_error_entry(error: EagleLocalError) -> TranscriptEntry:
-    hint = f"\nhint: {error.hint}" if error.hint else ""
+    hint = f"\nhint: {word_for_chat(error.hint)}" if error.hint else ""
     report = f"\nreport: {error.report}" if error.report else ""
     return TranscriptEntry(EntryKind.ERROR, f"error: {error.message}{hint}{report}")
 

@@ -16,8 +16,9 @@ from eaglelocal.core.request import ChatRequest
 from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.server.access_log import RequestRecord
 from eaglelocal.server.active_call import ActiveCall
+from eaglelocal.server.answer_state import AnswerState, ServedClient
 from eaglelocal.server.http_errors import Problem
-from eaglelocal.server.server_state import ServerState, name_active_states
+from eaglelocal.server.server_state import ServerState, name_active_states, number_client
 from eaglelocal.tui.glyphs import UNICODE
 from eaglelocal.tui.monitor.monitor_text import format_requests_title
 from eaglelocal.tui.monitor.table_text import TableView, format_table
@@ -96,8 +97,27 @@ def test_the_monitor_shows_refused_requests_apart(actor: Server) -> None:
     title = format_requests_title(reading)
     assert f"{format_count(reading.refused)} refused" in title
     assert ("failed" in title) == bool(reading.failed)
-    rows = [plain_text(line).split()[:2] for line in format_table(reading, TableView(), 80, 9, UNICODE)]
-    assert ["ended", "refused"] in rows
+    rows = [plain_text(line).split()[0] for line in format_table(reading, TableView(), 80, 9, UNICODE)]
+    assert "refused" in rows
+
+
+# ---- who sends
+def test_clients_of_one_name_have_numbers_while_they_ask_at_the_same_time() -> None:
+    listed: list[AnswerState] = []
+
+    def begin(port: int, name: str = "curl") -> AnswerState:
+        client = number_client(ServedClient(name, ("127.0.0.1", port)), listed)
+        listed.append(AnswerState(0, ChatRequest(id=str(len(listed))), 1.0, client=client))
+        return listed[-1]
+
+    first, second = begin(1), begin(2)
+    assert (first.client.number, second.client.number) == (1, 2)
+    assert begin(1).client.number == 1, "another request of the first connection"
+    assert begin(3, "opencode").client.number == 1
+    for answer in listed:
+        answer.close(2.0)
+    assert begin(2).client.number == 2, "a connection keeps its number"
+    assert [begin(port).client.number for port in (4, 1, 4)] == [1, 3, 1]
 
 
 # ---- who waits

@@ -6,16 +6,28 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from doubles.directed_server_engine import CACHED_TOKENS
+from doubles.random_models import TargetShape, write_target
 from doubles.raw_server_client import exchange, request
 from doubles.running_server import Server, directed, served
+from doubles.scripted_loader import ScriptedLoader
 
+from eaglelocal.core.plan import Plan
+from eaglelocal.gguf.reader import read_header
 from eaglelocal.server.access import Access, ApiKeys
-from eaglelocal.server.ollama.model_routes import API_VERSION, model_details, model_info
+from eaglelocal.server.model_manager import ModelManager
+from eaglelocal.server.ollama.model_routes import (
+    API_VERSION,
+    find_model_file,
+    format_parameters,
+    model_details,
+    model_info,
+)
 from eaglelocal.server.server_state import ServerLimits
 
 KEY = "k" * 20
@@ -376,7 +388,7 @@ def test_the_loaded_model_is_reported(several: Server) -> None:
 def test_an_embedding_model_says_what_it_is(actor: Server) -> None:
     loaded = actor.serving.models.current
     assert loaded is not None
-    reply = model_info("bert", replace(loaded.info, embedding_size=64))
+    reply = model_info("bert", replace(loaded.info, embedding_size=64), None)
     assert reply[f"{reply['general.architecture']}.embedding_length"] == 64
 
 
@@ -384,8 +396,8 @@ def test_only_a_loaded_model_reports_its_family(several: Server) -> None:
     loaded = several.serving.models.current
     assert loaded is not None
     info = replace(loaded.info, architecture="qwen3")
-    assert model_info("one", info)["qwen3.context_length"] == 4096
-    known, other = model_details("one", info), model_details("two", None)
+    assert model_info("one", info, None)["qwen3.context_length"] == 4096
+    known, other = model_details("one", info, None), model_details("two", None, None)
     assert [(reply.family, reply.families) for reply in (known, other)] == [("qwen3", ["qwen3"]), ("", [])]
 
 
@@ -533,3 +545,17 @@ def test_foreign_pages_and_names_are_refused_whatever_the_type_of_the_body(actor
     assert (answer.status_code, "--cors-origins" in answer.json()["error"]) == (403, True)
     rebound = exchange(actor.port, request("/api/tags", method="GET", host="evil.example"))
     assert (rebound.status, "--allowed-hosts" in json.loads(rebound.body)["error"]) == (421, True)
+
+
+def test_the_figures_of_a_model_that_is_not_loaded_come_from_its_file(tmp_path: Path) -> None:
+    path = write_target(tmp_path / "tiny-Q8_0.gguf", TargetShape())
+    plans = {str(path): Plan(target=path, target_label="tiny"), "gone": Plan(target=tmp_path / "gone", target_label="")}
+    models = ModelManager([str(path), "gone", "unknown"], ScriptedLoader().load, find_plan=plans.get)
+    file = find_model_file(models, "tiny-Q8_0.gguf")
+    assert file is not None and file.size_bytes == path.stat().st_size
+    header = read_header(path)
+    assert file.num_parameters == sum(tensor.num_elements for tensor in header.tensors.values())
+    details = model_details("tiny", None, file)
+    assert details.family == header.architecture and details.parameter_size == format_parameters(file.num_parameters)
+    assert details.quantization_level == file.quantization == "Q8_0"
+    assert find_model_file(models, "gone") is None and find_model_file(models, "unknown") is None

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, serving, words
+from doubles.timeouts import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -153,6 +154,27 @@ def test_a_server_that_goes_and_comes_back_is_seen() -> None:
         assert client.state == "ready"
     client.close()
     assert client.state == "closed"
+
+
+def test_a_question_waits_for_a_server_that_was_restarted_with_another_model() -> None:
+    with serving(Script(models={"data": [{"id": "first", "owned_by": "eaglelocal"}]})) as url:
+        port = int(url.rsplit(":", 1)[1].split("/")[0])
+        client = HttpClient(url, wait_s=60.0)
+        client.start()
+    answer = stream(client, question())
+    wait_until(lambda: client.state == "disconnected", "it is noticed")
+    with serving(Script(words("x"), models={"data": [{"id": "second", "owned_by": "eaglelocal"}]}), port=port):
+        assert answer.result().text == "x"
+    assert client.info is not None and client.info.target == "second"
+
+
+def test_a_question_that_waits_can_be_cancelled() -> None:
+    with serving(Script()) as url:
+        client = HttpClient(url, wait_s=60.0)
+        client.start()
+    answer = stream(client, question())
+    answer.cancel()
+    assert answer.result().finished.reason == "cancelled"
 
 
 def hung_up(end: Callable[[HttpClient], None]) -> CompleteAnswer:

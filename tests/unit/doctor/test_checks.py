@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from eaglelocal.cli.doctor import findings_lines, findings_object, summarize
 from eaglelocal.cli.output import WIDTH
 from eaglelocal.doctor.checks import CHECKS, run_checks
-from eaglelocal.doctor.gather import NEWER_HEADERS, list_gated_repos
+from eaglelocal.doctor.gather import NEWER_HEADERS, _find_missing_packages, list_gated_repos
 from eaglelocal.doctor.installation import (
     DeviceFiles,
     Disk,
@@ -356,9 +356,19 @@ def test_a_library_that_does_not_load_and_packages_that_are_missing() -> None:
     }
     finding = found(dataclasses.replace(WELL, missing_packages=("rich", "typer")), "packages")
     assert (finding.level, finding.command) == ("problem", "pip install rich typer")
-    extras = dataclasses.replace(WELL, missing_extras={"train": ("torch",)})
-    assert "'eaglelocal[train]'" in found(extras, "extras").text
+    native = dataclasses.replace(WELL.native, install_from="/src/my eagle")
+    extras = dataclasses.replace(WELL, extras={"train": ("torch",), "ssl": ("cryptography",), "web": ()}, native=native)
+    assert found(extras, "extras").command == "pip install '/src/my eagle[train,ssl]'"
     assert levels(extras) == {}
+    complete = dataclasses.replace(WELL, extras={"train": (), "ssl": ()})
+    assert found(complete, "extras").text == "all extras are installed: train, ssl"
+
+
+def test_every_extra_for_users_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    requires = ["rich", 'torch>=2; extra == "train"', 'cryptography; extra == "ssl"', 'pytest; extra == "dev"']
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: requires)
+    monkeypatch.setattr("eaglelocal.doctor.gather._is_installed", lambda name: False)
+    assert _find_missing_packages() == (("rich",), {"train": ("torch",), "ssl": ("cryptography",)})
 
 
 # ---- folders, settings, what earlier runs left

@@ -6,7 +6,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from doubles.monitor_states import EMPTY, GONE, RESTARTING, busy, totals
+from doubles.monitor_states import EMPTY, GONE, RESTARTING, busy, off, totals
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ from eaglelocal.core.events import (
 )
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import EngineError
-from eaglelocal.tui.panel.feed import WINDOW_TOKENS, Feed
+from eaglelocal.tui.panel.feed import WINDOW_TOKENS, Feed, History
 
 
 def tokens(count: int, request_id: str = "r") -> Tokens:
@@ -350,3 +350,28 @@ def test_threads_may_write_while_one_reads() -> None:
 
 
 NOTHING_TOLD = EngineSnapshot(0, 0, 0, 0, 0, SpeculationStats(), 0.0, 0.0, 0)
+
+
+def test_state_and_figures_are_of_the_same_tokens() -> None:
+    feed = Feed()
+    for second, reading in enumerate([busy(100), busy(200), off(200)]):
+        feed.add_reading(reading, float(second))
+    assert feed.make_frame(2.0).figures.gain == pytest.approx(0.1 / 0.06), "nothing was generated since"
+    plain = replace(totals(200), generated_tokens=600.0)
+    feed.add_reading(replace(off(200), totals=plain), 3.0)
+    frame = feed.make_frame(3.0)
+    assert (frame.drafting.state, frame.figures.gain, frame.figures.acceptance) == ("asleep", None, None)
+    assert frame.num_figure_tokens == pytest.approx(600 - 2.8 * 200)
+    feed.add_reading(replace(EMPTY, totals=plain), 4.0)  # at rest, the engine says how the next answer would begin
+    assert feed.make_frame(4.0).drafting == off().drafting
+    switched = replace(EMPTY, totals=plain, drafting=DraftingState(state="on", setting="4"))
+    feed.add_reading(switched, 5.0)
+    assert feed.make_frame(5.0).drafting.setting == "4"
+
+
+def test_a_second_without_tokens_has_no_rate() -> None:
+    history = History()
+    history.add(30.0, 0.0, 1.0)
+    history.add(0.0, 1.0, 3.0)
+    history.add(20.0, 3.0, 4.0)
+    assert history.rates(4.0, 5) == (None, pytest.approx(30.0), None, None, pytest.approx(20.0))

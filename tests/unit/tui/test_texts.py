@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from eaglelocal.client.server_reading import DraftingState, RequestRow, ServerReading, ServerTotals
-from eaglelocal.core.draft import MEASURING, SWITCHED_OFF
+from eaglelocal.client.servers.eaglelocal_server import parse_snapshot
+from eaglelocal.core.draft import LOOKUPS_GO_ON, MEASURING, SWITCHED_OFF
 from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
 from eaglelocal.tui.base_app import CPU_SHARE, FASTEST_S, IDLE_S, LONGEST_S, SLOWEST_S, FrameRate
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
@@ -224,6 +225,27 @@ def test_the_bars_of_the_machine_take_the_space_that_their_texts_leave() -> None
         assert any(bar.endswith("18.0/24.0 GiB") for bar in bars)
 
 
+@pytest.mark.parametrize("height", [1, 8])
+@pytest.mark.parametrize(
+    ("reason", "gain", "shown"),
+    [
+        ("it would be slower (0.83x)", None, "paused, plain speed"),
+        (f"it would be slower (0.83x){LOOKUPS_GO_ON}", None, "paused, plain speed"),
+        (f"it would be slower (0.83x){LOOKUPS_GO_ON}", 1.2, "gain of lookups"),
+    ],
+)
+def test_a_paused_head_has_no_gain(reason: str, gain: float | None, shown: str, height: int) -> None:
+    drafting = DraftingState(state="asleep", reason=reason)
+    frame = replace(frame_of(busy()), drafting=drafting, figures=SnapshotRates(gain=gain))
+    text = "\n".join(map(plain_text, format_speed(frame, 60, height, UNICODE)))
+    assert shown in text and "over plain" not in text and ("×" in text) is (gain is not None)
+
+
+def test_an_empty_cache_has_no_bar() -> None:
+    lines = list(map(plain_text, format_machine_rows(scene_of(EMPTY), 60, 12, UNICODE)))
+    assert "KV cache 0 of 16.4 k" in lines
+
+
 def test_an_unknown_speed_draws_no_bar() -> None:
     lines = list(map(plain_text, format_speed(frame_of(EMPTY), 40, 10, UNICODE)))
     assert [line.rstrip() for line in lines[:4]] == ["", "", "-", "tok/s, waiting for tokens"]
@@ -285,16 +307,30 @@ def test_running_requests_stand_before_those_that_have_ended() -> None:
 def test_figures_are_sorted_from_the_largest_and_unknown_ones_stand_last() -> None:
     assert names(arrange_rows(ROWS, (), TableView("prompt"))) == ["r2", "r1", "r3"]
     assert names(arrange_rows(ROWS, (), TableView("prompt", is_reversed=True))) == ["r1", "r2", "r3"]
-    assert names(arrange_rows(ROWS, (), TableView("key"))) == ["r1", "r3", "r2"]
-    assert names(arrange_rows(ROWS, (), TableView("key", is_reversed=True))) == ["r2", "r1", "r3"]
+    assert names(arrange_rows(ROWS, (), TableView("client"))) == ["r1", "r3", "r2"]
+    assert names(arrange_rows(ROWS, (), TableView("client", is_reversed=True))) == ["r2", "r1", "r3"]
 
 
-def test_the_end_of_an_answer_has_a_column_of_its_own() -> None:
+def test_the_state_says_how_an_answer_ended() -> None:
     lines = format_table(busy(), TableView(), 80, 9, UNICODE)
-    titles, running, *_, stopped, failed = map(plain_text, lines)
-    assert titles.split()[:2] == ["state", "end"]
-    assert running.split()[0] == "running"
-    assert (stopped.split()[:2], failed.split()[:2]) == (["ended", "stop"], ["ended", "failed"])
+    assert [plain_text(line).split()[0] for line in lines] == [
+        "state",
+        "running",
+        "reading",
+        "waiting",
+        "stop",
+        "failed",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_a_prompt_that_is_read_has_a_bar_in_place_of_what_is_unknown(width: int) -> None:
+    titles, _, reading, waiting, *_ = map(plain_text, format_table(busy(), TableView(), width, 9, UNICODE))
+    begin, end = titles.index("answer"), titles.index("total")
+    assert reading[begin:end].strip("━╸─ ") == "25 %" and reading[end:].split()[:2] == ["3.0", "s"]
+    drawn, rest = sum(map(reading.count, "━╸")), reading.count("─")
+    assert drawn == pytest.approx((drawn + rest) / 4, abs=1) and drawn + rest + len("   25 %") >= end - begin - 3
+    assert set(waiting[begin:end]) <= {"-", " "}
 
 
 def test_what_a_request_does_has_a_color_and_the_rest_of_its_row_is_calm() -> None:
@@ -303,17 +339,52 @@ def test_what_a_request_does_has_a_color_and_the_rest_of_its_row_is_calm() -> No
     by_state = {row.state: line for row, line in zip((*(reading.requests or ()), *reading.recent), rows, strict=True)}
     roles = {state: line[0].role for state, line in by_state.items()}
     assert roles == {"running": "good", "reading": "accent", "waiting": "warn", "stop": "quiet", "failed": "bad"}
-    assert {span.role for span in by_state["failed"][2:]} == {"quiet"}
+    assert {span.role for span in by_state["failed"][1:-1]} == {"quiet"}
     assert all(cell_width(line) == 120 for line in rows)
 
 
-def test_at_80_columns_age_and_model_stay_and_the_key_goes() -> None:
-    titles = [column.title for column in fit_columns(COLUMNS, 76)]
-    assert {"model", "age"} <= set(titles) and "key" not in titles
-    assert "key" in [column.title for column in fit_columns(COLUMNS, 118)]
-    for width in range(14, 240):  # in a narrow one columns are left out, none is cut
-        columns = fit_columns(COLUMNS, width)
-        assert sum(column.width + 1 for column in columns) - 1 <= width
+def list_titles(width: int, *rows: RequestRow) -> list[str]:
+    return [column.title for column in fit_columns(COLUMNS, rows or ROWS, width)]
+
+
+def test_at_80_columns_the_figures_that_matter_stay() -> None:
+    assert {"model", "client", "prompt", "answer", "tok/s", "first token", "total"} < set(list_titles(76))
+    assert "id" not in list_titles(76) and list_titles(220) == [column.title for column in COLUMNS]
+
+
+@given(width=st.integers(14, 240), model=st.text(max_size=60), owner=st.text(max_size=60))
+def test_columns_are_as_wide_as_their_texts_and_fit(width: int, model: str, owner: str) -> None:
+    rows = (*ROWS, replace(ROWS[0], model=model, owner=owner))
+    columns = fit_columns(COLUMNS, rows, width)
+    assert sum(column.width + column.gap for column in columns) - columns[-1].gap <= width
+    for column in columns:
+        texts = [column.format_cell(column.format(row)) for row in rows]
+        assert {cell_len(text) for text in texts} == {column.width}
+        assert column.title in ("state", "model", "client") or not any("..." in text for text in texts)
+
+
+def test_a_column_that_is_too_narrow_for_a_text_says_so() -> None:
+    rows = [replace(ROWS[0], model="a-model-with-a-long-name")]
+    (column,) = fit_columns([column for column in COLUMNS if column.title == "model"], rows, 14)
+    assert column.format_cell("a-model-with-a-long-name") == "a-model-wit..."
+
+
+def test_several_clients_of_one_name_are_told_apart() -> None:
+    def owners(*numbers: int) -> list[str]:
+        rows = [{"id": str(i), "owner": "local", "client": "curl", "client_number": n} for i, n in enumerate(numbers)]
+        other = {"id": "x", "owner": "local", "client": "", "client_number": 1}
+        return [row.owner for row in parse_snapshot({"requests": [*rows, other], "recent": []}).requests or ()]
+
+    assert owners(1, 1) == ["curl", "curl", "local"]
+    assert owners(1, 2, 1) == ["curl 1", "curl 2", "curl 1", "local"]
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+def test_the_arrow_at_the_sorted_title_hides_none_of_it(is_text: bool) -> None:
+    title = next(column.title for column in COLUMNS if column.is_text is is_text)
+    for width in (60, 120):
+        line = plain_text(format_table(busy(), TableView(title), width, 9, UNICODE)[0])
+        assert f"{title}{'▲' if is_text else '▼'}" in line
 
 
 def test_drafted_means_the_same_everywhere() -> None:

@@ -1,0 +1,58 @@
+"""`eaglelocal run`: `pull` for a model that is not on this disk, then `chat --target`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from eaglelocal import locations
+from eaglelocal.catalog.catalog import load_catalog
+from eaglelocal.catalog.reference import Profile, Repo
+from eaglelocal.cli import flags
+from eaglelocal.cli.completion import complete_target
+from eaglelocal.cli.load_model import load_settings
+from eaglelocal.cli.pull import PullFlags, pull
+from eaglelocal.errors import ModelFileError
+from eaglelocal.hub.hub_cache import find_cached, make_hub_reference
+from eaglelocal.hub.model_library import locate_reference
+
+
+def run(
+    context: typer.Context,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="Model: qwen3-8b, user/repo:Q8_0, ./x.gguf.", autocompletion=complete_target
+        ),
+    ],
+    yes: flags.Yes = False,
+) -> None:
+    """Chat with a model, and download it first if it is missing.
+
+    What follows MODEL is for `chat`: a PROMPT and flags.
+
+    \b
+    eaglelocal run qwen3-8b
+    eaglelocal run qwen3-8b "Why does drafting ahead pay?" --ctx 4096
+    """
+    from eaglelocal.cli.main import run as run_command
+
+    if is_missing(model):
+        pull(**asdict(PullFlags(target=model, yes=yes)))
+    has_flags = any(one.startswith("-") for one in context.args)
+    words = context.args if has_flags else filter(None, [" ".join(context.args)])  # as Ollama takes a PROMPT
+    raise typer.Exit(run_command(["chat", "--target", model, *words]))
+
+
+def is_missing(model: str) -> bool:
+    """Return whether the model has to be downloaded. Raises UsageError for a name that no model has."""
+    reference = locate_reference(model, load_settings({}).model_folders)
+    if not isinstance(reference, Profile | Repo):
+        return False
+    try:
+        find_cached(locations.hub_cache_dir(), make_hub_reference(reference, load_catalog()))
+    except ModelFileError:
+        return True
+    return False
