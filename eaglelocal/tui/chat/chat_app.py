@@ -340,10 +340,11 @@ class ChatApp(EagleApp[int]):
         self.controller.run_command(line)
 
     def action_edit(self) -> None:
-        last = self.controller.find_question()
-        if last is None:
+        if self.refuse_while_busy():
+            return
+        if (last := self.controller.find_question()) is None:
             self.notify("there is no question yet")
-        elif not self.refuse_while_busy():
+        else:
             self.begin_editing(last)
 
     def refuse_while_busy(self) -> bool:

@@ -164,7 +164,7 @@ def _render_answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> l
 
 
 def _render_thought(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
-    title = f"thought, {count_noun(len(entry.text.split()), 'word')}"
+    title = f"{entry.title}, {count_noun(len(entry.text.split()), 'word')}"
     return _render_folded(title, entry.text.strip(), width, view)
 
 
