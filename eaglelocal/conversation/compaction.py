@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from eaglelocal.conversation.ask import Follow
-from eaglelocal.conversation.conversation import Conversation, Summary, Turn, turns_to_forget
+from eaglelocal.conversation.conversation import Conversation, Turn, TurnSummary, turns_to_forget
 from eaglelocal.conversation.session import RequestOutcome, Session
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.thinking import Thinking
@@ -23,7 +23,7 @@ SUMMARY_REQUEST = (
 REQUEST_TURN = Turn(SUMMARY_REQUEST, "")
 
 
-def compact(session: Session, follow: Follow) -> Summary | None:
+def compact(session: Session, follow: Follow) -> TurnSummary | None:
     """Summarize all turns but the last NUM_KEPT, and return the summary; None if the user stopped it.
 
     Raises UsageError if there is nothing to summarize, or the error of the request; nothing has changed then.
@@ -39,7 +39,7 @@ def compact(session: Session, follow: Follow) -> Summary | None:
     if outcome.stopped or not outcome.text.strip():
         return None
     num_forgotten = conversation.num_forgotten if before is None else before.num_forgotten
-    summary = Summary(outcome.text.strip(), num_turns, past.turns[-1].answer, num_forgotten)
+    summary = TurnSummary(outcome.text.strip(), num_turns, past.turns[-1].answer, num_forgotten)
     conversation.summarized = summary
     conversation.num_forgotten = max(conversation.num_forgotten, num_turns)
     return summary

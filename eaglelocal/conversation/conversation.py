@@ -85,7 +85,7 @@ Branch = tuple[Turn, ...]  # a version of a turn, and the turns that followed it
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class TurnSummary:
     """A summary that is sent in place of the first `num_turns` turns."""
 
     text: str
@@ -114,10 +114,10 @@ class Conversation:
     target: str = ""  # label of the model that it was saved with
     reference: str = ""  # what loads that model here; "": unknown, or a server's
     sampling: dict[str, float | int | None] = field(default_factory=dict)  # what was set while chatting, by name
-    summarized: Summary | None = None  # as it was made, also if its turns were replaced since
+    summarized: TurnSummary | None = None  # as it was made, also if its turns were replaced since
 
     @property
-    def summary(self) -> Summary | None:
+    def summary(self) -> TurnSummary | None:
         """The summary of the first turns, if it was made of these turns."""
         made = self.summarized
         if made is None or len(self.turns) < made.num_turns:

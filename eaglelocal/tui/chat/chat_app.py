@@ -296,10 +296,10 @@ class ChatApp(EagleApp[int]):
         else:
             self.prompt.insert_pasted(message.text)
 
-    def on_prompt_input_refused(self, message: PromptInput.Refused) -> None:
+    def on_prompt_input_file_refused(self, message: PromptInput.FileRefused) -> None:
         self.view.transcript.show_error(message.error)
 
-    def on_prompt_menu_chosen(self) -> None:
+    def on_prompt_menu_row_clicked(self) -> None:
         if row := self.prompt.menu.highlighted:
             self.prompt.choose_row(row, sends=True)
 

@@ -76,7 +76,7 @@ class DownloadProgressed:
 
 @dataclass(frozen=True, slots=True)
 class ModelSwitched:
-    """Another model was loaded in place of the one before, which `ModelChanged` also reports."""
+    """A model was loaded in place of another, which `ModelChanged` also reports."""
 
     model: ActiveModel
 

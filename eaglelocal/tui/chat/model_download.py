@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class ModelDownload:
-    """At most one download at a time. `start` and `stop` are for the screen's thread, and return at once."""
+    """A download of a model, one at a time. `start` and `stop` are for the screen's thread, and return at once."""
 
     def __init__(self, pull: PullModel, emit: Emit) -> None:
         self._pull, self._emit = pull, emit

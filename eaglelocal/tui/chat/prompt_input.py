@@ -130,7 +130,7 @@ class PromptInput(FoldingTextArea):
     class Dropped(Submitted):
         """Pictures were dropped; `text` has their paths."""
 
-    class Refused(Message):
+    class FileRefused(Message):
         """A file could not be added to the question."""
 
         def __init__(self, error: EagleLocalError) -> None:
@@ -313,7 +313,7 @@ class PromptInput(FoldingTextArea):
                 self.insert_file(path, begin)
         except EagleLocalError as error:
             self.menu.close(self._text_before_cursor)
-            self.post_message(self.Refused(error))
+            self.post_message(self.FileRefused(error))
 
     @property
     def _text_before_cursor(self) -> str:

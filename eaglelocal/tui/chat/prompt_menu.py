@@ -27,7 +27,7 @@ class PromptMenu(LinesWidget):
     }
     """
 
-    class Chosen(Message):
+    class RowClicked(Message):
         """A row was clicked."""
 
     def __init__(self, sources: MenuSources) -> None:
@@ -101,7 +101,7 @@ class PromptMenu(LinesWidget):
         index = self._top + event.get_content_offset_capture(self).y
         if index < len(self.rows):
             self._highlighted = index
-            self.post_message(self.Chosen())
+            self.post_message(self.RowClicked())
 
 
 def scroll_to(index: int, top: int, num_shown: int, num_rows: int) -> int:
