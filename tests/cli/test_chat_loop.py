@@ -403,7 +403,7 @@ def test_model_shows_and_changes(talk: Start) -> None:
 def test_a_model_that_is_not_there_changes_nothing(talk: Start) -> None:
     chat = talk("/model missing", "b")
     chat.run()
-    assert "error: no file missing\n\nhint: eaglelocal chat --target demo" in chat.stderr.getvalue()
+    assert "error: no file missing\n\nhint: /model demo" in chat.stderr.getvalue()
     assert chat.loaded == []
     assert chat.turns == [Turn("b", "hello there")]
 

@@ -732,7 +732,7 @@ def test_a_theme_that_is_chosen_is_kept(tmp_path: Path) -> None:
         await person.pilot.press("down", "enter")
         await person.sees("theme light, kept")
         assert person.app.theme == "light"
-        file.write_text("theme = [1]")
+        file.write_text("theme = [1")
         person.app.action_choose_theme("dark")
         await person.sees("theme dark, only for now")
 

@@ -141,7 +141,7 @@ def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_pa
     stage = ChatHarness(tmp_path, is_broken=True)
 
     async def scenario(person: ChatObserver) -> None:
-        await person.sees("error: no file missing.gguf", "hint: eaglelocal chat --target demo")
+        await person.sees("error: no file missing.gguf", "hint: /model demo")
         await person.ask("hello")
         await person.sees("error: no model is loaded")
         await person.ask("/model other.gguf")

@@ -69,7 +69,7 @@ def test_an_answer_ends_while_the_terminal_is_not_read(tmp_path: Path) -> None:
     )
     os.close(theirs)
     try:
-        read_until(ours, b"context")
+        read_until(ours, b"(0 %)")
         os.write(ours, b"go on\r")
         file = tmp_path / "conversations" / "go on.json"
         wait_until(file.exists, "the whole answer on disk")

@@ -31,7 +31,7 @@ def test_an_enter_before_the_screen_sends_the_question(tmp_path: Path, enter: by
 
 def test_a_line_feed_on_the_screen_begins_a_line(tmp_path: Path) -> None:
     with PtyProgram([sys.executable, str(PROGRAM), str(tmp_path)], {}, size=(80, 24)) as program:
-        program.expect("context")
+        program.expect("(0 %)")
         program.type(b"one\ntwo")
         program.expect("two")
         program.type(b"\r")
