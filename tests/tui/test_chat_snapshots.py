@@ -17,6 +17,7 @@ from eaglelocal.client.server_reading import DraftingState
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.errors import EngineError
+from eaglelocal.tui.chat import status_line
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.snapshot_rates import SnapshotRates
 
@@ -69,6 +70,13 @@ class StillFeed:
 
     def make_frame(self, now: float, *, seconds: int) -> PanelFrame:
         return self._frame
+
+
+@pytest.fixture(autouse=True)
+def still_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Show every answer as if it had taken four seconds so far."""
+    shown = status_line.format_answer
+    monkeypatch.setattr(status_line, "format_answer", lambda work, *more: shown(replace(work, seconds=4.0), *more))
 
 
 SnapCompare = Any  # of pytest-textual-snapshot: compares an app with the picture that is kept
