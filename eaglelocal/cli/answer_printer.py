@@ -102,11 +102,8 @@ class Asker:
                 self.output.note(line)
             if outcome.is_loop:
                 self.output.note("the answer repeated itself over and over, so it was ended (--no-stop-loops)")
-            elif outcome.reasoning and not outcome.text:
-                is_over = outcome.finished.reason == "stop"
-                self.output.note(f"the answer ended {'after' if is_over else 'within'} the model's thoughts")
-            elif not outcome.text.strip() and outcome.finished.reason == "stop":
-                self.output.note(f"the answer is empty{'' if outcome.text else ': the model ended it at once'}")
+            elif missing := outcome.missing_text:
+                self.output.note(missing)
         elif outcome.text:
             self.output.note("the answer above is cut off")
 

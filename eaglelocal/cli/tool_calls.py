@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from eaglelocal import locations
 from eaglelocal.cli.output import Output
-from eaglelocal.conversation.chat_tools import ChatTools, Permission
+from eaglelocal.conversation.chat_tools import ChatTools, Permission, find_grant
 from eaglelocal.conversation.conversation import ToolRound
 from eaglelocal.conversation.stored_permissions import StoredPermissions
 from eaglelocal.conversation.tool_rounds import CallReview, describe_call
@@ -43,11 +43,12 @@ def open_tools(settings: Settings, allow: str | None, *, can_ask: bool) -> ChatT
     specs = read_server_list(path)
     if specs and not is_sdk_installed():
         raise UsageError(f"the tool servers of {path} need the package mcp", hint='pip install "eaglelocal[mcp]"')
-    granted = {name.strip() for name in (allow or "").split(",") if name.strip()}
-    for name in granted:
-        if not any(f"{name}.".startswith(f"{spec.name}.") for spec in specs):
-            known = ", ".join(spec.name for spec in specs) or NONE
+    granted, servers = set(), [spec.name for spec in specs]
+    for name in filter(None, map(str.strip, (allow or "").split(","))):
+        if (grant := find_grant(name, servers)) is None:
+            known = ", ".join(servers) or NONE
             raise UsageError(f"--allow-tools: {path} has no server for {name!r}", hint=f"its servers: {known}")
+        granted.add(grant)
     allowed = StoredPermissions(locations.allowed_tools_file())
     return ChatTools(ServerPool(specs), allowed, granted, can_ask, source=str(path))
 

@@ -12,10 +12,7 @@ COMMANDS = {
     "system": "/system",
     "image": "/image",
     "thinking-budget": "/think",
-    **{
-        name: f"/set {name.replace('-', '_')}"
-        for name in ("temperature", "top-k", "top-p", "min-p", "seed", "max-tokens")
-    },
+    **{name: f"/set {name.replace('-', '_')}" for name in SAMPLING},
 }
 FLAG = re.compile(r"--(?P<name>[a-z][a-z-]*)(?P<value>(?: [^\s,`]+)?)")
 OTHER_MODEL = re.compile(r"eaglelocal chat --target (\S+)")

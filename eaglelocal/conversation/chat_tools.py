@@ -92,14 +92,14 @@ class ChatTools:
     """The tools of a chat, which changes what is switched off and allowed.
 
     allowed   what the user always allows; None: nothing can be
-    granted   servers, and labels of tools, that are allowed in this chat
+    granted   tools that are allowed in this chat, as (server, tool), where "" is all of a server's
     can_ask   somebody can answer whether a call is allowed; if not, only allowed tools are offered
     source    the file that lists the servers, or why there are none
     """
 
     pool: ToolPool = field(default_factory=NoServers)
     allowed: StoredPermissions | None = None
-    granted: set[str] = field(default_factory=set)
+    granted: set[tuple[str, str]] = field(default_factory=set)
     can_ask: bool = True
     source: str = ""
     off: set[str] = field(default_factory=set)  # servers, and labels of tools
@@ -112,7 +112,7 @@ class ChatTools:
         names = frozenset(name for name in self.pool.specs if name not in self.off)
         if self.can_ask:
             return names
-        granted = {name for name in names if any(f"{each}.".startswith(f"{name}.") for each in self.granted)}
+        granted = {server for server, _ in self.granted}
         always = frozenset() if self.allowed is None else self.allowed.list_servers(self.pool.specs.values())
         return frozenset(name for name in names if name in granted or name in always)
 
@@ -164,7 +164,7 @@ class ChatTools:
     # ---- permissions
     def is_allowed(self, tool: ServerTool) -> bool:
         """Return whether a call needs no question."""
-        return bool(self.granted & {tool.server, tool.label}) or self.is_always_allowed(tool)
+        return bool(self.granted & {(tool.server, ""), (tool.server, tool.name)}) or self.is_always_allowed(tool)
 
     def is_always_allowed(self, tool: ServerTool) -> bool:
         return self.allowed is not None and self.allowed.is_allowed(self.pool.specs[tool.server], tool.name)
@@ -172,19 +172,31 @@ class ChatTools:
     def allow(self, tool: ServerTool, permission: Permission) -> None:
         """Remember the user's answer, as far as it is for more than one call. Raises ResourceError."""
         if permission is Permission.CHAT:
-            self.granted.add(tool.label)
+            self.granted.add((tool.server, tool.name))
         elif permission is Permission.ALWAYS and self.allowed is not None:
             self.allowed.add(self.pool.specs[tool.server], tool.name)
 
     def forget(self, name: str) -> None:
         """Ask again for a tool, or for those of a server. Raises UsageError, ResourceError."""
-        names = self._find(name)
-        self.granted -= names
-        for tool in self.list_tools():
-            if names & {tool.server, tool.label}:
-                self.granted.discard(tool.label)
-                if self.allowed is not None:
-                    self.allowed.remove(tool.server, tool.name)
+        names, tools = self._find(name), self.list_tools()
+        forgotten = [tool for tool in tools if names & {tool.server, tool.label}]
+        for server in {tool.server for tool in forgotten if (tool.server, "") in self.granted}:
+            self.granted |= {(server, tool.name) for tool in tools if tool.server == server}
+        self.granted -= {(tool.server, which) for tool in forgotten for which in ("", tool.name)}
+        for tool in forgotten:
+            if self.allowed is not None:
+                self.allowed.remove(tool.server, tool.name)
+
+
+def find_grant(name: str, servers: Collection[str]) -> tuple[str, str] | None:
+    """Return the (server, tool) that a name such as `time` or `time.now` allows; None if no server is called so."""
+    if name in servers:
+        return name, ""
+    owners = [server for server in servers if name.startswith(f"{server}.")]
+    if not owners:
+        return None
+    owner = max(owners, key=len)
+    return owner, name.removeprefix(f"{owner}.")
 
 
 def describe_offer(tools: ChatTools, offer: ToolOffer, *, takes_tools: bool) -> str:

@@ -29,7 +29,7 @@ def count_code_blocks(text: str) -> int:
 
 def number_next_code(turns: Iterable[Turn]) -> int:
     """Return the number of the first code block after these turns."""
-    return 1 + sum(count_code_blocks(turn.answer) for turn in turns)
+    return 1 + sum(count_code_blocks(text) for turn in turns for text in turn.texts)
 
 
 def find_code_blocks(text: str) -> list[FencedCode]:

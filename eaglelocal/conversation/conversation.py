@@ -68,6 +68,11 @@ class Turn:
         return len(self.others) + 1
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts that the model wrote, in order: those before calls of tools, and the answer."""
+        return (*(done.text for done in self.rounds), self.answer)
+
+    @property
     def shown_question(self) -> str:
         return describe_question(self.question, self.pictures)
 
@@ -180,8 +185,10 @@ class Conversation:
         self._mark_changed(index)
 
     def _mark_changed(self, index: int) -> None:
-        """Note that the turns from an index on are other ones."""
-        self.num_forgotten, self.num_saved = min(self.num_forgotten, index), min(self.num_saved, index)
+        """Note that the turns from an index on are other ones; what still fits before them is estimated anew."""
+        self.num_saved = min(self.num_saved, index)
+        if index < self.num_forgotten:
+            self.num_forgotten = 0
 
     def branch(self, index: int) -> Conversation:
         """Return a new conversation with the turns up to this index, without their other versions."""
@@ -235,6 +242,10 @@ class TokenEstimate:
 
     tokens_per_char: float = TOKENS_PER_CHAR
     num_tool_chars: int = 0  # of the tools that are offered with the messages
+
+    @property
+    def tool_tokens(self) -> float:
+        return self.num_tool_chars * self.tokens_per_char
 
     def count_tokens(self, messages: tuple[Message, ...]) -> int:
         return round(self.measure(messages))
@@ -310,7 +321,7 @@ def turns_to_forget(
     """
     num_available = n_ctx - reserve_for_answer(n_ctx, max_tokens)
     first, turns = conversation.num_forgotten, conversation.turns
-    alone = estimate.measure(conversation.messages(begun, num_forgotten=len(turns)))
+    alone = estimate.tool_tokens + estimate.measure(conversation.messages(begun, num_forgotten=len(turns)))
     num_hidden = 0 if conversation.summary is None else conversation.summary.num_turns
     sent = (turns[at].messages() if at >= num_hidden else () for at in reversed(range(first, len(turns))))
     totals = map(round, accumulate(map(estimate.measure, sent), initial=alone))

@@ -153,14 +153,17 @@ def save(conversation: Conversation, path: Path, *, target: str) -> None:
     with _report_failure("write", path):
         make_folder(path.parent, PRIVATE)
         pictures.keep(path.parent, _list_pictures(conversation))
-        conversation.target = target
+        conversation.target, num_turns = target, len(conversation.turns)  # an answer may add one meanwhile
         write_atomically(path, json.dumps(join_in_json(_to_json(conversation)), ensure_ascii=False, indent=1))
-        conversation.num_saved, conversation.stamp = len(conversation.turns), read_stamp(path)
+        conversation.num_saved, conversation.stamp = num_turns, read_stamp(path)
 
 
 def _list_pictures(conversation: Conversation) -> Iterator[pictures.AttachedPicture]:
     return (
-        picture for branch in walk_branches(tuple(conversation.turns)) for turn in branch for picture in turn.pictures
+        picture
+        for branch in walk_branches((*conversation.turns, *conversation.replaced))
+        for turn in branch
+        for picture in turn.pictures
     )
 
 
@@ -254,7 +257,7 @@ def _suggest_names(folder: Path, name: str) -> str:
 # Other versions of turns are a flat list, which the turns name by number: a reader of JSON limits how deep it is
 # nested. A program that does not know them reads the versions that are chosen.
 def _to_json(conversation: Conversation) -> dict[str, object]:
-    turns, *others = _branches_to_json(tuple(conversation.turns))
+    turns, *others = _branches_to_json((*conversation.turns, *conversation.replaced))  # unless an answer replaces them
     return {
         "version": FORMAT_VERSION,
         "target": conversation.target,

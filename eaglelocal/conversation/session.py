@@ -20,6 +20,7 @@ from eaglelocal.conversation.conversation import (
     TokenEstimate,
     ToolRound,
     Turn,
+    TurnSummary,
     calibrate_estimate,
 )
 from eaglelocal.conversation.pictures import AttachedPicture, Pictures, join_pictures
@@ -133,9 +134,22 @@ class RequestOutcome:
         return self.finished is None or self.finished.reason == "cancelled"
 
     @property
+    def missing_text(self) -> str:
+        """The reason why an answer that has ended shows no text; "" if it shows some."""
+        if self.finished is None or self.text.strip():
+            return ""
+        is_over = self.finished.reason == "stop"
+        if self.reasoning and not self.text:
+            return f"the answer ended {'after' if is_over else 'within'} the model's thoughts"
+        return f"the answer is empty{'' if self.text else ': the model ended it at once'}" if is_over else ""
+
+    @property
     def refused(self) -> bool:
         """True if the engine refused the request, possibly because it is too long for the context."""
         return isinstance(self.error, RequestError) and self.error.code in MAYBE_TOO_LONG and not self.started
+
+
+NOT_COUNTED = None, 0
 
 
 @dataclass(slots=True)
@@ -156,7 +170,7 @@ class Session:
     target: str = ""  # reference of the first model; "": it is at a server
     keeps_model: bool = False  # the user named it, so a saved conversation does not change it
     tools: ChatTools = field(default_factory=ChatTools)
-    _counted: tuple[Turn | None, int] = None, 0  # the last turn for which the engine counted the context's tokens
+    _counted: tuple[tuple[Turn | None, int, TurnSummary | None] | None, int] = NOT_COUNTED  # what was sent, in tokens
     _base_params: SamplingParams = field(init=False)  # before anything was set while chatting
 
     def __post_init__(self) -> None:
@@ -191,15 +205,24 @@ class Session:
     @property
     def context_use(self) -> ContextUse:
         """The use of the context between two questions: as counted after the last answer, else estimated."""
-        conversation = self.conversation
-        sent = conversation.turns[conversation.num_forgotten :]
-        system = self.estimate.count_tokens((Message("system", conversation.system),) if conversation.system else ())
-        estimate = replace(self.estimate, num_tool_chars=0)  # they stand in front, with the system message
-        history = estimate.count_tokens(tuple(message for turn in sent for message in turn.messages()))
-        last, counted = self._counted
-        if sent and sent[-1] is last:
+        messages = self.conversation.messages(Turn("", ""))[:-1]  # without the next question
+        num_first = bool(self.conversation.system)
+        system = round(self.estimate.measure(messages[:num_first]) + self.estimate.tool_tokens)
+        history = self.estimate.count_tokens(messages[num_first:])
+        sent, counted = self._counted
+        if sent == self._find_sent():
             history = max(counted - system, 0)
         return ContextUse(self.model.info.n_ctx, system, history)
+
+    def _find_sent(self) -> tuple[Turn | None, int, TurnSummary | None]:
+        """Return what decides which part of the conversation is sent."""
+        conversation = self.conversation
+        last = conversation.turns[-1] if conversation.turns else None
+        return last, conversation.num_forgotten, conversation.summary
+
+    def _forget_counts(self) -> None:
+        """Forget what was counted with the tokens of another model."""
+        self.estimate, self._counted = TokenEstimate(), NOT_COUNTED
 
     @property
     def shown_adapters(self) -> tuple[AdapterFile, ...]:
@@ -228,7 +251,7 @@ class Session:
         if found is None:
             return ""
         question, pictures = found
-        if pictures:
+        if pictures or self.attached:
             check_sees(self.model)
             self.attached = join_pictures(pictures, self.attached)
         self.conversation.cut(index)
@@ -282,13 +305,14 @@ class Session:
             self._calibrate(outcome.finished, num_forgotten, num_tool_chars)
             if not (outcome.reasoning or any(each.reasoning for each in begun.rounds)):  # it is not sent again
                 num_tokens = outcome.finished.prompt_tokens + outcome.finished.completion_tokens
-                self._counted = self.conversation.turns[-1], num_tokens
+                self._counted = self._find_sent(), num_tokens
 
     def rejoin(self) -> None:
         """Take over the model that a joined server has since it was restarted."""
         info = self.model.read_info()
         if info is not None and info != self.model.info:
             self.model = replace(self.model, info=info)
+            self._forget_counts()
 
     def switch(self, choice: ModelChoice) -> None:
         """Load another model, or the same one with another draft; the old one is unloaded first.
@@ -301,7 +325,7 @@ class Session:
         if old is None:
             server, self.model = self.model, self.loader.load(new)
             server.client.close()
-            self.estimate = TokenEstimate()
+            self._forget_counts()
         elif new != old or self.model.client.state in DEAD:
             self._replace(old, choice)
         self.choice, self.spec = choice, None
@@ -316,7 +340,7 @@ class Session:
         except (EagleLocalError, KeyboardInterrupt):
             self.model = self.loader.load(old)
             raise
-        self.estimate = TokenEstimate()
+        self._forget_counts()
 
     def close(self) -> None:
         self.model.client.close()

@@ -242,7 +242,7 @@ def _image(context: ActionContext, argument: str) -> None:
 
 def _copy(context: ActionContext, argument: str) -> None:
     """Copy the last answer, its last code block (`code`), or a code block of the conversation by its number."""
-    answers = [turn.answer for turn in context.session.conversation.turns]
+    answers = [text for turn in context.session.conversation.turns for text in turn.texts]
     if not (argument in ("", "code") or argument.isdecimal()):
         raise UsageError(f"{argument!r} cannot be copied", hint="/copy, /copy code or /copy N")
     if not answers or not answers[-1]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import pty
 import sys
 import threading
@@ -20,7 +21,7 @@ from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.output import Output
 from eaglelocal.cli.tool_calls import LineReviewer, can_ask_here, open_tools
 from eaglelocal.conversation.answer_stats import answer_object
-from eaglelocal.conversation.chat_tools import Permission
+from eaglelocal.conversation.chat_tools import Permission, find_grant
 from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
 from eaglelocal.conversation.tool_rounds import CallReview
 from eaglelocal.core.sampling import SamplingParams
@@ -59,7 +60,7 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_names_that_are_allowed_must_be_those_of_servers() -> None:
     locations.mcp_file().write_text(LIST)
-    assert open_tools(Settings(), "time, time.now", can_ask=False).granted == {"time", "time.now"}
+    assert open_tools(Settings(), "time, time.now", can_ask=False).granted == {("time", ""), ("time", "now")}
     for name in ("tim", "times.now", "web"):
         with pytest.raises(UsageError, match="has no server for"):
             open_tools(Settings(), name, can_ask=False)
@@ -72,7 +73,7 @@ def run_piped(
     stdout, stderr = io.StringIO(), io.StringIO()
     client = ScriptedClient((calls("now", "{}", text="Let me see."), says("noon")))
     tools = make_tools(folder, pool, can_ask=False)
-    tools.granted |= set(filter(None, [allowed]))
+    tools.granted |= {grant for grant in [find_grant(allowed, ["time"])] if grant}
     model = ActiveModel(client, scripted_plan("m"), client.info)
     session = Session(ModelLoader(lambda _: scripted_plan("m"), lambda _: model), model, SamplingParams(), tools=tools)
     outcome = Asker(session, Output(stdout=stdout, stderr=stderr, environ={}), quiet=quiet).ask("time?")
@@ -119,6 +120,7 @@ def test_a_call_is_allowed_by_one_letter(keyboard: int, typed: str, permission: 
     stderr = AnsweredStream(keyboard, typed)
     reviewer = LineReviewer(Output(stdout=io.StringIO(), stderr=stderr, environ={}), is_quiet=False)
     os.write(keyboard, b"a\n")  # typed before the question: it decides nothing
+    assert select.select([sys.stdin], [], [], 10)[0]  # it takes a moment to get through
     assert reviewer.review(CallReview("time.now", '{"text": "\N{REPLACEMENT CHARACTER}[2J"}')) is permission
     assert "the model wants to call time.now" in stderr.getvalue() and '{"text": ' in stderr.getvalue()
 

@@ -36,10 +36,9 @@ async def picture(target: str, folder: Path) -> str:
     paths = ChatPaths(conversations=folder / "conversations", history=folder / "questions.jsonl")
     app = ChatApp(opened, paths, DisplayOptions(), saves=False)
     try:
-        async with app.run_test(size=(120, 36)) as pilot:
+        async with app.run_test(size=(144, 36)) as pilot:
             person = ChatObserver(app, pilot)
             await person.ready()
-            await pilot.press("f2")  # the panel
             for question in QUESTIONS:
                 await person.ask(question)
                 await person.idle()

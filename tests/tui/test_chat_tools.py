@@ -75,7 +75,7 @@ def test_esc_in_the_question_means_no_and_the_answer_goes_on(tmp_path: Path) -> 
 
 def test_a_key_unfolds_results_and_a_click_on_their_title_too(tmp_path: Path) -> None:
     stage = make_stage(tmp_path, ScriptedPool(results=NOON), calls("now"), says("It is noon"))
-    stage.tools.granted.add("time")
+    stage.tools.granted.add(("time", ""))
 
     async def scenario(person: ChatObserver) -> None:
         await person.ask("time?")
@@ -92,7 +92,7 @@ def test_a_key_unfolds_results_and_a_click_on_their_title_too(tmp_path: Path) ->
 
 def test_esc_stops_a_call_that_hangs(tmp_path: Path) -> None:
     stage = make_stage(tmp_path, ScriptedPool(hangs=True), calls("now"), says("never"), says("the next one"))
-    stage.tools.granted.add("time")
+    stage.tools.granted.add(("time", ""))
 
     async def scenario(person: ChatObserver) -> None:
         await person.ask("time?")
@@ -111,7 +111,7 @@ def test_esc_stops_a_call_that_hangs(tmp_path: Path) -> None:
 def test_leaving_during_a_call_or_its_question_ends_at_once(tmp_path: Path, hangs: bool) -> None:
     pool = ScriptedPool(hangs=True)
     stage = make_stage(tmp_path, pool, calls("now"), says("never"))
-    stage.tools.granted |= {"time"} if hangs else set()
+    stage.tools.granted |= {("time", "")} if hangs else set()
 
     async def scenario(person: ChatObserver) -> None:
         await person.ask("time?")
@@ -163,7 +163,7 @@ def test_the_command_lists_tools_and_switches_them(tmp_path: Path) -> None:
 def test_calls_are_shown_again_when_a_conversation_is_opened(tmp_path: Path) -> None:
     pool = ScriptedPool(results=NOON)
     stage = make_stage(tmp_path, pool, calls("now"), says("It is noon"), saves=True)
-    stage.tools.granted.add("time")
+    stage.tools.granted.add(("time", ""))
 
     async def scenario(person: ChatObserver) -> None:
         await person.ask("the time")

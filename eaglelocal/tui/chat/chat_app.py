@@ -196,8 +196,8 @@ class ChatApp(EagleApp[int]):
                 self._show_prompt_title()
             case ModelSwitched(model):
                 self.view.show_switch(model)
-            case SummaryMade(text, num_turns, num_kept):
-                self.view.transcript.fold_turns(text, num_turns, num_kept)
+            case SummaryMade(text, num_turns):
+                self.view.transcript.fold_turns(text, num_turns)
                 self.view.show(event)
             case ExitRequested():
                 self.exit(0)
@@ -284,9 +284,10 @@ class ChatApp(EagleApp[int]):
         """Return what `/model TEXT` searches for in the picker; None for other texts, and for a reference to load."""
         command = split_command(text)
         name = command.argument
+        if command.name != "/model":
+            return None
         is_path = "/" in name or "@" in name or name.endswith(".gguf")
-        is_known = is_path or name in self._models.list_names()
-        return name if command.name == "/model" and not is_known else None
+        return None if is_path or name in self._models.list_names() else name
 
     def on_prompt_input_dropped(self, message: PromptInput.Dropped) -> None:
         """Attach dropped pictures. If the model reads no images, insert their paths as text."""

@@ -82,7 +82,8 @@ class ChatController:
 
     def run_command(self, line: str) -> None:
         """Run a slash command: at once, unless it has to wait for the running answer."""
-        if self._answer.is_running and is_immediate(split_command(line)):
+        is_answering = self._answer.is_running or bool(self._tasks.reviewer.work)
+        if is_answering and is_immediate(split_command(line)):
             self._command_queue.send(lambda: self._tasks.run_command(line))
         else:
             self._queue.send(lambda: self._tasks.run_command(line), question=line)

@@ -90,14 +90,15 @@ class Dialog(ModalScreen[None]):
         except EagleLocalError as error:
             self.show_error(error)
         else:
-            self.dismiss(None)
+            self.action_leave()
 
     def show_error(self, error: EagleLocalError) -> None:
         hint = f" ({error.hint})" if error.hint else ""
         self.query_one("#error", Label).update(f"{error.message}{hint}".replace("[", "\\["))
 
     def action_leave(self) -> None:
-        self.dismiss(None)
+        if self.is_current:  # not while the app is being left, when a key may still arrive
+            self.dismiss(None)
 
 
 class ListSearch(Input):

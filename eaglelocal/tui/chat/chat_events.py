@@ -140,11 +140,10 @@ class ConversationReplaced:
 
 @dataclass(frozen=True, slots=True)
 class SummaryMade:
-    """A summary replaces all turns but the last `num_kept` in what is sent."""
+    """A summary replaces the first `num_turns` turns in what is sent."""
 
     text: str
     num_turns: int
-    num_kept: int
 
 
 @dataclass(frozen=True, slots=True)

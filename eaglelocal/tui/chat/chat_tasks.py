@@ -131,7 +131,7 @@ class ChatTasks:
         self._check(place)
         session.cut(place.index)
         self._emit(TurnsReplaced(place.index))
-        if num_following := len(session.conversation.replaced) - 1:
+        if (num_following := len(session.conversation.replaced) - 1) > 0:  # -1: its answer had failed
             turns = "turn" if num_following == 1 else f"{num_following} turns"
             self._emit(NoteWritten(f"the {turns} after it stays with version {place.version + 1}"))
         self.ask(question)
@@ -275,8 +275,7 @@ class ChatTasks:
 
     def _emit_summary(self, conversation: Conversation) -> None:
         if (summary := conversation.summary) is not None:
-            num_kept = len(conversation.turns) - summary.num_turns
-            self._emit(SummaryMade(summary.text, summary.num_turns, num_kept))
+            self._emit(SummaryMade(summary.text, summary.num_turns))
 
     def _emit_attachments(self, session: Session) -> None:
         self._emit(AttachmentsChanged(tuple(picture.label for picture in session.attached)))

@@ -93,6 +93,7 @@ class ChatView:
         if left:
             figures = f" {dot} ".join(format_figures(frame)) if frame is not None else ""
             return justify(left, make_line((figures, "quiet")), width)
+        frame = frame if self._answers else None  # another conversation's figures are not those of this one
         left = format_rest(self.model, self._context, frame, width, self._glyphs)
         name = shorten(clean_line(self._conversation_name), width - cell_width(left) - 2)
         return justify(left, make_line((name, "quiet")), width)

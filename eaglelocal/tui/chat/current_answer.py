@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from eaglelocal.conversation.ask import follow_answer
-from eaglelocal.conversation.code_blocks import number_next_code
+from eaglelocal.conversation.code_blocks import count_code_blocks, number_next_code
 from eaglelocal.conversation.conversation import ToolRound, Turn
 from eaglelocal.conversation.pictures import Pictures, describe_question
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome
@@ -33,6 +33,7 @@ class CurrentAnswer:
         self._is_closed = False
         self._is_stopping = False  # cancelled; the engine still reads images to their end
         self._budget: int | None = None
+        self._first_code = 1  # the number of the next text's first code block
         self._work, self._began_at = WAITING, 0.0  # of the phase
         self._has_ended = threading.Event()  # until `wait_for_end` reports it
 
@@ -41,13 +42,15 @@ class CurrentAnswer:
 
         budget: tokens of thinking; None: any number
         """
-        self._live, self._guard, self._budget = LiveAnswer(number_next_code(earlier)), LoopGuard(), budget
+        self._first_code = number_next_code(earlier)
+        self._live, self._guard, self._budget = LiveAnswer(self._first_code), LoopGuard(), budget
         self._enter(READING_IMAGES if pictures else WAITING)
         self._emit(QuestionSent(describe_question(question, pictures), self._live, len(earlier)))
 
     def go_on(self, done: ToolRound) -> None:
         """Announce the results of calls, after which the answer goes on."""
-        self._live, self._guard = LiveAnswer(), LoopGuard()
+        self._first_code += count_code_blocks(done.text)
+        self._live, self._guard = LiveAnswer(self._first_code), LoopGuard()
         self._enter(WAITING)
         self._emit(CallsCompleted(done, self._live))
 

@@ -52,11 +52,6 @@ class CompletePath(Protocol):
     def __call__(self, partial: str, *, only_pictures: bool) -> Sequence[str]: ...
 
 
-def list_no_paths(partial: str, *, only_pictures: bool) -> Sequence[str]:
-    """Return no paths: the `CompletePath` of a person who may reach no files."""
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class MenuSources:
     """The functions that a menu is made with.
@@ -70,7 +65,7 @@ class MenuSources:
     commands: Mapping[str, SlashCommand]
     describe: Callable[[str], str] = lambda name: ""
     list_choices: Callable[[str], Sequence[str]] = lambda name: ()
-    complete_path: CompletePath = list_no_paths
+    complete_path: CompletePath = lambda partial, *, only_pictures: ()
 
 
 def make_menu(typed: str, sources: MenuSources) -> Menu | None:

@@ -194,8 +194,13 @@ class ModelDialog(Dialog):
             if not worker.is_cancelled:
                 self.app.call_from_thread(self._show_preview, reference, preview)
 
+    @property
+    def _is_open(self) -> bool:
+        """False once it has been closed, also while its widgets are being removed."""
+        return self.is_attached and bool(self.query(OptionList))
+
     def _show_entries(self, entries: Sequence[ModelChoiceEntry], problem: str) -> None:
-        if self.is_attached:  # the dialog may just have been closed
+        if self._is_open:
             if problem:
                 self.show_error(UsageError(f"the models on this disk cannot be listed: {problem}"))
             self._rows.entries = [*entries, *self._rows.entries]
@@ -227,7 +232,7 @@ class ModelDialog(Dialog):
 
     def _add_catalog(self, choices: Sequence[CatalogChoice], *, is_whole: bool = False, is_end: bool = False) -> None:
         """Add rows below the others; at the end of the search, put those that cannot run last."""
-        if not self.is_attached:
+        if not self._is_open:
             return
         self._is_catalog_whole = self._is_catalog_whole or is_whole
         typed, known = self._read("target"), self._rows.previews
@@ -253,7 +258,7 @@ class ModelDialog(Dialog):
             self._describe_highlighted()
 
     def _show_preview(self, reference: str, preview: ModelPreview) -> None:
-        if not self.is_attached:
+        if not self._is_open:
             return
         self._rows.previews[reference] = preview
         for index, entry in enumerate(self._shown):

@@ -91,7 +91,7 @@ def make_entries(turns: Iterable[Turn], first_turn: int = 0, first_code: int = 1
     entries: list[TranscriptEntry] = []
     for index, turn in enumerate(turns, first_turn):
         entries += _make_turn_entries(turn, index, first_code)
-        first_code += count_code_blocks(turn.answer)
+        first_code += sum(map(count_code_blocks, turn.texts))
     return entries
 
 

@@ -163,6 +163,8 @@ class Transcript(ScrollView):
             line = "the answer above is incomplete" if outcome.text else ""
         if line := SEPARATOR.join(filter(None, ["" if turn is None else format_version(turn), line])):
             self._add(TranscriptEntry(EntryKind.FIGURES, line, has_gap=False))
+        if outcome.missing_text:
+            self.note(outcome.missing_text)
         if isinstance(outcome.error, Cancelled):
             self.note(outcome.error.message)
         elif outcome.error is not None:
@@ -176,11 +178,11 @@ class Transcript(ScrollView):
         self._replace_from(next(found, len(entries)), make_entries(turns, index, first_code))
         self._tail = len(self._layout)
 
-    def fold_turns(self, summary: str, num_turns: int, num_kept: int) -> None:
-        """Replace all but the last `num_kept` questions and what is below them by a folded summary of `num_turns`."""
+    def fold_turns(self, summary: str, num_turns: int) -> None:
+        """Replace the first `num_turns` turns, and what is above them, by a folded summary."""
         entries = self._layout.entries
-        questions = [index for index, entry in enumerate(entries) if entry.kind is EntryKind.QUESTION]
-        begin = questions[-num_kept] if len(questions) >= num_kept else 0
+        kept = (at for at, each in enumerate(entries) if each.kind is EntryKind.QUESTION and each.turn == num_turns)
+        begin = next(kept, len(entries))
         folded = TranscriptEntry(
             EntryKind.SUMMARY, summary, title=f"summary of {count_noun(num_turns, 'earlier turn')}"
         )

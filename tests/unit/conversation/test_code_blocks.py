@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.conversation.code_blocks import FencedCode, count_code_blocks, find_code_blocks
+from eaglelocal.conversation.code_blocks import FencedCode, count_code_blocks, find_code_blocks, number_next_code
+from eaglelocal.conversation.conversation import ToolRound, Turn
+from eaglelocal.tui.transcript.entries import EntryKind, make_entries
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,11 @@ def test_a_fence_of_its_own_is_counted_behind_any_text(before: str, inside: str)
     longest = "`" * 61
     whole = f"{longest}x\n{inside}\n{longest}"
     assert find_code_blocks(whole) == [FencedCode("x", inside)]
+
+
+def test_texts_before_calls_of_tools_have_numbers_too() -> None:
+    block = "```\ncode\n```\n"
+    turn = Turn("q", block, rounds=(ToolRound((), block),))
+    assert number_next_code([turn, Turn("q", "none")]) == 3
+    entries = [entry for entry in make_entries([turn, turn]) if entry.kind is EntryKind.ANSWER]
+    assert [entry.first_code for entry in entries] == [1, 2, 3, 4]

@@ -40,7 +40,8 @@ def test_a_question_that_is_cut_and_answered_again_has_two_versions() -> None:
     old, new = Turn("c", "d"), Turn("c", "another")
     conversation = Conversation(turns=[Turn("a", "b"), old, Turn("e", "f")], num_forgotten=3, num_saved=3)
     conversation.cut(1)
-    assert (conversation.turns, conversation.num_forgotten, conversation.num_saved) == ([Turn("a", "b")], 1, 1)
+    assert (conversation.turns, conversation.num_saved) == ([Turn("a", "b")], 1)
+    assert conversation.num_forgotten == 0  # turns before it may fit again
     conversation.add(new)
     assert conversation.turns[1] == Turn("c", "another", others=((old, Turn("e", "f")),), version=1)
     conversation.choose_version(1, 0)
@@ -158,6 +159,34 @@ def test_pictures_of_other_versions_are_stored_too(tmp_path: Path) -> None:
     conversation.add(Turn("c", "d"))
     conversation_file.save(conversation, tmp_path / "x.json", target="m")
     assert conversation_file.load_conversation(tmp_path, "x").turns[0].others[0][0].pictures[0].data == PNG
+
+
+def test_a_cut_within_left_out_turns_sends_what_fits_before_it_again() -> None:
+    conversation = Conversation(turns=[Turn(f"q{number}", f"a{number}") for number in range(12)], num_forgotten=6)
+    conversation.cut(5)
+    begun = Turn("edited", "")
+    num_left_out = turns_to_forget(conversation, begun, estimate=TokenEstimate(), n_ctx=4000, max_tokens=None)
+    sent = [message.content for message in conversation.messages(begun, num_forgotten=num_left_out)]
+    assert sent == [*(text for number in range(5) for text in (f"q{number}", f"a{number}")), "edited"]
+
+
+def test_tools_take_room_from_the_turns() -> None:
+    conversation = Conversation(turns=[Turn("q" * 400, "a" * 400)] * 6)
+    left_out = [
+        turns_to_forget(
+            conversation, Turn("q", ""), estimate=TokenEstimate(num_tool_chars=chars), n_ctx=4096, max_tokens=None
+        )
+        for chars in (0, 6000)
+    ]
+    assert left_out[0] == 0 < left_out[1]
+
+
+def test_turns_that_are_about_to_be_replaced_are_saved_too(tmp_path: Path) -> None:
+    conversation = Conversation(turns=[Turn(f"q{number}", "a") for number in range(5)])
+    conversation.cut(1)
+    conversation_file.save(conversation, tmp_path / "talk.json", target="m")
+    assert len(conversation_file.load_conversation(tmp_path, "talk").turns) == 5
+    assert conversation.num_saved == 1
 
 
 def test_long_conversations_are_measured_once_a_turn() -> None:

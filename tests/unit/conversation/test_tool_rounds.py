@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.ask import AskResult, ask, follow_answer
-from eaglelocal.conversation.chat_tools import MAX_OFFERED, ChatTools, Permission, make_offer
+from eaglelocal.conversation.chat_tools import MAX_OFFERED, ChatTools, Permission, find_grant, make_offer
 from eaglelocal.conversation.conversation import CompletedCall, Conversation, ToolRound, Turn
 from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
 from eaglelocal.conversation.stored_permissions import StoredPermissions
@@ -211,8 +211,8 @@ def test_without_a_person_only_allowed_tools_are_offered(tmp_path: Path) -> None
     assert [tool.name for tool in session.model.client.requests[0].tools] == ["fetch"]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("granted", ["web", "web.fetch"])
-def test_tools_can_be_allowed_by_name(tmp_path: Path, granted: str) -> None:
+@pytest.mark.parametrize("granted", [("web", ""), ("web", "fetch")])
+def test_tools_can_be_allowed_by_name(tmp_path: Path, granted: tuple[str, str]) -> None:
     pool, reviewer = ScriptedPool(), ScriptedReviewer((Permission.NO,))
     tools = replace(make_tools(tmp_path, pool, can_ask=False), granted={granted})
     run(make_session(tools, calls("fetch"), calls("now"), says("a")), reviewer)
@@ -319,3 +319,21 @@ def test_an_exported_result_stays_in_its_block() -> None:
     )
     assert "<summary>web.fetch {&quot;url&quot;: &quot;`&quot;} -&gt; failed: ````</summary>" in document
     assert "`````\n````\n<b>" in document
+
+
+# ---- permissions
+@pytest.mark.parametrize(
+    ("name", "servers", "grant"),
+    [
+        ("time", ["time"], ("time", "")),
+        ("time.now", ["time"], ("time", "now")),
+        ("a.b", ["a", "a.b"], ("a.b", "")),
+        ("a.b.c", ["a", "a.b"], ("a.b", "c")),
+        ("a.b.c", ["a"], ("a", "b.c")),
+        ("timer", ["time"], None),
+    ],
+)
+def test_a_name_allows_a_server_or_one_of_its_tools(
+    name: str, servers: list[str], grant: tuple[str, str] | None
+) -> None:
+    assert find_grant(name, servers) == grant
