@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-import select
 import pty
+import select
 import sys
 import threading
 from collections.abc import Iterator
