@@ -243,7 +243,9 @@ def test_our_own_part_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (finding,) = [each for each in json.loads(done.stdout)["findings"] if each["check"] == "native_part"]
     assert done.returncode == 1
     assert finding["level"] == "problem"
-    assert finding["command"].endswith("install --force-reinstall --no-deps eaglelocal")
+    assert (
+        "install --force-reinstall --no-deps " in finding["command"]
+    )  # the package, or the folder that it is run from
 
 
 def test_fewer_processors_than_there_are() -> None:

@@ -44,7 +44,7 @@ def url() -> Iterator[str]:
 
 def test_the_chat_stays_whatever_is_typed(tmp_path: Path) -> None:
     with PtyProgram([*CHAT, str(tmp_path)], {}) as chat:
-        chat.expect("context")
+        chat.expect("(0 %)")
         for odd in ODD:
             chat.type(odd)
         chat.expect("na\ufffdve")
@@ -74,7 +74,7 @@ def test_the_monitor_stays_whatever_is_typed(url: str) -> None:
 
 def test_a_bug_ends_the_chat_with_a_message_and_a_code(tmp_path: Path) -> None:
     with PtyProgram([*CHAT, str(tmp_path), "broken"], {}) as chat:
-        chat.expect("context")
+        chat.expect("(0 %)")
         chat.type(F1)
         assert chat.end() == 1
         assert chat.is_mended
@@ -132,7 +132,7 @@ def test_a_hostile_server_neither_steers_the_terminal_nor_ends_the_monitor() -> 
 
 def test_a_pasted_escape_reaches_no_terminal(tmp_path: Path) -> None:
     with PtyProgram([*CHAT, str(tmp_path)], {}) as chat:
-        chat.expect("context")
+        chat.expect("(0 %)")
         chat.type(b"\x1b[200~" + EVIL.encode() + b" is pasted\x1b[201~")
         chat.expect("is pasted")
         chat.type(CTRL_Q)

@@ -66,7 +66,7 @@ def test_the_size_is_followed(url: str) -> None:
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_leaves_nothing_on(tmp_path: Path, number: signal.Signals) -> None:
     with AnsweringTerminal([*CHAT, str(tmp_path)], {}) as chat:
-        chat.expect("context")
+        chat.expect("(0 %)")
         chat.point(*PROMPT_CELL)
         while chat.pointer != "text":
             assert chat.read(30), chat.new
@@ -82,7 +82,7 @@ def test_a_signal_leaves_nothing_on(tmp_path: Path, number: signal.Signals) -> N
 @pytest.mark.parametrize(("how", "code", "arguments"), [(CTRL_Q, 0, []), (F1, 1, ["broken"])])
 def test_leaving_and_a_bug_leave_nothing_on(tmp_path: Path, how: bytes, code: int, arguments: list[str]) -> None:
     with AnsweringTerminal([*CHAT, str(tmp_path), *arguments], {}) as chat:
-        chat.expect("context")
+        chat.expect("(0 %)")
         chat.type(how)
         assert chat.end() == code
         assert chat.left_on == {}
@@ -90,7 +90,7 @@ def test_leaving_and_a_bug_leave_nothing_on(tmp_path: Path, how: bytes, code: in
 
 def test_a_suspended_screen_leaves_nothing_on_and_comes_back(tmp_path: Path) -> None:
     with AnsweringTerminal([*CHAT, str(tmp_path)], {}) as chat:
-        chat.expect("context")
+        chat.expect("(0 %)")
         os.kill(chat.program.pid, signal.SIGTSTP)
         status = Path(f"/proc/{chat.program.pid}/stat")
         while status.read_text().rpartition(")")[2].split()[0] != "T":
@@ -109,7 +109,7 @@ def test_a_suspended_screen_leaves_nothing_on_and_comes_back(tmp_path: Path) -> 
 def test_signals_to_continue_that_interrupt_each_other_leave_a_screen_that_obeys(tmp_path: Path) -> None:
     """Handled where they interrupted a write, they waited for its lock for good."""
     with AnsweringTerminal([*CHAT, str(tmp_path)], {}) as chat:
-        chat.expect("context")
+        chat.expect("(0 %)")
         for number in range(300):
             os.kill(chat.program.pid, signal.SIGCONT)
             chat.read(number % 7 * 0.005)
@@ -124,7 +124,7 @@ def test_signals_to_continue_that_interrupt_each_other_leave_a_screen_that_obeys
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_terminal_that_reads_nothing_does_not_keep_the_program(tmp_path: Path, number: signal.Signals) -> None:
     with AnsweringTerminal([*CHAT, str(tmp_path)], {}, size=(200, 60)) as chat:
-        chat.expect("context")
+        chat.expect("(0 %)")
         chat.type(b"go on\r")
         wait_until((tmp_path / "conversations" / "go on.json").exists, "the whole answer on disk")
         os.kill(chat.program.pid, number)
@@ -137,7 +137,7 @@ def test_a_terminal_that_reads_nothing_does_not_keep_the_program(tmp_path: Path,
 
 def test_a_paste_whose_end_is_lost_leaves_the_keys(tmp_path: Path) -> None:
     with AnsweringTerminal([*CHAT, str(tmp_path)], {}) as chat:
-        chat.expect("context")
+        chat.expect("(0 %)")
         chat.type(b"\x1b[200~half a paste\x1b[20")
         chat.expect("half a paste")
         chat.type(CTRL_Q)
