@@ -197,7 +197,7 @@ def test_few_tokens_are_gathered_until_the_answers_are_enough(
     prompts = ("--prompts", str(tmp_path / "questions.txt"))
     command = ("train", "--target", str(target), *SMALL, "--epochs", "1", *prompts)
     done = run(environ, *command, "--tokens", "1000")
-    assert "too few" not in done.stderr and "held out at the end" in done.stderr
+    assert "answers are too few" not in done.stderr and "held out at the end" in done.stderr
 
 
 def test_where_no_question_fits_it_is_reported(environ: dict[str, str], target: Path, tmp_path: Path) -> None:
