@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from typing import Annotated
 
 import typer
@@ -15,7 +14,7 @@ from eaglelocal.cli.completion import complete_words
 from eaglelocal.cli.output import path_text, standard_output, wrap_text
 from eaglelocal.core.atomic_file import make_folder
 from eaglelocal.core.toml_text import write_value
-from eaglelocal.errors import ResourceError, UsageError
+from eaglelocal.errors import ResourceError
 from eaglelocal.processes.editor import run_editor
 from eaglelocal.settings import SETTINGS, Settings, check_setting_name, read_setting, write_setting
 
@@ -101,8 +100,6 @@ def edit() -> None:
     eaglelocal config edit
     """
     file = locations.config_file()
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("an editor needs a terminal", hint="eaglelocal config set NAME VALUE")
     make_folder(file.parent)
     if not run_editor(file):
         raise ResourceError("the editor failed, so the settings were not checked", hint="eaglelocal config show")

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 from doubles.directed_server_engine import TIMINGS
 
-from eaglelocal.core.events import Finished, RequestEvent, SpeculationChanged, Started, TextPiece, Tokens
+from eaglelocal.core.events import (
+    Finished,
+    PromptProgress,
+    RequestEvent,
+    SpeculationChanged,
+    Started,
+    TextPiece,
+    Tokens,
+)
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.sampling import Sampled, SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
@@ -55,6 +63,16 @@ def test_parts_are_in_the_order_in_which_they_came() -> None:
         ("id_1", "g", "{}"),
     ]
     assert not choice.take_delta()
+
+
+def test_progress_is_told_until_the_answer_begins() -> None:
+    choice = AnswerState(0, ChatRequest(id="x"), 0.0)
+    told = []
+    for event in (Started("x", 90, 20), PromptProgress("x", 52), PromptProgress("x", 84), Tokens("x", (said("a"),))):
+        choice.apply(event, 1.0)
+        told += [choice.num_read] if choice.take_progress() else []
+        assert not choice.take_progress()
+    assert told == [20, 52, 84] and choice.num_read == 90
 
 
 def test_a_chunk_has_one_kind_of_thing_and_one_call() -> None:
