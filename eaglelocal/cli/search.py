@@ -31,5 +31,6 @@ def search(wanted: SearchFlags) -> None:
     from eaglelocal.preparation.model_choices import list_catalog
 
     options = options_for(None, dict.fromkeys(OF_SETTINGS), goal="balanced", is_elsewhere=wanted.machine is not None)
-    rows = list(list_catalog(options, wanted.words, machine_name=wanted.machine))
-    show_choices(rows, wanted.words, standard_output(), as_json=wanted.as_json)
+    words = " ".join(wanted.words).split()  # quoted words too
+    rows = list(list_catalog(options, words, machine_name=wanted.machine))
+    show_choices(rows, words, standard_output(), as_json=wanted.as_json)

@@ -21,8 +21,9 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(variable, str(tmp_path))
 
 
-def test_rows_have_all_the_words_and_say_what_fits() -> None:
-    shown = run_command("search", "GPT-OSS", "mxfp4", "--machine", "rtx-3060").stdout
+@pytest.mark.parametrize("words", [("GPT-OSS", "mxfp4"), ("gpt-oss mxfp4",)])
+def test_rows_have_all_the_words_and_say_what_fits(words: tuple[str, ...]) -> None:
+    shown = run_command("search", *words, "--machine", "rtx-3060").stdout
     heading, *rows = shown.partition("\n\n")[0].splitlines()
     assert heading.split()[:3] == ["machine", "model", "quant"]
     assert [row.split()[3:5] for row in rows] == [["gpt-oss-120b", "MXFP4"], ["gpt-oss-20b", "MXFP4"]]
