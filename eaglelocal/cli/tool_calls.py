@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from eaglelocal import locations
+from eaglelocal.cli.load_model import is_flag
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.chat_tools import ChatTools, Permission, find_grant
 from eaglelocal.conversation.conversation import ToolRound
@@ -50,7 +51,8 @@ def open_tools(settings: Settings, allow: str | None, *, can_ask: bool) -> ChatT
             raise UsageError(f"--allow-tools: {path} has no server for {name!r}", hint=f"its servers: {known}")
         granted.add(grant)
     allowed = StoredPermissions(locations.allowed_tools_file())
-    return ChatTools(ServerPool(specs), allowed, granted, can_ask, source=str(path))
+    are_wanted = bool(allow) or is_flag(settings, "mcp")
+    return ChatTools(ServerPool(specs), allowed, granted, can_ask, source=str(path), are_wanted=are_wanted)
 
 
 def can_ask_here(*, is_quiet: bool) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from eaglelocal.conversation.chat_tools import ToolOffer, describe_offer
+from eaglelocal.conversation.chat_tools import ToolOffer
 from eaglelocal.conversation.conversation import Turn, turns_to_forget
 from eaglelocal.conversation.pictures import Pictures
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome, Session
@@ -138,7 +138,7 @@ def _offer_tools(session: Session, reviewer: CallReviewer) -> ToolOffer:
     for old, status in zip(before, tools.pool.statuses, strict=True):
         if status.state == "failed" and status != old:
             reviewer.note(f"tool server {status.name} failed: {status.reason}; /tools shows more")
-    if notice := tools.take_notice(describe_offer(tools, offer, takes_tools=session.model.info.takes_tools)):
+    if notice := tools.take_notice(offer, takes_tools=session.model.info.takes_tools):
         reviewer.note(notice)
     return offer
 

@@ -92,9 +92,11 @@ class ChatTools:
     """The tools of a chat, which changes what is switched off and allowed.
 
     allowed   what the user always allows; None: nothing can be
-    granted   tools that are allowed in this chat, as (server, tool), where "" is all of a server's
+    granted   tools that are allowed from the start, as (server, tool), where "" is all of a server's
+    in_chat   tools that the user has allowed in this conversation; another one begins without them
     can_ask   somebody can answer whether a call is allowed; if not, only allowed tools are offered
     source    the file that lists the servers, or why there are none
+    are_wanted  the user has asked for tools, by a flag
     """
 
     pool: ToolPool = field(default_factory=NoServers)
@@ -102,6 +104,8 @@ class ChatTools:
     granted: set[tuple[str, str]] = field(default_factory=set)
     can_ask: bool = True
     source: str = ""
+    are_wanted: bool = False
+    in_chat: set[tuple[str, str]] = field(default_factory=set)
     off: set[str] = field(default_factory=set)  # servers, and labels of tools
     notice: str = ""  # that was shown last
 
@@ -132,9 +136,13 @@ class ChatTools:
         usable = [tool for tool in self.list_tools() if self.is_on(tool) and (self.can_ask or self.is_allowed(tool))]
         return make_offer(usable, round((n_ctx or ASSUMED_CTX) * CHARS_PER_CTX_TOKEN))
 
-    def take_notice(self, notice: str) -> str:
-        """Return a notice that was not shown last, else ""."""
-        is_new, self.notice = notice != self.notice, notice
+    def take_notice(self, offer: ToolOffer, *, takes_tools: bool) -> str:
+        """Return why not all tools are offered, "" if that was said before or nobody wants to know.
+
+        Whoever has not asked for tools needs no reason why there are none.
+        """
+        notice = describe_offer(self, offer, takes_tools=takes_tools) if offer.by_name or self.are_wanted else ""
+        is_new, self.notice = notice != self.notice, notice or self.notice
         return notice if is_new else ""
 
     def list_tools(self) -> list[ServerTool]:
@@ -164,7 +172,8 @@ class ChatTools:
     # ---- permissions
     def is_allowed(self, tool: ServerTool) -> bool:
         """Return whether a call needs no question."""
-        return bool(self.granted & {(tool.server, ""), (tool.server, tool.name)}) or self.is_always_allowed(tool)
+        names = {(tool.server, ""), (tool.server, tool.name)}
+        return not names.isdisjoint(self.granted | self.in_chat) or self.is_always_allowed(tool)
 
     def is_always_allowed(self, tool: ServerTool) -> bool:
         return self.allowed is not None and self.allowed.is_allowed(self.pool.specs[tool.server], tool.name)
@@ -172,7 +181,7 @@ class ChatTools:
     def allow(self, tool: ServerTool, permission: Permission) -> None:
         """Remember the user's answer, as far as it is for more than one call. Raises ResourceError."""
         if permission is Permission.CHAT:
-            self.granted.add((tool.server, tool.name))
+            self.in_chat.add((tool.server, tool.name))
         elif permission is Permission.ALWAYS and self.allowed is not None:
             self.allowed.add(self.pool.specs[tool.server], tool.name)
 
@@ -182,7 +191,9 @@ class ChatTools:
         forgotten = [tool for tool in tools if names & {tool.server, tool.label}]
         for server in {tool.server for tool in forgotten if (tool.server, "") in self.granted}:
             self.granted |= {(server, tool.name) for tool in tools if tool.server == server}
-        self.granted -= {(tool.server, which) for tool in forgotten for which in ("", tool.name)}
+        names_forgotten = {(tool.server, which) for tool in forgotten for which in ("", tool.name)}
+        self.granted -= names_forgotten
+        self.in_chat -= names_forgotten
         for tool in forgotten:
             if self.allowed is not None:
                 self.allowed.remove(tool.server, tool.name)

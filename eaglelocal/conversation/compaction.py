@@ -40,8 +40,7 @@ def compact(session: Session, follow: Follow) -> TurnSummary | None:
         return None
     num_forgotten = conversation.num_forgotten if before is None else before.num_forgotten
     summary = TurnSummary(outcome.text.strip(), num_turns, past.turns[-1].answer, num_forgotten)
-    conversation.summarized = summary
-    conversation.num_forgotten = max(conversation.num_forgotten, num_turns)
+    conversation.summarize(summary, max(conversation.num_forgotten, num_turns))
     return summary
 
 
@@ -50,7 +49,7 @@ def undo_compaction(conversation: Conversation) -> None:
     summary = conversation.summary
     if summary is None:
         raise UsageError("there is no summary to undo", hint="/compact makes one")
-    conversation.summarized, conversation.num_forgotten = None, summary.num_forgotten
+    conversation.summarize(None, summary.num_forgotten)
 
 
 def _ask_for_summary(session: Session, past: Conversation, follow: Follow) -> RequestOutcome:

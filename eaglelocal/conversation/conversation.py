@@ -121,6 +121,11 @@ class Conversation:
     sampling: dict[str, float | int | None] = field(default_factory=dict)  # what was set while chatting, by name
     summarized: TurnSummary | None = None  # as it was made, also if its turns were replaced since
 
+    def summarize(self, made: TurnSummary | None, num_forgotten: int) -> None:
+        """Send a summary in place of the turns that it is made of; None: send the turns again."""
+        self.summarized, self.num_forgotten = made, num_forgotten
+        self.num_saved = 0  # the file has another summary
+
     @property
     def summary(self) -> TurnSummary | None:
         """The summary of the first turns, if it was made of these turns."""

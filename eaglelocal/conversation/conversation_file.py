@@ -6,7 +6,6 @@ Pictures are separate files in a folder beside them (pictures.py), each written 
 
 from __future__ import annotations
 
-import fcntl
 import html
 import itertools
 import json
@@ -27,6 +26,7 @@ from eaglelocal.conversation.conversation import (
     FileStamp,
     ToolRound,
     Turn,
+    TurnSummary,
     walk_branches,
 )
 from eaglelocal.conversation.sampling_form import read_values
@@ -46,7 +46,8 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 MAX_SEARCH_BYTES = 32 * 1024 * 1024
 MAX_NAME_BYTES = 255 - len(".json")  # the limit of file systems
 MAX_FRESH_NAME = 48  # characters, so that a list of conversations is easy to read
-NAME = re.compile(r"\w[\w .-]{0,79}")
+IN_NAMES = r"\w .,'+=()!&%-"  # characters that every file system takes
+NAME = re.compile(rf"\w[{IN_NAMES}]{{0,79}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +93,16 @@ def list_names(folder: Path) -> tuple[str, ...]:
 
 def choose_name(folder: Path, question: str) -> str:
     """Return an unused name made of a question's first words: `What is an eagle`, `What is an eagle 2`."""
-    words = re.sub(r"[^\w .-]+", " ", question).split()
-    base = _strip_unfit_end(" ".join(words)[:MAX_FRESH_NAME].lstrip(" .-")) or "chat"
+    words = re.sub(rf"[^{IN_NAMES}]+", " ", question).split()
+    base = _strip_unfit_end(re.sub(r"^\W+", "", " ".join(words)[:MAX_FRESH_NAME])) or "chat"
     taken = {name.casefold() for name in list_names(folder)}  # some file systems ignore case
     numbered = (f"{base} {number}" for number in itertools.count(2))
     return next(name for name in itertools.chain([base], numbered) if name.casefold() not in taken)
 
 
 def _strip_unfit_end(name: str) -> str:
-    """Strip trailing blanks, dots, dashes and `.json`, which `find_path` would drop or refuse."""
-    while name != (shorter := name.rstrip(" .-").removesuffix(".json")):
+    """Strip trailing blanks, marks, and `.json`, which `find_path` would drop or refuse."""
+    while name != (shorter := name.rstrip(" .,'+=(!&-").removesuffix(".json")):
         name = shorter
     return name
 
@@ -141,7 +142,7 @@ def find_path(folder: Path, name: str) -> Path:
     """Return the file of a conversation. Raises UsageError on an invalid or too long name."""
     plain = name.strip().removesuffix(".json")
     if not NAME.fullmatch(plain) or plain.endswith((".", " ")):
-        raise UsageError(f"invalid name for a conversation: {name!r}", hint="letters, digits, blanks, '-', '_' and '.'")
+        raise UsageError(f"invalid name for a conversation: {name!r}", hint="letters, digits, blanks and -_.,'+=()!&%")
     if len(plain.encode()) > MAX_NAME_BYTES:
         size = f"{len(plain.encode())} bytes, and a file name has at most {MAX_NAME_BYTES}"
         raise UsageError(f"the name is too long: {size}", hint="/save SHORTER")
@@ -179,24 +180,6 @@ def is_changed(conversation: Conversation, path: Path) -> bool:
         return read_stamp(path) != conversation.stamp
     except OSError:
         return False  # it was deleted: nothing in it can be lost
-
-
-@contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Keep other chats from saving in the folder meanwhile; without effect on file systems without locks."""
-    with suppress(OSError):
-        make_folder(folder, PRIVATE)
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        yield  # saving reports it
-        return
-    try:
-        with suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def rescue(conversation: Conversation, folder: Path, *, target: str) -> Path | None:
@@ -266,7 +249,20 @@ def _to_json(conversation: Conversation) -> dict[str, object]:
         "system": conversation.system,
         "turns": turns,
         **({"others": others} if others else {}),
+        **({"summary": _summary_to_json(made)} if (made := conversation.summarized) else {}),
     }
+
+
+def _summary_to_json(made: TurnSummary) -> dict[str, object]:
+    return {"text": made.text, "num_turns": made.num_turns, "last_answer": made.last_answer}
+
+
+def _read_summary(content: object) -> TurnSummary | None:
+    """Return a summary; None if there is none or it is malformed: then the turns are sent."""
+    match content:
+        case {"text": str(text), "num_turns": int(num_turns), "last_answer": str(answer)} if text and num_turns > 0:
+            return TurnSummary(text, num_turns, answer)
+    return None
 
 
 def _branches_to_json(turns: Branch) -> list[list[dict[str, object]]]:
@@ -320,6 +316,7 @@ def _read_conversation(content: object, path: Path) -> Conversation:
         target=_read_text(content.get("target")),
         reference=_read_text(content.get("reference")),
         sampling=read_values(content.get("sampling")),
+        summarized=_read_summary(content.get("summary")),
     )
 
 
@@ -328,13 +325,19 @@ def _read_text(value: object) -> str:
 
 
 def _read_turns(turns: list[object], others: object, path: Path) -> list[Turn]:
-    """Return the turns with their other versions, each of which comes after the turn that names it, and once."""
+    """Return the turns with their other versions, each of which comes after the turn that names it, and once.
+
+    Versions that no turn names are kept as those of the first turn, so that saving loses nothing.
+    """
     if not isinstance(others, list) or not all(isinstance(branch, list) and branch for branch in others):
         raise UsageError(f"{path} is not a conversation: others must be lists of turns")
     read: dict[int, Branch] = {}
     for number, branch in reversed([*enumerate([turns, *others], -1)]):
         read[number] = tuple(_read_versions(turn, at, read, path) for at, turn in enumerate(branch, 1))
-    return list(read[-1])
+    path, *loose = [read[number] for number in sorted(read)]
+    if not path and loose:
+        path, *loose = loose
+    return [replace(turn, others=(*turn.others, *loose)) if turn is path[0] else turn for turn in path]
 
 
 def _read_versions(content: object, number: int, read: dict[int, Branch], path: Path) -> Turn:

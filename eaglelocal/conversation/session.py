@@ -26,6 +26,7 @@ from eaglelocal.conversation.conversation import (
 from eaglelocal.conversation.pictures import AttachedPicture, Pictures, join_pictures
 from eaglelocal.conversation.sampling_form import apply_changes, find_changes
 from eaglelocal.core.adapters import AdapterFile, AdapterMix, apply_mix, list_scales, make_mix
+from eaglelocal.core.atomic_file import lock_folder
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, RequestEvent
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
@@ -193,6 +194,7 @@ class Session:
     def open_conversation(self, conversation: Conversation) -> None:
         """Go on with another conversation, and with what was set in it."""
         self.conversation = conversation
+        self.tools.in_chat.clear()
         self.params = apply_changes(replace(self._base_params, thinking=self.params.thinking), conversation.sampling)
         self.adapters = None
 
@@ -372,11 +374,11 @@ def save_session(session: Session, folder: Path, name: str = "") -> SavedSession
     file, it is saved under a new name beside it.
     """
     conversation = session.conversation
-    with conversation_file.lock_folder(folder):
+    with lock_folder(folder):
         old = conversation.name
-        path = conversation_file.find_path(
-            folder, name or old or conversation_file.choose_name(folder, conversation.turns[0].question)
-        )
+        first = conversation.turns[0]
+        chosen = name or old or conversation_file.choose_name(folder, first.question or first.shown_question)
+        path = conversation_file.find_path(folder, chosen)
         old_path = conversation_file.find_path(folder, old) if old else None
         is_theirs = old_path is not None and conversation_file.is_changed(conversation, old_path)
         notice = ""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from eaglelocal.core.atomic_file import PRIVATE, make_folder, write_atomically
+from eaglelocal.core.atomic_file import lock_folder, write_atomically
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.own_files import read_own
 from eaglelocal.core.records import dataclass
@@ -45,18 +45,19 @@ class StoredPermissions:
 
     def add(self, spec: ServerSpec, tool: str) -> None:
         """Raises ResourceError."""
-        self._write(self.read() | {make_entry(spec, tool)})
+        with lock_folder(self.path.parent):
+            self._write(self.read() | {make_entry(spec, tool)})
 
     def remove(self, server: str, tool: str) -> None:
         """Remove the entries of a tool, whatever the server's command was. Raises ResourceError."""
-        entries = self.read()
-        kept = frozenset(entry for entry in entries if entry[:2] != (server, tool))
-        if kept != entries:
-            self._write(kept)
+        with lock_folder(self.path.parent):
+            entries = self.read()
+            kept = frozenset(entry for entry in entries if entry[:2] != (server, tool))
+            if kept != entries:
+                self._write(kept)
 
     def _write(self, entries: frozenset[Entry]) -> None:
         try:
-            make_folder(self.path.parent, PRIVATE)
             write_atomically(self.path, json.dumps(join_in_json(list(map(list, sorted(entries)))), indent=1))
         except OSError as problem:
             raise ResourceError(f"cannot write {self.path}: {problem.strerror}") from problem

@@ -129,6 +129,24 @@ def _make_one(folder: Path, mode: int) -> None:
         sync_folder(folder.parent)
 
 
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Keep other processes that lock the folder out of it meanwhile; without effect on file systems without locks."""
+    with suppress(OSError):
+        make_folder(folder, PRIVATE)
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield  # writing reports it
+        return
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def make_absolute(path: Path) -> Path:
     """Return a path that names the same file in every working folder."""
     flat = Path(os.path.abspath(path))

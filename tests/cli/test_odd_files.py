@@ -21,8 +21,9 @@ from eaglelocal import locations
 from eaglelocal.catalog import catalog
 from eaglelocal.client.running_servers import find_running_servers, find_stale_files
 from eaglelocal.conversation import pictures
-from eaglelocal.conversation.conversation_file import list_conversations, load_conversation, lock_folder
+from eaglelocal.conversation.conversation_file import list_conversations, load_conversation
 from eaglelocal.conversation.question_history import QuestionHistory
+from eaglelocal.core.atomic_file import lock_folder
 from eaglelocal.core.own_files import fingerprint
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.drafters.lookup_memory import LookupMemory

@@ -50,6 +50,13 @@ def test_the_file_beside_the_settings_is_opened_if_it_is_there(tmp_path: Path) -
         open_tools(Settings(mcp=str(tmp_path / "missing.json")), None, can_ask=True)
 
 
+def test_tools_are_wanted_by_those_who_give_a_flag() -> None:
+    locations.mcp_file().write_text(LIST)
+    named = Settings.load({"mcp": "auto"}, {}, Path("no.toml"))
+    wants = [open_tools(settings, None, can_ask=False).are_wanted for settings in (Settings(), named)]
+    assert [*wants, open_tools(Settings(), "time", can_ask=False).are_wanted] == [False, True, True]
+
+
 def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     locations.mcp_file().write_text(LIST)
     monkeypatch.setattr(tool_calls, "is_sdk_installed", lambda: False)
@@ -67,12 +74,13 @@ def test_names_that_are_allowed_must_be_those_of_servers() -> None:
 
 
 def run_piped(
-    folder: Path, pool: ScriptedPool, *, quiet: bool = False, allowed: str = ""
+    folder: Path, pool: ScriptedPool, *, quiet: bool = False, allowed: str = "", wants: bool = False
 ) -> tuple[str, str, dict[str, object]]:
     """Ask one question without a terminal; return stdout, stderr and the JSON object."""
     stdout, stderr = io.StringIO(), io.StringIO()
     client = ScriptedClient((calls("now", "{}", text="Let me see."), says("noon")))
     tools = make_tools(folder, pool, can_ask=False)
+    tools.are_wanted = wants
     tools.granted |= {grant for grant in [find_grant(allowed, ["time"])] if grant}
     model = ActiveModel(client, scripted_plan("m"), client.info)
     session = Session(ModelLoader(lambda _: scripted_plan("m"), lambda _: model), model, SamplingParams(), tools=tools)
@@ -84,7 +92,8 @@ def run_piped(
 
 def test_in_a_pipe_nothing_runs_that_is_not_allowed(tmp_path: Path) -> None:
     pool = ScriptedPool()
-    assert "nobody can be asked here" in run_piped(tmp_path, pool)[1]
+    assert "nobody can be asked here" in run_piped(tmp_path, pool, wants=True)[1]
+    assert "offered" not in run_piped(tmp_path, pool)[1]
     assert not pool.called and not pool.started
 
 

@@ -101,7 +101,7 @@ class ChatTasks:
         self._emit_model(self.session)
         self._emit_attachments(self.session)
         if (conversation := self.session.conversation).turns:  # the conversation is a continued one
-            self._emit(ConversationReplaced(tuple(conversation.turns), conversation.name))
+            self._emit_conversation(conversation)
         self.session.check_attached()
 
     def ask(self, question: str) -> None:
@@ -156,6 +156,7 @@ class ChatTasks:
             raise UsageError("this conversation is not saved, so a branch would lose it", hint="/save NAME")
         with self._emit_changes(session):
             session.conversation = old.branch(place.index)
+            session.tools.in_chat.clear()
             self._save(session)
         name = f", saved as {session.conversation.name}" if session.conversation.name else ""
         from_name = f" of {old.name}" if old.name else ""
@@ -243,6 +244,8 @@ class ChatTasks:
         except LeaveChat:
             self._emit(ExitRequested())
             return
+        if command.name in ("/compact", "/undo"):
+            self._save(session)
         if question is not None:
             self._emit(TurnsReplaced(len(session.conversation.turns)))
             self.ask(question)
@@ -256,10 +259,10 @@ class ChatTasks:
             yield
         finally:
             is_undone = summary is not None and conversation.summary is None
-            if session.conversation is conversation and conversation.summary not in (None, summary):
-                self._emit_summary(conversation)
             if session.conversation is not conversation or is_cleared or is_undone:
-                self._emit(ConversationReplaced(tuple(session.conversation.turns), session.conversation.name))
+                self._emit_conversation(session.conversation)
+            elif conversation.summary != summary:
+                self._emit_summary(conversation)
             if session.model is not settings[0]:
                 self._emit(ModelSwitched(session.model))
             if _list_settings(session) != settings:
@@ -272,6 +275,10 @@ class ChatTasks:
             self._feed.forget()
         system, adapters = session.conversation.system, session.shown_adapters
         self._emit(ModelChanged(session.model, session.choice, session.params, system, adapters))
+
+    def _emit_conversation(self, conversation: Conversation) -> None:
+        self._emit(ConversationReplaced(tuple(conversation.turns), conversation.name))
+        self._emit_summary(conversation)
 
     def _emit_summary(self, conversation: Conversation) -> None:
         if (summary := conversation.summary) is not None:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
 
 from eaglelocal.conversation.ask import follow_answer
 from eaglelocal.conversation.compaction import NUM_KEPT, SUMMARY_REQUEST, compact, undo_compaction
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.conversation.session import ActiveModel, AnswerEvents, ModelLoader, RequestOutcome, Session
+from eaglelocal.conversation.conversation_file import load_conversation
+from eaglelocal.conversation.session import (
+    ActiveModel,
+    AnswerEvents,
+    ModelLoader,
+    RequestOutcome,
+    Session,
+    save_session,
+)
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, UsageError
@@ -68,3 +79,28 @@ def test_a_conversation_longer_than_the_context_is_summarized_from_its_end() -> 
     assert compact(session, follow) is not None
     sent = [message.content for message in session.model.client.requests[-1].messages]  # type: ignore[attr-defined]
     assert "q0" not in sent and f"q{60 - NUM_KEPT - 1}" in sent
+
+
+def test_a_summary_is_saved_and_can_be_undone_after_reopening(tmp_path: Path) -> None:
+    session = make_session(says("summary"), turns=NUM_KEPT + 1)
+    save_session(session, tmp_path, "long")
+    compact(session, follow)
+    assert session.conversation.num_saved == 0  # so that leaving saves it
+    save_session(session, tmp_path)
+    sent = list_contents(session)
+    assert "summary" in sent and "q0" not in sent
+    session.open_conversation(load_conversation(tmp_path, "long"))
+    assert list_contents(session) == sent
+    undo_compaction(session.conversation)
+    save_session(session, tmp_path)
+    session.open_conversation(load_conversation(tmp_path, "long"))
+    assert "q0" in list_contents(session)
+
+
+@pytest.mark.parametrize(
+    "summary", [None, 3, {"text": "s", "num_turns": 1}, {"text": "s", "num_turns": -1, "last_answer": ""}]
+)
+def test_a_malformed_summary_is_none(tmp_path: Path, summary: object) -> None:
+    turns = [{"question": "q", "answer": ""}]
+    (tmp_path / "x.json").write_text(json.dumps({"version": 1, "turns": turns, "summary": summary}))
+    assert load_conversation(tmp_path, "x").summary is None

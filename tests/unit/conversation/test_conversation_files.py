@@ -28,6 +28,8 @@ def save(folder: Path, name: str, *turns: Turn) -> None:
         ("../../etc/passwd", "etc passwd"),
         ("???", "chat"),
         ("", "chat"),
+        ("What's 2+2, and 10% of (3 + 4)?!", "What's 2+2, and 10% of (3 + 4)"),
+        ("'Hello,' he said", "Hello,' he said"),
         ("a\nb\tc", "a b c"),
         ("Was heißt Öl?", "Was heißt Öl"),
         ("What is in package.json?", "What is in package"),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doubles.image_files import image_bytes
 from doubles.scripted_client import ScriptedClient, scripted_plan
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ActionContext
 from eaglelocal.conversation.conversation import Conversation, Turn
+from eaglelocal.conversation.pictures import check_picture
 from eaglelocal.conversation.sampling_form import set_field
 from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session, resume_conversation, save_session
 from eaglelocal.conversation.slash_commands import parse_command, run_command
@@ -90,6 +93,21 @@ def test_what_another_chat_wrote_stays_where_it_is_when_this_one_moves(tmp_path:
     assert conversation_file.load_conversation(tmp_path, "mine").turns == [ONE]
 
 
+@pytest.mark.parametrize(
+    ("turns", "read"),
+    [([ONE, TWO], [replace(ONE, others=((TWO,), (THREE, ONE))), TWO]), ([], [replace(TWO, others=((THREE, ONE),))])],
+)
+def test_versions_that_no_turn_names_are_kept(tmp_path: Path, turns: list[Turn], read: list[Turn]) -> None:
+    def write(branch: list[Turn]) -> list[dict[str, str]]:
+        return [{"question": turn.question, "answer": turn.answer} for turn in branch]
+
+    content = {"version": 1, "turns": write(turns), "others": [write([TWO]), write([THREE, ONE])]}
+    (tmp_path / "loose.json").write_text(json.dumps(content))
+    session = make_session(conversation_file.load_conversation(tmp_path, "loose"))
+    save_session(session, tmp_path)
+    assert session.conversation.turns == conversation_file.load_conversation(tmp_path, "loose").turns == read
+
+
 # ---- one conversation, one file
 def test_a_saved_conversation_has_one_file_under_its_last_name(tmp_path: Path) -> None:
     session = make_session(Conversation(turns=[ONE]))
@@ -111,6 +129,11 @@ def test_another_conversation_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'one' already exists"):
         run(other, tmp_path, "/save one")
     assert set(conversation_file.list_names(tmp_path)) == {"one", "two"}
+
+
+def test_a_picture_names_a_conversation_without_words(tmp_path: Path) -> None:
+    shown = Turn("", "a cat", pictures=(check_picture("cat.png", image_bytes()),))
+    assert save_session(make_session(Conversation(turns=[shown])), tmp_path).path.stem == "image cat.png, 4x3"
 
 
 # ---- model and settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,14 @@ from doubles.scripted_tools import CLOCK, PAGE, ScriptedPool, ScriptedReviewer, 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eaglelocal.cli.output import standard_output
 from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.action_context import ActionContext
 from eaglelocal.conversation.ask import AskResult, ask, follow_answer
 from eaglelocal.conversation.chat_tools import MAX_OFFERED, ChatTools, Permission, find_grant, make_offer
 from eaglelocal.conversation.conversation import CompletedCall, Conversation, ToolRound, Turn
 from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
+from eaglelocal.conversation.slash_commands import Command, run_command
 from eaglelocal.conversation.stored_permissions import StoredPermissions
 from eaglelocal.conversation.tool_rounds import (
     MAX_CALLS,
@@ -67,6 +71,30 @@ def test_a_call_is_shown_run_and_sent_back(tmp_path: Path) -> None:
     assert second.messages[2].tool_call_id == "call_0"
     assert [describe_call(done) for done in reviewer.rounds[0].calls] == ['time.now {"zone": "UTC"} -> 4 characters']
     assert len(session.answers) == 2  # of both requests, for /stats
+
+
+def test_what_is_allowed_in_a_chat_is_asked_again_in_another_conversation(tmp_path: Path) -> None:
+    reviewer = ScriptedReviewer((Permission.CHAT,))
+    tools = replace(make_tools(tmp_path), granted={("web", "")})
+    session = make_session(tools, *[calls("now"), calls("fetch"), says("done")] * 3)
+    run(session, reviewer)
+    context = ActionContext(session, standard_output(), tmp_path)
+    run_command(context, Command("/clear"))
+    run(session, reviewer)
+    session.open_conversation(Conversation())
+    run(session, reviewer)
+    assert [review.label for review in reviewer.reviews] == ["time.now"] * 3  # web.fetch is allowed by a flag
+
+
+def test_two_chats_that_allow_tools_at_once_lose_none(tmp_path: Path) -> None:
+    pool = ScriptedPool()
+    chats = [make_tools(tmp_path, pool) for _ in range(2)]
+    tools = [ServerTool("web", f"tool {number}") for number in range(20)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda at: chats[at % 2].allow(tools[at], Permission.ALWAYS), range(20)))
+        assert all(map(chats[0].is_allowed, tools))
+        list(threads.map(lambda at: chats[at % 2].allowed.remove("web", tools[at].name), range(20)))  # type: ignore[union-attr]
+    assert not any(map(chats[0].is_allowed, tools))
 
 
 def test_the_next_question_is_sent_with_earlier_calls(tmp_path: Path) -> None:
@@ -181,13 +209,19 @@ def test_a_reasoning_model_gets_its_thoughts_back_within_a_turn_only(tmp_path: P
 
 
 # ---- what is offered
-def test_a_template_without_tools_is_offered_none_and_that_is_said_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("are_wanted", [True, False])
+def test_a_template_without_tools_is_offered_none_and_that_is_said_once_if_they_are_wanted(
+    tmp_path: Path, are_wanted: bool
+) -> None:
     pool, reviewer = ScriptedPool(), ScriptedReviewer()
-    session = make_session(make_tools(tmp_path, pool), says("a"), takes_tools=False)
-    run(session, reviewer)
-    run(session, reviewer)
-    assert reviewer.notes == ["this model's template has no tools, so it is offered none"]
-    assert not pool.started and not session.model.client.requests[0].tools  # type: ignore[attr-defined]
+    tools = replace(make_tools(tmp_path, pool), are_wanted=are_wanted)
+    session = make_session(tools, says("a"), takes_tools=False)
+    without = session.model
+    for takes_tools in (False, True, False):  # as after /model
+        session.model = replace(without, info=replace(without.info, takes_tools=takes_tools))
+        run(session, reviewer)
+    assert reviewer.notes == are_wanted * ["this model's template has no tools, so it is offered none"]
+    assert not session.model.client.requests[0].tools  # type: ignore[attr-defined]
 
 
 def test_a_server_that_fails_is_named_and_the_others_are_offered(tmp_path: Path) -> None:
@@ -200,7 +234,7 @@ def test_a_server_that_fails_is_named_and_the_others_are_offered(tmp_path: Path)
 
 def test_without_a_person_only_allowed_tools_are_offered(tmp_path: Path) -> None:
     pool = ScriptedPool()
-    tools = make_tools(tmp_path, pool, can_ask=False)
+    tools = replace(make_tools(tmp_path, pool, can_ask=False), are_wanted=True)
     reviewer = ScriptedReviewer()
     run(make_session(tools, says("a")), reviewer)
     assert not pool.started and "nobody can be asked" in reviewer.notes[0]
