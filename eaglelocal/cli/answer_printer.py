@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 
-from eaglelocal.cli.output import Output, StatusLine
+from eaglelocal.cli.output import REDRAW_S, Output, StatusLine
 from eaglelocal.cli.tool_calls import LineReviewer
 from eaglelocal.conversation.answer_stats import format_ending, statistics_line
 from eaglelocal.conversation.ask import AskResult, ask, follow_answer, left_out_line
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome, Session
-from eaglelocal.core.events import Finished, PromptProgress, RequestEvent, Started, TextPiece, Tokens
+from eaglelocal.core.amounts import count_noun
+from eaglelocal.core.events import Failed, Finished, PromptProgress, RequestEvent, Started, TextPiece, Tokens
 from eaglelocal.core.records import dataclass
 from eaglelocal.text.loop_guard import LoopGuard
 
@@ -71,18 +72,22 @@ class Asker:
         """Show the answer as it arrives; Ctrl-C stops it."""
         guard = LoopGuard()
         stream = None if self.quiet else self.output.answer(tint=self.tint)  # else the JSON object holds the text
-        reading = ReadingLine(self.output.status())
+        hides_thoughts = stream is None or not self.output.is_terminal
+        work = WorkLine(self.output.status(faint=True), hides_thoughts=hides_thoughts)
 
         def receive(event: RequestEvent) -> None:
-            reading.show(event)
+            work.show(event)
             pieces = _text_pieces(event)
             if stream is not None:
                 stream.show(pieces)
             if self.ends_loops and any([guard.push(piece.reasoning + piece.text) for piece in pieces]):
                 answer.cancel()
 
-        with cancel_on_interrupt(answer.cancel):
-            outcome = follow_answer(answer, receive)
+        try:
+            with cancel_on_interrupt(answer.cancel):
+                outcome = follow_answer(answer, receive)
+        finally:
+            work.erase()
         if outcome.calls:
             self._end_line(outcome)
         return replace(outcome, is_loop=guard.is_looping and outcome.stopped)
@@ -114,25 +119,39 @@ class Asker:
             self.output.data("")
 
 
-class ReadingLine:
-    """A line on stderr with how much of a long prompt has been read, until the answer begins."""
+class WorkLine:
+    """A line on stderr until the answer begins: how much of a long prompt has been read, and unseen thoughts."""
 
-    def __init__(self, status: StatusLine) -> None:
-        self._status, self._sent_at = status, time.monotonic()
-        self._num_tokens = 0  # of the prompt
-        self._is_shown = False
+    def __init__(self, status: StatusLine, *, hides_thoughts: bool) -> None:
+        self._status, self._hides_thoughts = status, hides_thoughts
+        self._began_at = time.monotonic()  # of reading, then of thinking
+        self._num_read_of = self._num_thoughts = 0  # tokens of the prompt, of the thoughts
+        self._drawn_at = float("-inf")
 
     def show(self, event: RequestEvent) -> None:
         match event:
             case Started(prompt_tokens=num_tokens):
-                self._num_tokens = num_tokens
+                self._num_read_of = num_tokens
             case PromptProgress(_, num_read):
-                seconds = time.monotonic() - self._sent_at
-                self._status.show(f"reading {num_read}/{self._num_tokens} · {seconds:.0f} s")
-                self._is_shown = True
-            case _ if self._is_shown:
-                self._status.show()
-                self._is_shown = False
+                self._draw(f"reading {num_read}/{self._num_read_of}")
+            case Tokens(pieces=pieces) if self._hides_thoughts and not any(piece.text for piece in pieces):
+                if not self._num_thoughts:
+                    self._began_at, self._drawn_at = time.monotonic(), float("-inf")
+                self._num_thoughts += len(pieces)
+                if time.monotonic() - self._drawn_at >= REDRAW_S:
+                    self._draw(f"thinking, {count_noun(self._num_thoughts, 'token')}")
+            case Tokens() | Finished() | Failed():
+                self._hides_thoughts = False  # text may be in this line from here on
+                self.erase()
+
+    def _draw(self, work: str) -> None:
+        self._drawn_at = time.monotonic()
+        self._status.show(f"{work} · {self._drawn_at - self._began_at:.0f} s")
+
+    def erase(self) -> None:
+        if self._drawn_at > float("-inf"):
+            self._status.show()
+        self._drawn_at = float("-inf")
 
 
 def _text_pieces(event: RequestEvent) -> tuple[TextPiece, ...]:

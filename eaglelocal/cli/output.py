@@ -166,9 +166,9 @@ class Output:
     def progress(self) -> ProgressLine:
         return ProgressLine(self._stderr, in_place=self.redraws_messages)
 
-    def status(self) -> StatusLine:
+    def status(self, *, faint: bool = False) -> StatusLine:
         """Return the status line, the last line of stderr; it shows nothing where it cannot be redrawn in place."""
-        return StatusLine(self._stderr, is_shown=self.redraws_messages)
+        return StatusLine(self._stderr, is_shown=self.redraws_messages, is_faint=faint and self._colour_messages)
 
     def _write_message(self, text: str, *, end: str = "\n") -> None:
         with suppress(OSError):
@@ -235,13 +235,14 @@ def shown_progress(output: MessageOutput) -> Iterator[ShowProgress]:
 class StatusLine:
     """A line with the current state that stays below the messages."""
 
-    def __init__(self, stream: TextIO, *, is_shown: bool) -> None:
-        self._stream, self.is_shown = stream, is_shown
+    def __init__(self, stream: TextIO, *, is_shown: bool, is_faint: bool = False) -> None:
+        self._stream, self.is_shown, self._is_faint = stream, is_shown, is_faint
 
     def show(self, text: str = "") -> None:
         """Replace the line; without a text erase it, to make room for a message."""
         if self.is_shown and self._is_ours:
-            write_or_ignore(self._stream, f"\r\x1b[K{clean_text(text)[: count_columns(self._stream) - 1]}")
+            shown = clean_text(text)[: count_columns(self._stream) - 1]
+            write_or_ignore(self._stream, f"\r\x1b[K{paint(shown, QUIET) if self._is_faint else shown}")
 
     @property
     def _is_ours(self) -> bool:

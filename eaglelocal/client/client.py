@@ -31,7 +31,7 @@ class Client(Protocol):
 
     @property
     def state(self) -> str:
-        """Return loading, ready, restarting, failed or closed; for a running server also disconnected."""
+        """Return loading, ready, restarting, failed or closed; for a running server also draining or disconnected."""
 
     def start(self) -> EngineInfo:
         """Wait until requests can be answered. Raises the EagleLocalError that prevents it."""

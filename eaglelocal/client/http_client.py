@@ -29,7 +29,7 @@ from eaglelocal.client.http_stream import (
     refusal,
     text,
 )
-from eaglelocal.client.server_reading import DISCONNECTED
+from eaglelocal.client.server_reading import DISCONNECTED, DRAINING
 from eaglelocal.core.events import (
     EngineInfo,
     EngineSnapshot,
@@ -92,8 +92,8 @@ class HttpClient:
 
     def _rejoin(self) -> None:
         """Choose the model again, after the server was away. Raises EngineAwayError until it is ready."""
-        state = text(self._fetch_snapshot(), "state")
-        self._away_state = state if state in ("loading", "restarting") else DISCONNECTED
+        if state := text(self._fetch_snapshot(), "state"):
+            self._away_state = state if state in ("loading", "restarting", DRAINING) else DISCONNECTED
         if state not in ("", "ready", "idle"):
             raise EngineAwayError(f"{self._url} is {state}", hint="the server is busy: try again in a moment")
         self.start()
@@ -178,7 +178,7 @@ class HttpClient:
                 if not self._has_other_model(error):
                     raise
             except EngineAwayError:
-                if exchange.is_cancelled or time.monotonic() >= give_up_at:
+                if exchange.is_cancelled or exchange.answer.arrivals or time.monotonic() >= give_up_at:
                     raise
                 self._is_away = True
             exchange.wait(RETRY_S)
@@ -259,7 +259,9 @@ class HttpClient:
         return connection
 
     def _unreachable(self, error: Exception) -> EngineError:
-        self._is_away, self._away_state = True, DISCONNECTED
+        with self._lock:  # a server that is being stopped takes no new connection, and finishes its answers
+            is_answering = any(exchange.answer.arrivals for exchange in self._running.values())
+        self._is_away, self._away_state = True, DRAINING if is_answering else DISCONNECTED
         return unreachable_error(self._url, error)
 
 

@@ -14,7 +14,7 @@ from eaglelocal.core.events import EngineSnapshot, Finished
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.stats import SpeculationStats
 
-DISCONNECTED = "disconnected"
+DISCONNECTED, DRAINING = "disconnected", "draining"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,7 @@ MAX_STRING_BYTES = 1 << 24
 MAX_STRINGS = 1 << 21  # in all arrays together; the largest vocabularies with merges have 0.8 M
 DEFAULT_ALIGNMENT = 32
 
+_GIVE_GGUF = "give the path of a .gguf file; `eaglelocal ls` lists those on this disk"
 _MIN_KEY_BYTES = 8 + 1 + 4 + 1
 _MIN_TENSOR_BYTES = 8 + 4 + 4 + 8
 _REQUIRED_KEYS = frozenset({"general.alignment", "split.no", "split.count", NUM_LAYERS_KEY})
@@ -123,10 +124,10 @@ def _regular_file_bytes(path: Path) -> int:
     try:
         found = os.stat(path)
     except ValueError as error:
-        raise malformed_error(repr(path.name), f"not a path: {error}", hint="give the path of a .gguf file") from error
+        raise malformed_error(repr(path.name), f"not a path: {error}", hint=_GIVE_GGUF) from error
     if not stat.S_ISREG(found.st_mode):  # a pipe would block forever
         what = "is a folder" if stat.S_ISDIR(found.st_mode) else "is not a regular file"
-        raise malformed_error(path.name or str(path), what, hint="give the path of a .gguf file")
+        raise malformed_error(path.name or str(path), what, hint=_GIVE_GGUF)
     return found.st_size
 
 
@@ -153,7 +154,8 @@ def _read_version(cursor: HeaderCursor) -> int:
     magic = cursor.take(min(4, cursor.remaining_bytes), "the magic")
     if magic != b"GGUF":
         found = f"starts with {magic.decode('latin-1')!r}" if magic else "is empty"
-        raise malformed_error(cursor.name, f"not a GGUF file: it {found}", hint="fetch the file again")
+        hint = "fetch the file again" if cursor.name.endswith(".gguf") else _GIVE_GGUF
+        raise malformed_error(cursor.name, f"not a GGUF file: it {found}", hint=hint)
     version = cursor.u32("the version")
     if version and not version & 0xFFFF:
         raise malformed_error(cursor.name, "a big-endian GGUF", hint="fetch the little-endian file")

@@ -27,6 +27,7 @@ class Script:
     pause_s: float = 0.0  # before each event
     hangs: bool = False
     is_cut: bool = False  # no [DONE] at the end
+    is_draining: bool = False  # only answers that have begun go on
     models: object = field(default_factory=lambda: {"data": [{"id": "loopback-model"}]})
     snapshot: object = None  # of a server of ours
     health: tuple[int, object] = (200, "")
@@ -76,7 +77,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._note()
-        if self.path == "/health":
+        if self.script.is_draining:
+            self.close_connection = True
+        elif self.path == "/health":
             self._reply(*self.script.health)
         elif self.path == "/v1/snapshot":
             self._reply(200 if self.script.snapshot else 404, self.script.snapshot)

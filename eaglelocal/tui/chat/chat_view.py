@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.geometry import Size
 
-from eaglelocal.client.server_reading import DISCONNECTED
+from eaglelocal.client.server_reading import DISCONNECTED, DRAINING
 from eaglelocal.conversation.answer_stats import model_line, system_line, unusual_lines
 from eaglelocal.conversation.ask import AskResult
 from eaglelocal.conversation.conversation import ContextUse, Turn
@@ -41,6 +41,7 @@ from eaglelocal.tui.panel.feed import Feed, PanelFrame
 from eaglelocal.tui.styled_lines import Line, cell_width, make_line
 from eaglelocal.tui.transcript.transcript import Transcript
 
+AWAY_TEXTS = {DRAINING: "the server is stopping", DISCONNECTED: "the server no longer answers"}
 FIGURES_S = 0.5  # between updates of figures: faster ones cannot be read, and cost as much as text
 
 
@@ -172,11 +173,9 @@ class ChatView:
             self.transcript.note("the engine has ended and is being restarted; new questions wait for it")
         elif state == "ready" and before == "restarting":
             self.transcript.note(f"the engine is running again ({count_noun(restarts, 'restart')})")
-        elif state == DISCONNECTED:
-            self.transcript.note(
-                "the server no longer answers; questions wait for it, and /model REF loads a model here"
-            )
-        elif state == "ready" and before == DISCONNECTED:
+        elif state in AWAY_TEXTS and before not in AWAY_TEXTS:
+            self.transcript.note(f"{AWAY_TEXTS[state]}; questions wait for it, and /model REF loads a model here")
+        elif state == "ready" and before in AWAY_TEXTS:
             self.transcript.note("the server answers again")
 
 

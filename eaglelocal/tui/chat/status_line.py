@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from rich.cells import cell_len, set_cell_size
 
-from eaglelocal.client.server_reading import DISCONNECTED
+from eaglelocal.client.server_reading import DISCONNECTED, DRAINING
 from eaglelocal.conversation.conversation import ContextUse
 from eaglelocal.core.adapters import describe_adapters
 from eaglelocal.core.amounts import count_noun
@@ -25,6 +25,7 @@ MIN_NAME_CELLS = 10
 STATE_TEXTS = {  # by state of the engine
     "loading": "loading the model",
     "restarting": "restarting the engine",
+    DRAINING: "the server is stopping",
     DISCONNECTED: "the server does not answer",
     "failed": "the engine has failed; /model REF loads another",
     "closed": "the engine has ended",

@@ -214,6 +214,14 @@ def test_malformed_headers_are_refused(tmp_path: Path, case: str) -> None:
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(("name", "hint"), [("bad.gguf", "fetch the file again"), ("passwd", "path of a .gguf file")])
+def test_only_a_file_that_is_named_as_one_is_worth_fetching_again(tmp_path: Path, name: str, hint: str) -> None:
+    (tmp_path / name).write_text("root:x:0:0")
+    with pytest.raises(ModelFileError, match="not a GGUF file: it starts with 'root'") as caught:
+        read_header(tmp_path / name)
+    assert hint in caught.value.hint
+
+
 def test_every_truncation_is_refused(tmp_path: Path) -> None:
     content = small_model().build()
     path = tmp_path / "cut.gguf"

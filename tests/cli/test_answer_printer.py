@@ -1,0 +1,47 @@
+"""What a terminal shows of an answer whose text goes elsewhere."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from doubles.scripted_client import Script, ScriptedClient, scripted_plan
+
+from eaglelocal.cli.answer_printer import Asker
+from eaglelocal.cli.output import Output
+from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
+from eaglelocal.core.sampling import SamplingParams
+
+ERASED = "\r\x1b[K"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def ask(stdout: io.StringIO, stderr: io.StringIO, *, quiet: bool = False) -> str:
+    """Ask a model that thinks and return what stderr got."""
+    client = ScriptedClient((Script(("yes",), thought="hm"),))
+    model = ActiveModel(client, scripted_plan("m"), client.info)
+    session = Session(ModelLoader(lambda _: scripted_plan("m"), lambda _: model), model, SamplingParams())
+    Asker(session, Output(stdout=stdout, stderr=stderr, environ={"TERM": "xterm"}), quiet=quiet).ask("?")
+    return stderr.getvalue()
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_thoughts_that_nobody_sees_are_counted_in_a_faint_line_that_is_erased(quiet: bool) -> None:
+    stdout = io.StringIO()
+    shown = ask(stdout, Terminal(), quiet=quiet)
+    assert re.match(r"\r\x1b\[K\x1b\[2mthinking, 1 token · \d+ s\x1b\[0m\r\x1b\[K(?!\r)", shown)
+    assert stdout.getvalue() == ("" if quiet else "yes\n")
+
+
+def test_without_a_terminal_nothing_is_shown_of_thoughts() -> None:
+    assert "thinking," not in ask(io.StringIO(), io.StringIO())
+
+
+def test_thoughts_on_a_terminal_need_no_count() -> None:
+    stdout = Terminal()
+    assert "thinking," not in ask(stdout, Terminal()) and "hm" in stdout.getvalue()
