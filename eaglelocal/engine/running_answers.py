@@ -100,10 +100,10 @@ class RunningAnswers:
         count = request.params.repeat_last_n
         tokens = [token for token in sequence.tokens if token >= 0] if request.images else sequence.tokens
         sampler.accept(tokens[-count:] if count else [])
-        if request.reasoning_limit is not None and request.split is not None:
-            reader = make_split_text(self._pieces, (), request.split)
-            sampler = ThinkingLimit(sampler, reader, request.reasoning_limit)
         guard = LoopGuard() if request.params.stop_loops else None
+        if request.reasoning_limit is not None and request.split is not None:
+            reader, closing = make_split_text(self._pieces, (), request.split), None if guard is None else LoopGuard()
+            sampler = ThinkingLimit(sampler, reader, request.reasoning_limit, closing)
         text = make_answer_text(self._pieces, request)
         self._by_slot[slot] = RunningAnswer(sequence, sampler, text, clock, guard=guard)
         self._controller.begin(

@@ -13,17 +13,21 @@ from eaglelocal.core.ports import Sampler
 from eaglelocal.core.request import ReasoningLimit, Request
 from eaglelocal.core.sampling import Sampled
 from eaglelocal.errors import EagleLocalError
+from eaglelocal.text.loop_guard import LoopGuard
 from eaglelocal.text.reasoning.split_answer import SplitAnswerText
 
 
 class ThinkingLimit:
     """A sampler that draws as another one does, and closes reasoning at its limit. Implements core.ports.Sampler.
 
-    text  a reader of the answer's tokens, of its own: the answer's is read later, while the next step is decoded
+    text   a reader of the answer's tokens, of its own: the answer's is read later, while the next step is decoded
+    guard  of the reasoning: if it repeats itself, its budget is used up; None: it may
     """
 
-    def __init__(self, sampler: Sampler, text: SplitAnswerText, limit: ReasoningLimit) -> None:
-        self._sampler, self._text, self._limit = sampler, text, limit
+    def __init__(
+        self, sampler: Sampler, text: SplitAnswerText, limit: ReasoningLimit, guard: LoopGuard | None = None
+    ) -> None:
+        self._sampler, self._text, self._limit, self._guard = sampler, text, limit, guard
         self._num_tokens = self._num_closed = 0  # tokens of reasoning; how often it was closed
         self.forced: tuple[int, ...] = ()  # the tokens that must come next
         self._is_over = False  # no more reasoning can be closed
@@ -45,8 +49,7 @@ class ThinkingLimit:
             self.forced = () if self._is_over else self._next_closing()
         drawn = self._sampler.sample(row)
         if not self._is_over:
-            self._text.push(drawn.token)
-            self._check()
+            self._check(self._text.push(drawn.token).reasoning)
         return drawn
 
     def _next_closing(self) -> tuple[int, ...]:
@@ -54,12 +57,14 @@ class ThinkingLimit:
         self._num_closed += 1
         return closings[min(self._num_closed, len(closings)) - 1]
 
-    def _check(self) -> None:
+    def _check(self, thought: str = "") -> None:
         """Count a token of reasoning, and close it where it is long enough and no character is cut."""
         self._is_over = self._text.is_past_reasoning
         if not self._text.in_reasoning:
             return
         self._num_tokens += 1
+        if self._guard is not None and self._guard.push(thought):
+            self._num_tokens += self._limit.budget
         if self._num_tokens > self._limit.budget and self._text.is_at_rest:
             self.forced = self._next_closing()
 

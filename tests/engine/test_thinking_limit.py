@@ -189,6 +189,28 @@ def test_a_loop_is_ended_only_if_that_is_wanted(stops: bool, reason: str) -> Non
     assert (finished.reason, finished.is_loop, finished.completion_tokens < 600) == (reason, stops, stops)
 
 
+@pytest.mark.parametrize("budget", [2000, None])
+def test_looping_thoughts_are_closed_under_a_budget_and_end_the_answer_without_one(budget: int | None) -> None:
+    params = replace(ask("a", budget).params, max_tokens=700, stop_loops=True, logit_bias=((5, 1000.0),))
+    results = []
+    for num_draft_tokens in (0, 4):
+        table = Table(len(WORDS), seed=2)
+        harness = EngineHarness(
+            table,
+            Eagle3(ScriptedHead(table, n_ctx=1024), (0,)),
+            n_ctx=1024,
+            num_draft_tokens=num_draft_tokens,
+            vocabulary=ThinkingVocabulary(),  # type: ignore[arg-type]
+        )
+        results.append(harness.run([ask("a", budget, params=params)])["a"])
+    plain, drafted = results
+    num_thoughts = plain.reasoning.count("a")
+    assert drafted.tokens == plain.tokens and 500 < num_thoughts < 600
+    assert closes_at(plain.tokens, num_thoughts)
+    assert plain.finished is not None and plain.finished.is_loop is (budget is None)
+    assert plain.text == "a" * (0 if budget is None else 700 - num_thoughts - 4)
+
+
 def test_a_limit_does_not_touch_an_answer_to_a_raw_prompt() -> None:
     raw = ChatRequest(id="a", tokens=(5, 6), params=SamplingParams(thinking=Thinking(budget=0), max_tokens=8, seed=1))
     free = replace(raw, params=replace(raw.params, thinking=Thinking()))
