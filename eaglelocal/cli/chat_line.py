@@ -20,6 +20,7 @@ from types import FrameType
 from eaglelocal import locations
 from eaglelocal.cli.answer_printer import Asker, cancel_on_interrupt
 from eaglelocal.cli.output import Output, OutputClosed
+from eaglelocal.cli.tool_calls import switch_echo
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import (
     ActionContext,
@@ -103,7 +104,7 @@ class ChatLoop:
 
     def _ask(self, question: str) -> None:
         self.presses = 1  # a KeyboardInterrupt from ask() is the second ctrl-c
-        with hide_typing():
+        with switch_echo(is_on=False):  # what is typed meanwhile appears at the next prompt
             outcome = self.asker.ask(question)
         if outcome.finished is None or outcome.finished.reason != "cancelled":
             self.presses = 0
@@ -180,10 +181,6 @@ try:
     import readline
 except ImportError:  # a Python without line editing
     readline = None  # type: ignore[assignment]
-try:
-    import termios
-except ImportError:  # not a Unix
-    termios = None  # type: ignore[assignment]
 
 QUOTES = '"""'
 IMAGE, MODEL = "/image ", "/model "  # followed by a path, and a reference, which are completed
@@ -317,23 +314,6 @@ def _is_on_terminal() -> bool:
         return sys.stdin.isatty()
     except (OSError, ValueError, AttributeError):  # stdin is closed or None
         return False
-
-
-@contextmanager
-def hide_typing() -> Iterator[None]:
-    """Switch off the terminal's echo, so that text typed during an answer only appears at the next prompt."""
-    if termios is None or not sys.stdin.isatty():
-        yield
-        return
-    keyboard = sys.stdin.fileno()
-    before = termios.tcgetattr(keyboard)
-    quiet = list(before)
-    quiet[3] &= ~termios.ECHO
-    termios.tcsetattr(keyboard, termios.TCSADRAIN, quiet)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 
 def _on_interrupt(number: int, frame: FrameType | None) -> None:

@@ -106,16 +106,25 @@ class LineReviewer:
 def echoing_input() -> Iterator[None]:
     """Let an answer be typed: with echo, without what was typed before the question, and Ctrl-C raises."""
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    keyboard = sys.stdin.fileno()
-    before = None
     try:
-        if termios is not None:
-            before = termios.tcgetattr(keyboard)
-            loud = list(before)
-            loud[3] |= termios.ECHO
-            termios.tcsetattr(keyboard, termios.TCSAFLUSH, loud)
+        with switch_echo(is_on=True):
+            yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+@contextmanager
+def switch_echo(*, is_on: bool) -> Iterator[None]:
+    """Switch the echo of stdin off, if it is a terminal, or on, and then drop what was typed before."""
+    if termios is None or not sys.stdin.isatty():
+        yield
+        return
+    keyboard = sys.stdin.fileno()
+    before = termios.tcgetattr(keyboard)
+    changed = list(before)
+    changed[3] = before[3] | termios.ECHO if is_on else before[3] & ~termios.ECHO
+    termios.tcsetattr(keyboard, termios.TCSAFLUSH if is_on else termios.TCSADRAIN, changed)
+    try:
         yield
     finally:
-        if before is not None:
-            termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
-        signal.signal(signal.SIGINT, handler)
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)

@@ -35,9 +35,13 @@ class AddedFile:
     @property
     def quoted(self) -> str:
         """The name and the text, in a fence that is longer than any in the text."""
-        longest = max((len(ticks) for ticks in re.findall(r"`{3,}", self.text)), default=2)
-        fence = "`" * (longest + 1)
-        return f"{make_printable(self.name)}:\n{fence}\n{self.text.rstrip(chr(10))}\n{fence}"
+        return f"{make_printable(self.name)}:\n{fence_code(self.text.rstrip(chr(10)))}"
+
+
+def fence_code(text: str) -> str:
+    """Return a text as a code block, whose fence is longer than any in it."""
+    fence = "`" * (max(map(len, re.findall("`{3,}", text)), default=2) + 1)
+    return f"{fence}\n{text}\n{fence}"
 
 
 def read_added_file(path: str) -> AddedFile:

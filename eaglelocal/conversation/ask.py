@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from eaglelocal.conversation.chat_tools import ToolOffer
-from eaglelocal.conversation.conversation import Turn, turns_to_forget
+from eaglelocal.conversation.conversation import Turn
 from eaglelocal.conversation.pictures import Pictures
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome, Session
 from eaglelocal.conversation.tool_rounds import MAX_ROUNDS, CallReviewer, CallRunner, shrink_results
@@ -91,9 +91,9 @@ class _Asked:
 
 def _ask_until_taken(session: Session, begun: Turn, offer: ToolOffer, follow: Follow, choice: ToolChoice) -> _Asked:
     """Ask, and leave out old turns, then parts of results, while the request is refused."""
-    num_forgotten = _count_forgettable(session, begun)
+    num_forgotten = session.count_forgettable(session.conversation, begun, session.params.max_tokens)
     while True:
-        request = session.request(begun, num_forgotten, offer, choice)
+        request = session.request(session.conversation, begun, num_forgotten, session.params, offer, choice)
         outcome = follow(session.model.client.stream(request))
         shorter = shrink_results(begun)
         if outcome.refused and num_forgotten < len(session.conversation.turns):
@@ -171,18 +171,6 @@ def _apply_event(outcome: RequestOutcome, event: RequestEvent) -> RequestOutcome
             return replace(outcome, error=event.error)
         case Prompted() | PromptProgress() | SpeculationChanged() | Embeddings():
             return outcome  # the line after the answer shows how drafting ended
-
-
-def _count_forgettable(session: Session, begun: Turn) -> int:
-    if not session.model.info.n_ctx:  # the server does not report it, and refuses a request that is too long
-        return session.conversation.num_forgotten
-    return turns_to_forget(
-        session.conversation,
-        begun,
-        estimate=session.estimate,
-        n_ctx=session.model.info.n_ctx,
-        max_tokens=session.params.max_tokens,
-    )
 
 
 def left_out_line(num_turns: int, n_ctx: int) -> str:

@@ -17,8 +17,8 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import Tool
 from eaglelocal.errors import UsageError
 from eaglelocal.tool_servers.server_list import ServerSpec
-from eaglelocal.tool_servers.server_pool import ServerStatus
-from eaglelocal.tool_servers.tool_results import NO_PARAMETERS, ServerTool, ToolResult, fail_call
+from eaglelocal.tool_servers.server_pool import ServerPool, ServerStatus
+from eaglelocal.tool_servers.tool_results import NO_PARAMETERS, ServerTool, ToolResult
 
 START_WAIT_S = 15.0  # for servers that are starting; those that take longer are offered from a later question on
 MAX_OFFERED = 100
@@ -42,22 +42,6 @@ class ToolPool(Protocol):
     def wait(self, timeout_s: float, is_stopped: Callable[[], bool]) -> None: ...
 
     def call(self, tool: ServerTool, arguments: dict[str, object], is_stopped: Callable[[], bool]) -> ToolResult: ...
-
-    def close(self) -> None: ...
-
-
-class NoServers:
-    """The pool of a chat without tools."""
-
-    specs: Mapping[str, ServerSpec] = {}
-    statuses: tuple[ServerStatus, ...] = ()
-
-    def start(self, names: Collection[str], *, again: bool = False) -> None: ...
-
-    def wait(self, timeout_s: float, is_stopped: Callable[[], bool]) -> None: ...
-
-    def call(self, tool: ServerTool, arguments: dict[str, object], is_stopped: Callable[[], bool]) -> ToolResult:
-        return fail_call("no server runs")
 
     def close(self) -> None: ...
 
@@ -99,7 +83,7 @@ class ChatTools:
     are_wanted  the user has asked for tools, by a flag
     """
 
-    pool: ToolPool = field(default_factory=NoServers)
+    pool: ToolPool = field(default_factory=lambda: ServerPool(()))
     allowed: StoredPermissions | None = None
     granted: set[tuple[str, str]] = field(default_factory=set)
     can_ask: bool = True

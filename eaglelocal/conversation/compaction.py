@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from eaglelocal.conversation.ask import Follow
-from eaglelocal.conversation.conversation import Conversation, Turn, TurnSummary, turns_to_forget
+from eaglelocal.conversation.conversation import Conversation, Turn, TurnSummary
 from eaglelocal.conversation.session import RequestOutcome, Session
-from eaglelocal.core.request import ChatRequest
 from eaglelocal.core.thinking import Thinking
 from eaglelocal.errors import UsageError
 
@@ -56,25 +55,9 @@ def _ask_for_summary(session: Session, past: Conversation, follow: Follow) -> Re
     """Ask for a summary; the oldest turns are left out until the engine takes the request."""
     n_ctx = session.model.info.n_ctx
     max_tokens = min(MAX_SUMMARY_TOKENS, n_ctx // 4) if n_ctx else MAX_SUMMARY_TOKENS
-    num_left_out = 0
-    if n_ctx:
-        num_left_out = turns_to_forget(
-            past, REQUEST_TURN, estimate=session.estimate, n_ctx=n_ctx, max_tokens=max_tokens
-        )
-    outcome = follow(session.model.client.stream(_make_request(session, past, num_left_out, max_tokens)))
-    while outcome.refused and num_left_out < len(past.turns):
-        num_left_out += 1
-        outcome = follow(session.model.client.stream(_make_request(session, past, num_left_out, max_tokens)))
+    params = replace(session.params, max_tokens=max_tokens, thinking=Thinking(budget=0))
+    for num_left_out in range(session.count_forgettable(past, REQUEST_TURN, max_tokens), len(past.turns) + 1):
+        outcome = follow(session.model.client.stream(session.request(past, REQUEST_TURN, num_left_out, params)))
+        if not outcome.refused:
+            break
     return outcome
-
-
-def _make_request(session: Session, past: Conversation, num_left_out: int, max_tokens: int) -> ChatRequest:
-    session.num_asked += 1
-    return ChatRequest(
-        id=f"chat-{session.num_asked}",
-        messages=past.messages(REQUEST_TURN, num_forgotten=num_left_out, sees=session.model.info.sees_images),
-        params=replace(session.params, max_tokens=max_tokens, thinking=Thinking(budget=0)),
-        spec=session.spec,
-        adapters=session.adapters,
-        is_split=True,
-    )

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from eaglelocal.conversation import pictures
+from eaglelocal.conversation.added_file import fence_code
 from eaglelocal.conversation.conversation import (
     Branch,
     CompletedCall,
@@ -334,10 +335,10 @@ def _read_turns(turns: list[object], others: object, path: Path) -> list[Turn]:
     read: dict[int, Branch] = {}
     for number, branch in reversed([*enumerate([turns, *others], -1)]):
         read[number] = tuple(_read_versions(turn, at, read, path) for at, turn in enumerate(branch, 1))
-    path, *loose = [read[number] for number in sorted(read)]
-    if not path and loose:
-        path, *loose = loose
-    return [replace(turn, others=(*turn.others, *loose)) if turn is path[0] else turn for turn in path]
+    chosen, *loose = [read[number] for number in sorted(read)]
+    if not chosen and loose:
+        chosen, *loose = loose
+    return [replace(turn, others=(*turn.others, *loose)) if turn is chosen[0] else turn for turn in chosen]
 
 
 def _read_versions(content: object, number: int, read: dict[int, Branch], path: Path) -> Turn:
@@ -440,7 +441,9 @@ def _format_turn(turn: Turn) -> list[str]:
 
 
 def _format_round(done: ToolRound) -> list[str]:
-    calls = (_fold(describe_call(one), f"{_fence(one.call.arguments)}\n\n{_fence(one.result)}") for one in done.calls)
+    calls = (
+        _fold(describe_call(one), f"{fence_code(one.call.arguments)}\n\n{fence_code(one.result)}") for one in done.calls
+    )
     return [_format_reasoning(done.reasoning), done.text.strip(), *calls]
 
 
@@ -450,13 +453,6 @@ def _format_reasoning(reasoning: str) -> str:
 
 def _fold(title: str, text: str) -> str:
     return f"<details><summary>{html.escape(title)}</summary>\n\n{text}\n\n</details>"
-
-
-def _fence(text: str) -> str:
-    """Return a text as a code block, whose fence is longer than any in it."""
-    longest = max(map(len, re.findall("`{3,}", text)), default=2)
-    fence = "`" * (longest + 1)
-    return f"{fence}\n{text}\n{fence}"
 
 
 def _quote(text: str) -> str:

@@ -22,6 +22,7 @@ from eaglelocal.conversation.conversation import (
     Turn,
     TurnSummary,
     calibrate_estimate,
+    turns_to_forget,
 )
 from eaglelocal.conversation.pictures import AttachedPicture, Pictures, join_pictures
 from eaglelocal.conversation.sampling_form import apply_changes, find_changes
@@ -35,7 +36,7 @@ from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import LEARNING_OFF, LearningStatus
 from eaglelocal.core.thinking import MAX_BUDGET
-from eaglelocal.core.tools import CallPart, ToolCall, ToolChoice, join_calls
+from eaglelocal.core.tools import ANY_TOOL, CallPart, ToolCall, ToolChoice, join_calls
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import EagleLocalError, RequestError, UsageError
 from eaglelocal.text.reasoning.efforts import choose_budget
@@ -274,19 +275,34 @@ class Session:
         taken, self.attached = self.attached, ()
         return taken
 
-    def request(self, begun: Turn, num_forgotten: int, offer: ToolOffer, choice: ToolChoice) -> ChatRequest:
+    def request(
+        self,
+        past: Conversation,
+        begun: Turn,
+        num_forgotten: int,
+        params: SamplingParams,
+        offer: ToolOffer | None = None,
+        choice: ToolChoice = ANY_TOOL,
+    ) -> ChatRequest:
         """Return the request for the answer of a turn that has begun, or for what follows its last round of calls."""
         self.num_asked += 1
         return ChatRequest(
             id=f"chat-{self.num_asked}",
-            messages=self.conversation.messages(begun, num_forgotten=num_forgotten, sees=self.model.info.sees_images),
-            params=self.params,
+            messages=past.messages(begun, num_forgotten=num_forgotten, sees=self.model.info.sees_images),
+            params=params,
             spec=self.spec,
             adapters=self.adapters,
-            tools=offer.tools,
+            tools=() if offer is None else offer.tools,
             tool_choice=choice,
             is_split=True,  # keep reasoning apart from the answer; it is not sent again
         )
+
+    def count_forgettable(self, past: Conversation, begun: Turn, max_tokens: int | None) -> int:
+        """Return how many of the oldest turns to leave out, as far as is known here; see `turns_to_forget`."""
+        n_ctx = self.model.info.n_ctx
+        if not n_ctx:  # the server does not report it, and refuses a request that is too long
+            return past.num_forgotten
+        return turns_to_forget(past, begun, estimate=self.estimate, n_ctx=n_ctx, max_tokens=max_tokens)
 
     def record(self, begun: Turn, outcome: RequestOutcome, num_forgotten: int, num_tool_chars: int = 0) -> None:
         """Add a turn with its answer to the conversation. A question without an answer is kept for /retry.

@@ -30,14 +30,12 @@ from eaglelocal.cli.output import Output
 from eaglelocal.client.running_servers import RunningServer, describe_this_server, keep_announced
 from eaglelocal.conversation.action_context import ActionContext
 from eaglelocal.conversation.answer_stats import model_lines
-from eaglelocal.conversation.chat_tools import ToolOffer
-from eaglelocal.conversation.conversation import Turn
+from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.session import ActiveModel, ModelLoader, RequestOutcome, Session
 from eaglelocal.conversation.slash_commands import parse_command, run_command
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.request import OFF, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.core.tools import ANY_TOOL
 from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
 from eaglelocal.settings import Settings
 
@@ -302,7 +300,7 @@ def test_spec_is_for_the_requests_to_a_server_of_ours(tmp_path: Path, lines: Lin
         "drafting, as requested from the server: 3 tokens ahead",
         "drafting off (your setting)",
     ]
-    assert context.session.request(Turn("hi", ""), 0, ToolOffer(), ANY_TOOL).spec == OFF
+    assert context.session.request(Conversation(), Turn("hi", ""), 0, SamplingParams()).spec == OFF
     assert context.session.model.plan is None and own.requests == []
     other, _, _ = joined_session(tmp_path, output, takes_spec=False)
     with pytest.raises(UsageError, match="does not take /spec"):

@@ -131,7 +131,7 @@ def test_a_joined_server_that_goes_and_comes_back_is_reported(tmp_path: Path) ->
         await person.sees("the server is stopping; questions wait for it")
         stage.client.state = "disconnected"
         await person.sees("the server does not answer")
-        assert "no longer answers" not in person.screen
+        assert "no longer answers" not in person.text
         stage.client.state = "ready"
         await person.sees("the server answers again")
         await person.ask("one")
