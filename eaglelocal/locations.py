@@ -204,12 +204,7 @@ def pairs_lock_file() -> Path:
     return config_dir() / "pairs.lock"
 
 
-def history_file() -> Path:
-    return state_dir() / "chat_history"
-
-
 def question_history_file() -> Path:
-    """Return the chat screen's history of questions; line mode uses history_file."""
     return state_dir() / "questions.jsonl"
 
 

@@ -14,7 +14,6 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import FrameType
 
 from eaglelocal import locations
@@ -33,12 +32,12 @@ from eaglelocal.conversation.action_context import (
 from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.ask import follow_answer
 from eaglelocal.conversation.chat_hints import word_for_chat
+from eaglelocal.conversation.command_arguments import ArgumentSources, list_choices
 from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
+from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome
 from eaglelocal.conversation.slash_commands import COMMANDS, Command, is_command, parse_command, run_command
 from eaglelocal.core.amounts import count_noun
-from eaglelocal.core.atomic_file import PRIVATE, make_folder
-from eaglelocal.core.own_files import append_own, is_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import can_move_cursor, join_surrogates
 from eaglelocal.errors import TRACEBACK_VARIABLE, Cancelled, EagleLocalError, bug_error
@@ -126,20 +125,26 @@ def converse(asker: Asker, *, list_models: ListModels = list_no_models) -> int:
         follow=follow_unseen,
     )
     actions.say(*begin_lines(asker), "")
-    with LineEditor(
-        locations.history_file(), tuple(COMMANDS), prompt_is_shown=output.is_terminal, list_models=list_models
-    ) as editor:
-        loop = ChatLoop(asker, actions, lambda: read_question(editor.read_line))
-        try:
-            return loop.run()
-        except BaseException as problem:  # a bug, a closed terminal, a full disk
-            target = session.model.info.target
-            path = conversation_file.rescue(session.conversation, actions.conversations, target=target)
-            if path is not None:
-                actions.say(f"the conversation is saved in {path}; `/load {path.stem}` continues it")
-            if isinstance(problem, TerminalGone):
-                return HUNG_UP
-            raise
+    history = QuestionHistory(locations.question_history_file())
+    sources = ArgumentSources(actions.conversations, list_models)
+    editor = LineEditor(history, sources, prompt_is_shown=output.is_terminal)
+
+    def read() -> str:
+        question = read_question(editor.read_line)
+        if question.strip():
+            history.add(question)
+        return question
+
+    try:
+        return ChatLoop(asker, actions, read).run()
+    except BaseException as problem:  # a bug, a closed terminal, a full disk
+        target = session.model.info.target
+        path = conversation_file.rescue(session.conversation, actions.conversations, target=target)
+        if path is not None:
+            actions.say(f"the conversation is saved in {path}; `/load {path.stem}` continues it")
+        if isinstance(problem, TerminalGone):
+            return HUNG_UP
+        raise
 
 
 def follow_unseen(events: AnswerEvents) -> RequestOutcome:
@@ -183,9 +188,7 @@ except ImportError:  # a Python without line editing
     readline = None  # type: ignore[assignment]
 
 QUOTES = '"""'
-IMAGE, MODEL = "/image ", "/model "  # followed by a path, and a reference, which are completed
 PROMPT, MORE = "> ", ". "
-MAX_HISTORY = 1000
 ALT_ENTER = r'"\e\C-m": "\\\C-m"'  # types a backslash and enter, so the text continues on the next line
 
 ReadLine = Callable[[str], str]
@@ -232,35 +235,15 @@ def _read_more(read_line: ReadLine) -> str:
 
 
 class LineEditor:
-    """A line editor with history. Use as a context manager: leaving writes the history file."""
+    """A line editor that recalls earlier questions."""
 
-    def __init__(
-        self,
-        history: Path,
-        words: Sequence[str] = (),
-        *,
-        prompt_is_shown: bool = True,
-        list_models: ListModels = list_no_models,
-    ) -> None:
-        self._history, self._list_models = history, list_models
+    def __init__(self, history: QuestionHistory, sources: ArgumentSources, *, prompt_is_shown: bool = True) -> None:
+        self._sources = sources
         self._prompt_is_shown = prompt_is_shown  # False if stdout is a file: the prompt is no data
-        self._completions = tuple(words)
-
-    def __enter__(self) -> LineEditor:
         if isinstance(sys.stdin, io.TextIOWrapper):  # invalid UTF-8 must not raise
             sys.stdin.reconfigure(errors="surrogateescape")
         if readline is not None:
-            self._prepare()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Write the history, readable by the owner only because questions are private. Ignores OSError."""
-        if readline is None:
-            return
-        with suppress(OSError):
-            make_folder(self._history.parent, PRIVATE)
-            append_own(self._history).close()  # its library would open a pipe, and wait
-            readline.write_history_file(self._history)
+            self._prepare(history)
 
     def read_line(self, prompt: str) -> str:
         """Return one line. Raises EOFError at Ctrl-D or the end of a file, TerminalGone, and as `_on_interrupt`.
@@ -281,9 +264,10 @@ class LineEditor:
         finally:
             signal.signal(signal.SIGINT, previous)
 
-    def _prepare(self) -> None:
-        readline.set_auto_history(True)
-        readline.set_history_length(MAX_HISTORY)
+    def _prepare(self, history: QuestionHistory) -> None:
+        readline.clear_history()
+        for question in history:
+            readline.add_history(question)
         readline.set_completer(self._complete)
         readline.set_completer_delims(" ")
         if "libedit" in (readline.__doc__ or ""):
@@ -293,19 +277,14 @@ class LineEditor:
             bindings = ["tab: complete", ALT_ENTER, *paste]
         for binding in bindings:
             readline.parse_and_bind(binding)
-        try:
-            if is_own(self._history):
-                readline.read_history_file(self._history)
-        except OSError:  # missing, or written by another library: start anew
-            readline.clear_history()
 
     def _complete(self, text: str, state: int) -> str | None:
-        if readline.get_line_buffer().startswith(IMAGE):
-            matches = complete_path(text)
-        elif readline.get_line_buffer().startswith(MODEL):
-            matches = [name for name in self._list_models() if name.startswith(text)]
+        name, blank, _ = readline.get_line_buffer().partition(" ")
+        if name == "/image" and blank:
+            matches: Sequence[str] = complete_path(text)
         else:
-            matches = [f"{word} " for word in self._completions if text and word.startswith(text)]
+            words = list_choices(self._sources, name) if blank else [f"{word} " for word in COMMANDS if text]
+            matches = [word for word in words if word.startswith(text)]
         return matches[state] if state < len(matches) else None
 
 

@@ -1,6 +1,6 @@
-"""The history of questions for the up key of the screen: one JSON string a line, readable by the owner only.
+"""The history of questions for the up key: one JSON string a line, readable by the owner only.
 
-Line mode has its own file in readline's format. Errors of reading and writing are ignored.
+Errors of reading and writing are ignored.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from eaglelocal.core.atomic_file import PRIVATE, make_folder, write_atomically
@@ -51,6 +52,9 @@ class QuestionHistory:
 
     def __getitem__(self, index: int) -> str:
         return self._entries[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
 
     def find(self, text: str, *, before: int | None, skipped: str) -> int | None:
         """Return the index of the newest question before index `before` that contains `text`, ignoring case.

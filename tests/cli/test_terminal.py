@@ -209,6 +209,18 @@ def test_pasted_lines_are_one_question(terminal: Terminal) -> None:
     terminal.expect("first\nsecond")
 
 
+def test_a_question_of_the_screen_is_recalled_with_all_its_lines(tmp_path: Path) -> None:
+    (tmp_path / "eaglelocal").mkdir()
+    (tmp_path / "eaglelocal" / "questions.jsonl").write_text('"/system one\\ntwo"\n')
+    terminal = Terminal(tmp_path, {})
+    terminal.expect("> ")
+    terminal.type(UP)
+    terminal.expect("two")
+    terminal.type(ENTER)
+    terminal.expect("system message: one\ntwo")
+    terminal.close()
+
+
 def test_history_is_there_the_next_time(tmp_path: Path) -> None:
     first = Terminal(tmp_path, {})
     first.expect("> ")
@@ -223,7 +235,14 @@ def test_history_is_there_the_next_time(tmp_path: Path) -> None:
     second.type(UP)
     second.expect("/system remembered")
     second.close()
-    assert (tmp_path / "eaglelocal" / "chat_history").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "eaglelocal" / "questions.jsonl").stat().st_mode & 0o077 == 0
+
+
+def test_tab_completes_the_words_that_a_command_takes(terminal: Terminal) -> None:
+    terminal.type(b"/think me\t")
+    terminal.expect("/think medium")
+    terminal.type(ENTER)
+    terminal.expect("thinking: medium effort")
 
 
 def test_tab_completes_commands(terminal: Terminal) -> None:
