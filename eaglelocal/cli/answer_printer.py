@@ -70,7 +70,7 @@ class Asker:
 
     def _follow(self, answer: AnswerEvents) -> RequestOutcome:
         """Show the answer as it arrives; Ctrl-C stops it."""
-        guard = LoopGuard()
+        guard, is_limited = LoopGuard(), self.session.thinking_budget is not None  # the budget closes the thoughts
         stream = None if self.quiet else self.output.answer(tint=self.tint)  # else the JSON object holds the text
         hides_thoughts = stream is None or not self.output.is_terminal
         work = WorkLine(self.output.status(faint=True), hides_thoughts=hides_thoughts)
@@ -80,7 +80,8 @@ class Asker:
             pieces = _text_pieces(event)
             if stream is not None:
                 stream.show(pieces)
-            if self.ends_loops and any([guard.push(piece.reasoning + piece.text) for piece in pieces]):
+            watched = [piece.text if is_limited else piece.reasoning + piece.text for piece in pieces]
+            if self.ends_loops and any([guard.push(text) for text in watched]):
                 answer.cancel()
 
         try:
@@ -90,7 +91,7 @@ class Asker:
             work.erase()
         if outcome.calls:
             self._end_line(outcome)
-        return replace(outcome, is_loop=guard.is_looping and outcome.stopped)
+        return replace(outcome, is_loop=outcome.is_loop or (guard.is_looping and outcome.stopped))
 
     def _show_footer(self, result: AskResult) -> None:
         """Show the lines below an answer: that turns were left out, that it was cut off, its statistics."""

@@ -272,7 +272,7 @@ def open_session(
     return Session(
         loader=loader,
         model=model,
-        params=replace(params, thinking=params.thinking.switch_on()),
+        params=replace(params, thinking=params.thinking.switch_on(), stop_loops=settings.stop_loops is not False),
         conversation=begun.conversation,
         spec=None if joined is None else choose_spec(settings, joined),
         choice=choice,

@@ -166,7 +166,7 @@ def _apply_event(outcome: RequestOutcome, event: RequestEvent) -> RequestOutcome
             return replace(outcome, text=outcome.text + event.text, reasoning=reasoning, call_parts=parts)
         case Finished():
             text, reasoning = outcome.text + event.text, outcome.reasoning + event.reasoning
-            return replace(outcome, text=text, reasoning=reasoning, finished=event)
+            return replace(outcome, text=text, reasoning=reasoning, finished=event, is_loop=event.is_loop)
         case Failed():
             return replace(outcome, error=event.error)
         case Prompted() | PromptProgress() | SpeculationChanged() | Embeddings():

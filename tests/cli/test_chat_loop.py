@@ -154,6 +154,16 @@ def test_an_answer_that_repeats_itself_is_ended_with_a_note(talk: Start) -> None
     assert chat.turns[0].stopped and chat.turns[1].answer == "yes"
 
 
+def test_thoughts_that_repeat_themselves_are_left_to_their_budget(talk: Start) -> None:
+    thought = Script(("yes",), thought=" tea" * 700)
+    chat = talk("/think 1000", "one", scripts=(thought,))
+    chat.run()
+    assert [turn.answer for turn in chat.turns] == ["yes"]
+    chat = talk("one", scripts=(thought,))
+    chat.run()
+    assert "repeated itself" in chat.stderr.getvalue()
+
+
 @pytest.mark.parametrize(
     ("line", "effort", "budget"),
     [("512", "medium", 512), ("off", "", 0), ("high", "high", None), ("auto", "", None)],

@@ -84,9 +84,9 @@ class ScriptedAnswer:
             return
         yield Started(name, prompt_tokens, 0)
         if self.script.thought:
-            thought = self.script.thought
-            apart = TextPiece(0, "", False, reasoning=thought)
-            yield Tokens(name, (apart if self.request.is_split else TextPiece(0, thought, False),))
+            words = says(self.script.thought).words
+            apart = (TextPiece(0, "", False, reasoning=word) for word in words)
+            yield Tokens(name, tuple(apart if self.request.is_split else (TextPiece(0, word, False) for word in words)))
         said = 0
         for index, word in enumerate(self.script.words):
             if self.stopped.wait(self.script.delay_s):
