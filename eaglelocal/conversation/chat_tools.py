@@ -75,12 +75,12 @@ class ToolOffer:
 class ChatTools:
     """The tools of a chat, which changes what is switched off and allowed.
 
-    allowed   what the user always allows; None: nothing can be
-    granted   tools that are allowed from the start, as (server, tool), where "" is all of a server's
-    in_chat   tools that the user has allowed in this conversation; another one begins without them
-    can_ask   somebody can answer whether a call is allowed; if not, only allowed tools are offered
-    source    the file that lists the servers, or why there are none
-    are_wanted  the user has asked for tools, by a flag
+    allowed    what the user always allows; None: nothing can be
+    granted    tools that are allowed from the start, as (server, tool), where "" is all of a server's
+    in_chat    tools that the user has allowed in this conversation; another one begins without them
+    can_ask    somebody can answer whether a call is allowed; if not, only allowed tools are offered
+    source     the file that lists the servers, or why there are none
+    are_wanted the user has asked for tools, by a flag
     """
 
     pool: ToolPool = field(default_factory=lambda: ServerPool(()))
