@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -112,12 +112,14 @@ def find_ready_servers(
     """
     from eaglelocal.client.running_servers import find_running_servers, request_state
 
-    def wait(server: RunningServer) -> str:
-        what = f"waiting for {server.url}"
-        return wait_for_state(partial(request_state, server), what, output, patience_s=patience_s)
-
-    servers = (server for server in find_running_servers() if target is None or server.runs(target))
-    return select_ready(((server, wait(server)) for server in servers), output)
+    for server in find_running_servers():
+        if target is None or server.runs(target):
+            read_state, what = partial(request_state, server), f"waiting for {server.url}"
+            state = wait_for_state(read_state, what, output, patience_s=patience_s)
+            if state == "ready":
+                yield server
+            else:
+                output.note(f"not joining {server.url}: {state}")
 
 
 def wait_for_state(read_state: Callable[[], str], what: str, output: MessageOutput, *, patience_s: float) -> str:
@@ -132,14 +134,6 @@ def wait_for_state(read_state: Callable[[], str], what: str, output: MessageOutp
         time.sleep(POLL_S)
         state = read_state()
     return state
-
-
-def select_ready(servers: Iterable[tuple[RunningServer, str]], output: MessageOutput) -> Iterator[RunningServer]:
-    for server, state in servers:
-        if state == "ready":
-            yield server
-        else:
-            output.note(f"not joining {server.url}: {state}")
 
 
 def connect(url: str, api_key: str, output: MessageOutput, *, model: str = "") -> ActiveModel | None:

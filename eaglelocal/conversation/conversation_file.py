@@ -200,8 +200,6 @@ def load_conversation(folder: Path, name: str) -> Conversation:
     """Read and check a conversation. Raises UsageError with what is wrong and where, or ResourceError."""
     path = _find_existing(folder, name)
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise UsageError(f"{path} has {path.stat().st_size} bytes, more than {MAX_FILE_BYTES}")
         stamp = read_stamp(path)
         content = join_in_json(read_json(decode_text(read_own(path, MAX_FILE_BYTES))))
     except OSError as problem:

@@ -22,11 +22,12 @@ from eaglelocal.cli.chat_connection import (
     choose_spec,
     find_api_key,
     find_engine_flags,
+    find_ready_servers,
     join_running_server,
-    select_ready,
     wait_for_state,
 )
 from eaglelocal.cli.output import Output
+from eaglelocal.client import running_servers
 from eaglelocal.client.running_servers import RunningServer, describe_this_server, keep_announced
 from eaglelocal.conversation.action_context import ActionContext
 from eaglelocal.conversation.answer_stats import model_lines
@@ -209,11 +210,16 @@ def test_a_server_of_a_file_is_known_by_its_path(tmp_path: Path, monkeypatch: py
     assert server.runs(str(tmp_path / "x.gguf")) and server.runs("x.gguf") and not server.runs("y.gguf")
 
 
-def test_a_server_that_is_not_ready_is_named_and_not_joined(lines: Lines, output: Output) -> None:
-    one, other = (describe_this_server("127.0.0.1", port, target="demo") for port in (1, 2))
-    assert next(select_ready([(one, "loading"), (other, "ready")], output)) is other
-    assert lines.text == "not joining http://127.0.0.1:1: loading\n"
-    assert list(select_ready([(one, "no answer")], output)) == []
+def test_a_server_that_is_not_ready_is_named_and_not_joined(
+    monkeypatch: pytest.MonkeyPatch, lines: Lines, output: Output
+) -> None:
+    named = enumerate(("loading", "ready", "no answer"), 1)
+    states = {describe_this_server("127.0.0.1", port, target="demo"): state for port, state in named}
+    monkeypatch.setattr(running_servers, "find_running_servers", lambda: list(states))
+    monkeypatch.setattr(running_servers, "request_state", states.__getitem__)
+    assert [server.port for server in find_ready_servers(output, patience_s=0)] == [2]
+    assert lines.text == "not joining http://127.0.0.1:1: loading\nnot joining http://127.0.0.1:3: no answer\n"
+    assert not list(find_ready_servers(output, target="other", patience_s=0))
 
 
 def test_a_server_that_is_loading_is_waited_for(lines: Lines, output: Output) -> None:
