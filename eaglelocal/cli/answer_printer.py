@@ -15,6 +15,7 @@ from types import FrameType
 
 from eaglelocal.cli.output import REDRAW_S, Output, StatusLine
 from eaglelocal.cli.tool_calls import LineReviewer
+from eaglelocal.client.server_reading import AWAY_TEXTS
 from eaglelocal.conversation.answer_stats import format_ending, statistics_line
 from eaglelocal.conversation.ask import AskResult, ask, follow_answer, left_out_line
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome, Session
@@ -59,6 +60,7 @@ class Asker:
 
     def ask(self, question: str) -> RequestOutcome:
         """Ask a question, show the answer and record both. Reports it if old turns no longer fit and are left out."""
+        self._mention_server()
         pictures = self.session.take_attached()
         if pictures and not self.quiet:  # it may take long, without any progress to show
             self.output.note(f"reading {' '.join(picture.label for picture in pictures)}")
@@ -67,6 +69,17 @@ class Asker:
             result = ask(self.session, question, self._follow, pictures, reviewer)
         self._show_footer(result)
         return result.outcome
+
+    def _mention_server(self) -> None:
+        """Say that the joined server is away, so that the question waits, or has another model."""
+        client = self.session.model.client
+        if self.session.model.plan is not None or self.quiet:
+            return
+        client.snapshot()
+        if why := AWAY_TEXTS.get(client.state):
+            self.output.note(f"{why}; the question waits for it")
+        elif notice := self.session.rejoin():
+            self.output.note(notice)
 
     def _follow(self, answer: AnswerEvents) -> RequestOutcome:
         """Show the answer as it arrives; Ctrl-C stops it."""

@@ -35,6 +35,7 @@ from eaglelocal.core.request import ChatRequest, Message, Spec
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import LEARNING_OFF, LearningStatus
+from eaglelocal.core.terminal_text import clean_line
 from eaglelocal.core.thinking import MAX_BUDGET
 from eaglelocal.core.tools import ANY_TOOL, CallPart, ToolCall, ToolChoice, join_calls
 from eaglelocal.core.user_paths import quote_path
@@ -325,12 +326,14 @@ class Session:
                 num_tokens = outcome.finished.prompt_tokens + outcome.finished.completion_tokens
                 self._counted = self._find_sent(), num_tokens
 
-    def rejoin(self) -> None:
-        """Take over the model that a joined server has since it was restarted."""
-        info = self.model.read_info()
-        if info is not None and info != self.model.info:
-            self.model = replace(self.model, info=info)
-            self._forget_counts()
+    def rejoin(self) -> str:
+        """Take over the model that a joined server has since it was restarted; return that it is another one, or ""."""
+        info, before = self.model.read_info(), self.model.info
+        if info is None or info == before:
+            return ""
+        self.model = replace(self.model, info=info)
+        self._forget_counts()
+        return "" if info.target == before.target else f"its model is now {clean_line(info.target)}"
 
     def switch(self, choice: ModelChoice) -> None:
         """Load another model, or the same one with another draft; the old one is unloaded first.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from doubles.scripted_client import Script, ScriptedClient, scripted_plan
@@ -12,8 +13,6 @@ from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.output import Output
 from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
 from eaglelocal.core.sampling import SamplingParams
-
-ERASED = "\r\x1b[K"
 
 
 class Terminal(io.StringIO):
@@ -45,3 +44,17 @@ def test_without_a_terminal_nothing_is_shown_of_thoughts() -> None:
 def test_thoughts_on_a_terminal_need_no_count() -> None:
     stdout = Terminal()
     assert "thinking," not in ask(stdout, Terminal()) and "hm" in stdout.getvalue()
+
+
+def test_a_joined_server_that_is_away_or_has_another_model_is_mentioned() -> None:
+    client, stderr = ScriptedClient((Script(("yes",)),)), io.StringIO()
+    model = ActiveModel(client, None, client.info, read_info=lambda: replace(client.info, target="another"))
+    session = Session(ModelLoader(lambda _: scripted_plan("m"), lambda _: model), model, SamplingParams())
+    asker = Asker(session, Output(stdout=io.StringIO(), stderr=stderr, environ={}))
+    client.state = "draining"
+    asker.ask("?")
+    assert stderr.getvalue().startswith("the server is stopping; the question waits for it\n")
+    client.state = "ready"
+    asker.ask("?")
+    asker.ask("?")
+    assert stderr.getvalue().count("its model is now another\n") == 1

@@ -27,7 +27,6 @@ from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
-from eaglelocal.core.terminal_text import clean_line
 from eaglelocal.errors import EagleLocalError, UsageError, bug_error
 from eaglelocal.tui.chat.chat_events import (
     AnswerEnded,
@@ -196,11 +195,10 @@ class ChatTasks:
         """Show the model of a joined server that answers again."""
         if self.session is None:
             return
-        before = self.session.model.info.target
         with self._emit_changes(self.session):
-            self.session.rejoin()
-        if (target := self.session.model.info.target) != before:
-            self._emit(NoteWritten(f"its model is now {clean_line(target)}"))
+            notice = self.session.rejoin()
+        if notice:
+            self._emit(NoteWritten(notice))
 
     def change_settings(self, params: SamplingParams, system: str) -> None:
         session = self._require_session()

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.containers import Container
 from textual.geometry import Size
 
-from eaglelocal.client.server_reading import DISCONNECTED, DRAINING
+from eaglelocal.client.server_reading import AWAY_TEXTS
 from eaglelocal.conversation.answer_stats import model_line, system_line, unusual_lines
 from eaglelocal.conversation.ask import AskResult
 from eaglelocal.conversation.conversation import ContextUse, Turn
@@ -41,7 +41,6 @@ from eaglelocal.tui.panel.feed import Feed, PanelFrame
 from eaglelocal.tui.styled_lines import Line, cell_width, make_line
 from eaglelocal.tui.transcript.transcript import Transcript
 
-AWAY_TEXTS = {DRAINING: "the server is stopping", DISCONNECTED: "the server no longer answers"}
 FIGURES_S = 0.5  # between updates of figures: faster ones cannot be read, and cost as much as text
 
 
