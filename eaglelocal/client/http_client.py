@@ -156,9 +156,6 @@ class HttpClient:
             last = self._answer_when_ready(exchange)
         except EagleLocalError as error:
             last = Failed(exchange.request.id, error)
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            broken = EngineError(f"{self._url} broke the connection: {error or type(error).__name__}")
-            last = Failed(exchange.request.id, broken)
         if exchange.is_cancelled:
             last = exchange.answer.make_finished(exchange.request.id, "cancelled")
         with self._lock:
@@ -177,11 +174,22 @@ class HttpClient:
             except RequestError as error:
                 if not self._has_other_model(error):
                     raise
-            except EngineAwayError:
-                if exchange.is_cancelled or exchange.answer.arrivals or time.monotonic() >= give_up_at:
+            except EngineError as error:
+                if exchange.is_cancelled or not self._is_gone(error):
+                    raise
+                if exchange.answer.arrivals:
+                    what = "the server was stopped before the end of the answer"
+                    raise EngineAwayError(what, hint="ask again") from error
+                if time.monotonic() >= give_up_at:
                     raise
                 self._is_away = True
             exchange.wait(RETRY_S)
+
+    def _is_gone(self, error: EngineError) -> bool:
+        """Return whether an answer failed because its server is away, or is being stopped."""
+        if not isinstance(error, EngineAwayError):
+            self._fetch_snapshot()
+        return self._is_away or isinstance(error, EngineAwayError)
 
     def _has_other_model(self, error: RequestError) -> bool:
         """Return whether the server has another model since it was restarted, and choose that."""
@@ -198,6 +206,8 @@ class HttpClient:
                 while data := next(response, ""):
                     exchange.emit(exchange.answer.take(data, time.perf_counter()))
                     exchange.emit_progress()
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise EngineError(f"{self._url} broke the connection: {error or type(error).__name__}") from error
         finally:  # on any end: emit a pending surrogate half
             exchange.emit(exchange.answer.flush(time.perf_counter()))
         if not exchange.answer.finish_reason:

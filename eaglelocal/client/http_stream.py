@@ -10,7 +10,6 @@ import base64
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 
-from eaglelocal.client.server_reading import DRAINING
 from eaglelocal.core.draft import NOT_REPORTED
 from eaglelocal.core.events import Finished, TextPiece
 from eaglelocal.core.image import media_type
@@ -166,8 +165,6 @@ class StreamedAnswer:
     def take(self, data: str, now: float) -> tuple[TextPiece, ...]:
         """Return the pieces of one event. Raises EngineError for an error event and for data that is no JSON object."""
         chunk = _object(data)
-        if mapping(chunk.get("error")).get("code") == DRAINING:
-            raise EngineAwayError("the server was stopped before the end of the answer", hint="/retry asks again")
         if chunk.get("error"):
             raise EngineError(f"the server failed: {read_error_message(chunk)}")
         self.usage = mapping(chunk.get("usage")) or self.usage

@@ -252,7 +252,7 @@ class ServerState:
     def cut_off_answers(self) -> None:
         """Cancel every running answer, with a Problem for its client."""
         for call in {call for call, _ in self.active.values()}:
-            call.cancel(Problem(503, "the answer was cut off: the server is being stopped", code="draining"))
+            call.cancel(Problem(503, "the answer was cut off: the server is being stopped", code="cancelled"))
 
 
 def warn_of_cut_length(request: AnyRequest, loaded: LoadedModel) -> None:

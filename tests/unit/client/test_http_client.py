@@ -22,7 +22,7 @@ from eaglelocal.core.events import Finished, PromptProgress, Started, Tokens
 from eaglelocal.core.request import ChatRequest, Image, Message, fixed_spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.tools import Tool, ToolCall, ToolChoice, ToolUse, join_calls
-from eaglelocal.errors import EagleLocalError, EngineAwayError, EngineError, RequestError, UsageError
+from eaglelocal.errors import EagleLocalError, EngineError, RequestError, UsageError
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=9, seed=3)
 TIMINGS = {"predicted_n": 21, "predicted_ms": 2000.0, "draft_n": 30, "draft_n_accepted": 15, "cache_n": 2}
@@ -183,14 +183,13 @@ def test_a_server_that_says_that_it_drains_is_believed() -> None:
 
 
 def test_an_answer_that_the_end_of_a_server_cuts_off_is_not_its_failure() -> None:
-    stopped = {"error": {"message": "the answer was cut off", "code": "draining"}}
-    with (
-        pytest.raises(EngineAwayError, match="the server was stopped before the end"),
-        serving(Script([*words("half")[:2], stopped])) as url,
-        HttpClient(url, wait_s=60.0) as client,
-    ):
-        client.start()
-        stream(client, question()).result()
+    script = Script([*our_words("half")[:1], {"error": {"message": "the engine was closed"}}], models=OUR_MODELS)
+    for is_draining, said in ((False, "the engine was closed"), (True, "the server was stopped before the end")):
+        with serving(script) as url, HttpClient(url, wait_s=60.0) as client:
+            client.start()
+            script.is_draining = is_draining
+            with pytest.raises(EngineError, match=said):
+                stream(client, question()).result()
 
 
 def test_a_question_waits_for_a_server_that_was_restarted_with_another_model() -> None:
