@@ -11,8 +11,15 @@ from doubles.scripted_client import Script, ScriptedClient, scripted_plan
 
 from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.output import Output
+from eaglelocal.conversation.ask import follow_answer
 from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
+from eaglelocal.core.events import Finished, RequestEvent
+from eaglelocal.core.request import ChatRequest, Message
 from eaglelocal.core.sampling import SamplingParams
+
+
+class Events(list[RequestEvent]):
+    def cancel(self) -> None: ...
 
 
 class Terminal(io.StringIO):
@@ -58,3 +65,12 @@ def test_a_joined_server_that_is_away_or_has_another_model_is_mentioned() -> Non
     asker.ask("?")
     asker.ask("?")
     assert stderr.getvalue().count("its model is now another\n") == 1
+
+
+def test_an_answer_that_the_engine_ended_for_a_loop_is_known_as_one() -> None:
+    script = ScriptedClient((Script(("yes",)),))
+    events = [
+        replace(event, is_loop=True) if isinstance(event, Finished) else event
+        for event in script.stream(ChatRequest(id="a", messages=(Message("user", "?"),)))
+    ]
+    assert follow_answer(Events(events), lambda event: None).is_loop

@@ -48,6 +48,14 @@ def test_the_model_is_planned_once_and_loaded_so(asked: list[RunOptions], target
     assert session.model.plan is not None and session.model.plan.n_ctx == 700
 
 
+@pytest.mark.parametrize(("given", "expected"), [(None, True), (True, True), (False, False)])
+def test_the_engine_ends_loops_unless_that_is_switched_off(
+    asked: list[RunOptions], given: bool | None, expected: bool
+) -> None:
+    settings = Settings(url="none", stop_loops=given)
+    assert chat.open_session(settings, standard_output(), ModelChoice()).params.stop_loops is expected
+
+
 @pytest.mark.parametrize(
     ("given", "effort", "budget"),
     [("512", "medium", 512), ("off", "", 0), ("high", "high", None), ("auto", "", None)],
