@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 from textual import events, work
 from textual.app import ComposeResult
@@ -22,17 +22,20 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input
 
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
+from eaglelocal.client.servers.server_watch import OnReading, ServerWatch
 from eaglelocal.core.amounts import count_noun
-from eaglelocal.core.request import Spec, parse_spec
+from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.probe.load_gauges import MachineGauge
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.lines_widget import LinesWidget
-from eaglelocal.tui.modal_screens import QuestionDialog
+from eaglelocal.tui.modal_screens import HelpRow, QuestionDialog
 from eaglelocal.tui.monitor.log_tail import ChangeLog, LogTail
 from eaglelocal.tui.monitor.machine_text import LoadHistory, MonitorSnapshot, format_machine_rows
 from eaglelocal.tui.monitor.monitor_text import (
+    FIGURE_PURPOSES,
+    SPEED_TITLE,
     format_drafting_title,
     format_log,
     format_requests_title,
@@ -47,22 +50,7 @@ from eaglelocal.tui.styled_lines import cut_line, make_line
 Outcome = Literal["quit", "stop", "leave"]  # stop: end the server too; leave: the server goes on without a screen
 
 
-class Monitored(Protocol):
-    """A server that is read on a thread of its own."""
-
-    @property
-    def url(self) -> str: ...
-
-    def start(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def cancel(self, request_id: str) -> None: ...
-
-    def switch(self, spec: Spec) -> None: ...
-
-
-OpenWatch = Callable[[Callable[[ServerReading], None]], Monitored]
+OpenWatch = Callable[[OnReading], ServerWatch]
 ReadMachine = Callable[[], MachineGauge | None]  # returns the newest known figures at once
 SPEC_CHOICES = {
     "auto": "automatic",
@@ -138,7 +126,7 @@ class Monitor(EagleApp[Outcome]):
         Binding("d", "drafting", "Drafting", id="drafting", tooltip="auto, off or a length"),
         Binding("l", "log", "Log", id="log", tooltip="a larger or smaller log"),
         Binding("escape", "clear", "Clear", id="clear", show=False, tooltip="the filter"),
-        Binding("f1", "help", "Help", id="help", show=False, tooltip="all keys"),
+        Binding("f1", "help", "Help", id="help", tooltip="all keys and figures"),
     ]
     CSS = MONITOR_CSS
 
@@ -175,7 +163,7 @@ class Monitor(EagleApp[Outcome]):
         yield RequestTable(self.display_options.glyphs)
         yield LinesWidget(id="log", classes="frame")
         yield Input(placeholder="client, state, model or id", id="filter", compact=True)
-        yield Footer(show_command_palette=True)
+        yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         self.query_one(RequestTable).focus()
@@ -186,7 +174,7 @@ class Monitor(EagleApp[Outcome]):
         await asyncio.to_thread(self._watch.close)  # close may wait for the server, which may run in this same loop
 
     def on_resize(self, event: events.Resize) -> None:
-        """Adapt to the screen's size, also below a question. At this point the app's own size is still the old one."""
+        """Adapt to the size, also below a question, where Textual's own breakpoints would not."""
         if self.screen_stack:
             for name, holds in classify_size(event.size).items():
                 self.screen_stack[0].set_class(holds, name)
@@ -227,7 +215,7 @@ class Monitor(EagleApp[Outcome]):
         self._fit_log(screen, log)
         newest = self._log_tail.newest(log.size.height)
         log.show_lines(format_log(newest, *log.size))
-        speed.show_titles("speed of all requests", format_window(frame))
+        speed.show_titles(SPEED_TITLE)
         drafting.show_titles(format_drafting_title(frame), format_window(frame))
         machine.show_titles("machine")
         log.show_titles("log")
@@ -256,6 +244,11 @@ class Monitor(EagleApp[Outcome]):
             self._draw()
 
     # ---- keys
+    def help_rows(self) -> list[HelpRow]:
+        """Return the keys, and what each figure means."""
+        figures = [HelpRow(name, purpose, "figures") for name, purpose in FIGURE_PURPOSES.items()]
+        return [*super().help_rows(), *figures]
+
     def action_pause(self) -> None:
         is_paused = not self._snapshot.is_paused
         self._snapshot = replace(self._snapshot, is_paused=is_paused)

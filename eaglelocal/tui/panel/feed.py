@@ -45,15 +45,9 @@ class PanelFrame:
     num_figure_tokens: float | None = None  # tokens that the figures are of
     drafted: float | None = None  # totals of the process
     accepted: float | None = None
-    context_used: float | None = None  # tokens in the KV cache
-    context_size: float | None = None
     tok_s_history: tuple[float | None, ...] = ()  # while tokens came, one value per second, the newest last
     acceptance_history: tuple[float | None, ...] = ()  # likewise; None where nothing was drafted
     reading: ServerReading | None = None  # the newest one, for screens that show more
-
-    @property
-    def wasted(self) -> float | None:
-        return None if self.drafted is None or self.accepted is None else self.drafted - self.accepted
 
 
 class Feed:
@@ -76,10 +70,7 @@ class Feed:
         self._last_answer: Finished | None = None  # until another answer begins
         self._reading: ServerReading | None = None
         self._has_rate = self._by_events
-        self._context: tuple[float | None, float | None] = (None, None)
-        self._num_cached = 0.0
         self._running: set[str] = set()  # request ids
-        self._token_at: float | None = None  # when the running answer's last tokens came
 
     # ---- in
     def forget(self) -> None:
@@ -91,10 +82,10 @@ class Feed:
         """Add an event of an answer."""
         with self._lock:
             match event:
-                case Started(request_id, prompt_tokens, _):
-                    self._start(request_id, prompt_tokens)
-                case Tokens(_, pieces):
-                    self._count(len(pieces), now)
+                case Started(request_id):
+                    self._start(request_id)
+                case Tokens(_, pieces) if self._by_events:
+                    self._rate.mark(self._rate.count + len(pieces), now)
                 case SpeculationChanged(_, state, reason):
                     self._drafting = DraftingState(state=state, reason=reason, setting=self._drafting.setting)
                 case Finished():
@@ -108,7 +99,6 @@ class Feed:
             self._reading = reading
             if reading.state == DISCONNECTED:
                 return
-            self._context = (reading.cached_tokens, reading.cache_cells)
             if reading.totals.generated_tokens is not None or reading.totals.drafts is not None:
                 self._add_totals(reading, now)
             elif reading.totals.tok_s is not None:
@@ -125,8 +115,6 @@ class Feed:
         """Return the current values, with `seconds` seconds of history."""
         with self._lock:
             before, now_totals = self._choose_stretch()
-            used, size = self._context
-            n_ctx = self._reading.n_ctx if self._reading is not None else None
             tok_s, window = self._measure_speed(now)
             return PanelFrame(
                 connection=self._reading.state if self._reading is not None else "",
@@ -138,8 +126,6 @@ class Feed:
                 num_figure_tokens=count_tokens(before, now_totals),
                 drafted=self._totals.draft_tokens,
                 accepted=self._totals.accepted_tokens,
-                context_used=used if used is not None else self._num_cached or None,
-                context_size=size or n_ctx or None,
                 tok_s_history=self._tokens.rates(now, seconds) if self._has_rate else (),
                 acceptance_history=self._acceptance_history(now, seconds),
                 reading=self._reading,
@@ -185,21 +171,13 @@ class Feed:
         idle = "no answer yet" if self._by_events else "waiting for tokens"
         return next(((speed, window) for speed, window in speeds if speed), (None, idle))
 
-    def _start(self, request_id: str, prompt_tokens: int) -> None:
+    def _start(self, request_id: str) -> None:
         if not self._running:
             self._rate.begin()
         self._running.add(request_id)
-        self._last_answer = self._token_at = None
+        self._last_answer = None
         if self._by_events:
             self._samples = deque([self._totals], maxlen=MAX_SAMPLES)  # the figures are of this answer
-        self._num_cached = prompt_tokens
-
-    def _count(self, num_tokens: int, now: float) -> None:
-        self._num_cached += num_tokens
-        if self._by_events:
-            self._rate.mark(self._rate.count + num_tokens, now)
-            self._tokens.add(num_tokens, now if self._token_at is None else min(self._token_at, now), now)
-            self._token_at = now
 
     def _add_totals(self, reading: ServerReading, now: float) -> None:
         totals = reading.totals
