@@ -20,7 +20,6 @@ class Glyphs:
     parts: str  # of the last cell of a bar, from thin to almost full
     empty: str  # of the rest of a bar, which shows where its end would be
     rule: str
-    times: str
     dot: str  # between figures
     degrees: str
     up: str
@@ -81,7 +80,6 @@ UNICODE = Glyphs(
     parts="╸",
     empty="─",
     rule="─",
-    times="×",
     dot="·",
     degrees="°C",
     up="▲",
@@ -98,7 +96,6 @@ ASCII = Glyphs(
     parts="",
     empty=".",
     rule="-",
-    times="x",
     dot="|",
     degrees="C",
     up="^",
