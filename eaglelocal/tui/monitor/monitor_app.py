@@ -206,9 +206,11 @@ class Monitor(EagleApp[Outcome]):
         head, speed, drafting, machine, log = (
             screen.query_one(f"#{name}", LinesWidget) for name in ("head", "speed", "drafting", "machine", "log")
         )
-        is_flat = screen.has_class("-flat")  # without borders, so the header is the only place for a notice
-        shown = make_line((self._notice, "accent")) if self._notice and is_flat else None
-        head.show_lines([cut_line(shown or format_server(snapshot, glyphs), head.size.width)])
+        table = screen.query_one(RequestTable)
+        notice = self._notice or (f"only: {table.view.filter}" if table.view.filter else "")
+        in_head = f"{notice}  " if notice and screen.has_class("-flat") else ""  # there are no borders
+        server = make_line((in_head, "accent"), *format_server(snapshot, glyphs))
+        head.show_lines([cut_line(server, head.size.width)])
         speed.show_lines(format_speed(frame, *speed.size, glyphs))
         drafting.show_lines(format_drafting(frame, *drafting.size, glyphs))
         machine.show_lines(format_machine_rows(snapshot, *machine.size, glyphs))
@@ -219,8 +221,7 @@ class Monitor(EagleApp[Outcome]):
         drafting.show_titles(format_drafting_title(frame), format_window(frame))
         machine.show_titles("machine")
         log.show_titles("log")
-        table = screen.query_one(RequestTable)
-        table.show_titles(format_requests_title(frame.reading), self._notice)
+        table.show_titles(format_requests_title(frame.reading), notice)
         table.show(frame.reading)
 
     def _fit_log(self, screen: Screen[object], log: LinesWidget) -> None:
@@ -278,6 +279,7 @@ class Monitor(EagleApp[Outcome]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.query_one(RequestTable).set_filter(event.value.strip())
+        self._draw()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self._close_filter(event.input)

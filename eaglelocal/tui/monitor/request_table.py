@@ -21,7 +21,6 @@ from eaglelocal.tui.monitor.table_text import (
     fit_request_columns,
     format_table,
 )
-from eaglelocal.tui.styled_lines import make_line
 
 
 class RowsWidget(LinesWidget, can_focus=True):
@@ -141,7 +140,4 @@ class RequestTable(RowsWidget):
             return
         width, height = self.size
         selected = self.selected.id if self.selected is not None else ""
-        lines = format_table(self._reading, self.view, width, height, self._glyphs, selected_id=selected)
-        if self.view.filter and height > 1:
-            lines = [*lines[: height - 1], make_line((f"only: {self.view.filter}", "warn"))]
-        self.show_lines(lines)
+        self.show_lines(format_table(self._reading, self.view, width, height, self._glyphs, selected_id=selected))

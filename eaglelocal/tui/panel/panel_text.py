@@ -101,14 +101,13 @@ def _format_large(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
 
 def _format_small(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
     gain, gain_label = describe_gain(frame)
-    return [
-        make_line(
-            (f"{format_tok_s(frame.tok_s)} ", choose_speed_role(frame)),
-            (f"tok/s, {frame.tok_s_window}", "quiet"),
-            (f"   {gain}", choose_gain_role(frame)),
-            (f" {gain_label}", "quiet"),
-        )
-    ]
+    line = make_line(
+        (f"{format_tok_s(frame.tok_s)} ", choose_speed_role(frame)),
+        (f"tok/s, {frame.tok_s_window}", "quiet"),
+        (f"   {gain}", choose_gain_role(frame)),
+    )
+    longer = (*line, StyledSpan(f" {gain_label}", "quiet"))
+    return [longer if cell_width(longer) <= width else line]
 
 
 def describe_gain(frame: PanelFrame) -> tuple[str, str]:
