@@ -25,7 +25,7 @@ from eaglelocal.client.server_reading import (
 )
 from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
 from eaglelocal.core.records import dataclass
-from eaglelocal.tui.panel.snapshot_rates import SnapshotRates, compute_rates, count_tokens, has_restarted
+from eaglelocal.tui.panel.snapshot_rates import SnapshotRates, compute_rates, has_restarted, subtract_totals
 
 WINDOW_TOKENS = 256  # the figures of a server or of a long answer describe this many of the newest tokens
 MAX_SAMPLES = 512
@@ -114,7 +114,7 @@ class Feed:
     def make_frame(self, now: float, *, seconds: int = HISTORY_S) -> PanelFrame:
         """Return the current values, with `seconds` seconds of history."""
         with self._lock:
-            before, now_totals = self._choose_stretch()
+            work = self._choose_work()
             tok_s, window = self._measure_speed(now)
             return PanelFrame(
                 connection=self._reading.state if self._reading is not None else "",
@@ -122,8 +122,8 @@ class Feed:
                 tok_s=tok_s,
                 tok_s_window=window,
                 is_moving=bool(self._running) or self._rate.is_moving(now),
-                figures=compute_rates(before, now_totals),
-                num_figure_tokens=count_tokens(before, now_totals),
+                figures=compute_rates(work),
+                num_figure_tokens=work.generated_tokens,
                 drafted=self._totals.draft_tokens,
                 accepted=self._totals.accepted_tokens,
                 tok_s_history=self._tokens.rates(now, seconds) if self._has_rate else (),
@@ -132,11 +132,11 @@ class Feed:
             )
 
     # ---- inside
-    def _choose_stretch(self) -> tuple[ServerTotals, ServerTotals]:
-        """Return the totals at both ends of the stretch to show: the last answer, beside its speed, else the newest."""
+    def _choose_work(self) -> ServerTotals:
+        """Return the work to show: that of the last answer, beside its speed, else the newest."""
         if self._last_answer is not None:
-            return ServerTotals(), count_answer(self._last_answer)
-        return (self._samples[0] if self._samples else self._totals), self._totals
+            return count_answer(self._last_answer)
+        return subtract_totals(self._totals, self._samples[0] if self._samples else self._totals)
 
     def _choose_drafting(self, reading: ServerReading) -> DraftingState:
         """Return the drafting state; at rest that of the last tokens, instead of the "on" of an idle engine."""
