@@ -44,7 +44,7 @@ FIGURE_PURPOSES = {  # for the help
     "position 1, 2 ...": "share of the drafts that were accepted up to this position or further",
     "acceptance": "share of the drafted tokens that the model kept",
     "tokens a pass": "what a pass with a draft gives on average, the model's own token included",
-    "in all": "drafted and accepted tokens since the engine started",
+    "in all": "accepted ones of the drafted tokens, since the engine started",
     "time": "shares of the drafts, of the model, and of everything outside llama.cpp",
     "last ... tokens": "the newest tokens, which gain, positions, acceptance and time are of",
     "KV cache": "tokens of conversations in the engine's cache, and its size",

@@ -198,12 +198,12 @@ def format_acceptance(frame: PanelFrame, width: int) -> Line:
 
 
 def format_totals(frame: PanelFrame, width: int) -> Line:
-    """Return the drafted and the accepted tokens since the start."""
+    """Return how many of the drafted tokens were accepted since the start."""
     if not frame.drafted:
         return EMPTY_LINE
-    drafted = f"{format_count(frame.drafted)} drafted"
-    accepted = [] if frame.accepted is None else [f"{drafted}, {format_count(frame.accepted)} accepted"]
-    return _format_labelled("in all", [*accepted, drafted], width)
+    drafted = format_count(frame.drafted)
+    text = f"{drafted} drafted" if frame.accepted is None else f"{format_count(frame.accepted)} of {drafted} accepted"
+    return _format_labelled("in all", [text], width)
 
 
 def format_time_shares(frame: PanelFrame, width: int) -> Line:
@@ -212,15 +212,13 @@ def format_time_shares(frame: PanelFrame, width: int) -> Line:
         return EMPTY_LINE
     names = zip(("drafts", "model", "other"), frame.figures.time_shares, strict=True)
     shown = [f"{name} {share * 100:.0f}" for name, share in names if name != "drafts" or frame.figures.draft_length]
-    return _format_labelled("time", [f"{', '.join(shown)} %"], width)
+    return _format_labelled("time", [f"{', '.join(shown[:number])} %" for number in (3, 2)], width)
 
 
 def _format_labelled(label: str, texts: Sequence[str], width: int) -> Line:
     """Return the first text that fits behind the label: below those of other lines if possible, else close to it."""
-    places = ((text, cells) for text in texts for cells in (LABEL_CELLS, len(label) + 1))
-    text, cells = next(
-        (place for place in places if place[1] + cell_len(place[0]) <= width), (texts[-1], len(label) + 1)
-    )
+    places = ((text, cells) for cells in (LABEL_CELLS, len(label) + 1) for text in texts)
+    text, cells = next((each for each in places if each[1] + cell_len(each[0]) <= width), (texts[-1], len(label) + 1))
     return make_line((label.ljust(cells), "quiet"), text)
 
 
