@@ -57,9 +57,7 @@ class Glyphs:
         return self.levels[min(level, len(self.levels)) - 1]
 
     def draw_large(self, text: str) -> tuple[str, str, str]:
-        """Return the text in large digits, as three rows; without a font as it is, in the middle one."""
-        if not self.digits:
-            return " " * len(text), text, " " * len(text)
+        """Return the text in large digits, as three rows; other characters as they are, in the last one."""
         rows = zip(*(self.digits.get(char, (" ", " ", char)) for char in text), strict=True)
         joined = [" ".join(row) for row in rows]
         return (joined[0], joined[1], joined[2]) if joined else ("", "", "")

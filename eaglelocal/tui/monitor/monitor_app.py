@@ -116,8 +116,8 @@ class Monitor(EagleApp[Outcome]):
     """The app of the monitor; its result says how it was left."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+c", "leave", "Quit", id="quit", tooltip="leave the monitor"),
-        Binding("ctrl+q", "leave", "Quit", id="quit", tooltip="leave the monitor", show=False),
+        Binding("q,ctrl+c", "quit", "Quit", id="quit", tooltip="leave the monitor"),
+        Binding("ctrl+q", "quit", "Quit", id="quit", tooltip="leave the monitor", show=False),
         Binding("space", "pause", "Pause", id="pause", tooltip="stop updating the screen"),
         Binding("s", "sort", "Sort", id="sort", tooltip="by the next column"),
         Binding("r", "reverse", "Reverse", id="reverse", tooltip="the order of the rows", show=False),
@@ -334,10 +334,7 @@ class Monitor(EagleApp[Outcome]):
             self.call_from_thread(self.notify, message)
 
     async def action_quit(self) -> None:
-        """Leave through Textual's own key or palette entry, with the same question."""
-        self.action_leave()
-
-    def action_leave(self) -> None:
+        """Leave; from a server's own screen after a question."""
         if not self._owns_server:
             self.exit("quit")
             return

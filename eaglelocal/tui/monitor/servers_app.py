@@ -56,8 +56,8 @@ class ServersMonitor(EagleApp[str]):
     """The app of the list; its result is the chosen server's address, or None if the user leaves."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+c", "leave", "Quit", id="quit", tooltip="leave the monitor"),
-        Binding("ctrl+q", "leave", "Quit", id="quit", tooltip="leave the monitor", show=False),
+        Binding("q,ctrl+c", "quit", "Quit", id="quit", tooltip="leave the monitor"),
+        Binding("ctrl+q", "quit", "Quit", id="quit", tooltip="leave the monitor", show=False),
         Binding("enter", "open", "Details", id="open", tooltip="of the selected server; quitting them comes back"),
         Binding("space", "pause", "Pause", id="pause", tooltip="stop updating the screen"),
         Binding("f1", "help", "Help", id="help", tooltip="all keys"),
@@ -120,7 +120,4 @@ class ServersMonitor(EagleApp[str]):
         self._draw()
 
     async def action_quit(self) -> None:
-        self.action_leave()
-
-    def action_leave(self) -> None:
         self.exit(None)

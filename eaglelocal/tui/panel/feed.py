@@ -165,7 +165,7 @@ class Feed:
 
     def _start(self, request_id: str) -> None:
         if not self._running:
-            self._rate.begin()
+            self._rate.restart()
         self._running.add(request_id)
         self._last_answer = None
         if self._by_events:
@@ -251,12 +251,8 @@ class Rate:
         self.last = 0.0  # the newest rate that was not zero
         self.count = 0.0
 
-    def begin(self) -> None:
-        """Forget the marks, so that the time before does not count."""
-        self._marks.clear()
-
     def restart(self) -> None:
-        """Start again at zero."""
+        """Start again at zero, so that the time before does not count."""
         self._marks.clear()
         self.count, self._moved_at = 0.0, float("-inf")
 
