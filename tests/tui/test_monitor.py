@@ -497,7 +497,7 @@ def test_sizes_that_change_while_tokens_come() -> None:
                 watch.on_reading(busy(200 + 10 * i))
                 await pilot.resize_terminal(*size)
                 await until(pilot, partial(is_within, app, max(size[0], MIN_SIZE.width)), f"all is within {size}")
-            await until(pilot, lambda: "990 drafted" in text_of(pilot), "the newest totals")
+            await until(pilot, lambda: "of 990 accepted" in text_of(pilot), "the newest totals")
 
     asyncio.run(run())
 
