@@ -66,7 +66,7 @@ def test_a_screen_that_stands_still_is_drawn_again_too() -> None:
     driver._app, driver._writer_thread = app, WriterThread(io.StringIO())  # type: ignore[assignment]
     driver.fileno, keyboard = os.pipe()
     driver.exit_event, driver._is_behind = threading.Event(), True
-    reading = threading.Thread(target=driver.run_input_thread)
+    reading = threading.Thread(target=driver.run_input_thread, daemon=True)
     reading.start()
     wait_until(lambda: app.num_redrawn == 1, "a redraw")
     driver.exit_event.set()
