@@ -155,7 +155,9 @@ def test_top_watches_through_a_restart(terminal: Terminal) -> None:
     other = vllm_pages()
     other.port = pages.port
     with serving(other):
-        terminal.wait_for(lambda text: "vLLM at" in text and "of 12.0 k accepted" in text, "another one is found", ANSWER_S)
+        terminal.wait_for(
+            lambda text: "vLLM at" in text and "of 12.0 k accepted" in text, "another one is found", ANSWER_S
+        )
     terminal.wait_for(lambda text: "vLLM at" in text and "server gone, retrying" in text, "its end is seen", ANSWER_S)
     counted = other.by_path["/metrics"]
     counted.body = str(counted.body).replace("000.0", ".0").replace("1.75379532e+09", "1.75379999e+09")  # begun anew

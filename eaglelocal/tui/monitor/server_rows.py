@@ -54,17 +54,8 @@ def _format_slots(reading: ServerReading) -> str:
     return UNKNOWN if reading.running is None else f"{format_count(reading.running)}{slots}"
 
 
-def shorten_url(url: str) -> str:
-    """Return the address without the scheme that most servers have.
-
-    >>> shorten_url("http://127.0.0.1:8421")
-    '127.0.0.1:8421'
-    """
-    return url.removeprefix("http://")
-
-
 COLUMNS: tuple[Column[MonitorSnapshot], ...] = (
-    Column("server", lambda server: shorten_url(server.url), is_text=True, min_width=16),
+    Column("server", lambda server: server.url.removeprefix("http://"), is_text=True, min_width=16),
     Column("state", lambda server: name_state(server.frame), is_text=True),
     _text("kind", 5, lambda reading: reading.kind, is_text=True),
     _figure("tok/s", 0, lambda frame: format_tok_s(frame.tok_s)),

@@ -23,6 +23,7 @@ from eaglelocal.tui.styled_lines import (
     Role,
     StyledSpan,
     cell_width,
+    cut_line,
     fit_line,
     fit_lines,
     join_columns,
@@ -59,8 +60,8 @@ def format_state(frame: PanelFrame, width: int) -> list[Line]:
 def describe_state(frame: PanelFrame) -> str:
     """Return `drafting, 3.1 tokens at a time`, or why nothing is drafted; "" if the server does not report it."""
     drafting, length = frame.drafting, frame.figures.draft_length
-    if frame.connection in STATES_WITHOUT_DATA:
-        return "" if frame.reading is None else describe_connection(frame.reading)
+    if frame.reading is not None and frame.connection in STATES_WITHOUT_DATA:
+        return describe_connection(frame.reading)
     if drafting.state == "on":
         nothing = "drafting on, nothing drafted lately" if frame.drafted else "drafting on, nothing drafted yet"
         return f"drafting, {length:.1f} tokens at a time" if length else nothing
@@ -133,9 +134,8 @@ def choose_gain_role(frame: PanelFrame) -> Role:
 def format_drafting(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """Return the state of drafting, what the server learns and notices of drafts, and their fate."""
     state, reading = format_state(frame, width), frame.reading
-    notes = (
-        [] if reading is None else [make_line((note, "quiet")) for note in (reading.learning, *reading.drift) if note]
-    )
+    texts = () if reading is None else (reading.learning, "; ".join(reading.drift))
+    notes = [cut_line(make_line((text, "quiet")), width) for text in texts if text]
     drafts = format_drafts(frame, width, height - len(state) - len(notes), glyphs)
     return fit_lines([*state, *notes, *drafts] or [make_line((NOT_REPORTED, "quiet"))], width, height)
 
