@@ -56,22 +56,26 @@ HEALTHY_STATES = frozenset({"ready", "idle"})
 
 
 def format_server(snapshot: MonitorSnapshot, glyphs: Glyphs) -> Line:
-    """Return the first header line: `eaglelocal at http://127.0.0.1:8421 · ready · up 3 h 20 min · demo@1b`."""
+    """Return the first header line: `eaglelocal at http://127.0.0.1:8421 · ready · up 3 h 20 min · demo@1b`.
+
+    A state that asks for attention stands first, where a narrow terminal shows it.
+    """
     reading = snapshot.frame.reading
     if reading is None:
         return make_line(("connecting to ", "quiet"), (snapshot.url, "strong"))
-    parts: list[StyledSpan] = [StyledSpan(f"{reading.kind or 'server'} at {snapshot.url}", "strong")]
-    for text, role in (
+    state = (describe_connection(reading), choose_connection_role(reading.state))
+    is_healthy = reading.state in HEALTHY_STATES
+    parts: list[tuple[str, Role]] = [
+        ("", "text") if is_healthy else state,
+        (f"{reading.kind or 'server'} at {snapshot.url}", "strong"),
         ("paused" if snapshot.is_paused else "", "warn"),
-        (describe_connection(reading), choose_connection_role(reading.state)),
-        (reading.detail if reading.state not in HEALTHY_STATES else "", "text"),
+        state if is_healthy else (reading.detail, "text"),
         (f"up {format_uptime(reading.uptime_s)}" if reading.uptime_s is not None else "", "quiet"),
         (f"restarts {reading.restarts}" if reading.restarts else "", "warn"),
         (name_models(reading), "text"),
-    ):
-        if text:
-            parts += [StyledSpan(f" {glyphs.dot} ", "quiet"), StyledSpan(text, role)]  # type: ignore[arg-type]
-    return tuple(parts)
+    ]
+    spans = [span for text, role in parts if text for span in (StyledSpan(f" {glyphs.dot} ", "quiet"), (text, role))]
+    return make_line(*spans[1:])
 
 
 def choose_connection_role(state: str) -> Role:
