@@ -12,7 +12,9 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, TextIO, cast
 
 from eaglelocal.cli.output import Output, colour_environ
@@ -63,20 +65,11 @@ class ServeScreen:
         from eaglelocal.probe.load_gauges import GaugeWatch
         from eaglelocal.tui.monitor.monitor_app import Monitor
 
-        gauges = GaugeWatch()
-        monitor = Monitor(
-            self._options,
-            lambda on_reading: ServerWatch(server.url, on_reading, api_key=server.api_key),
-            read_machine=gauges.latest,
-            log=self._stream.tail,
-            owns_server=True,
-        )
-        self._stream.hold()
-        try:
+        open_watch = partial(ServerWatch, server.url, api_key=server.api_key)
+        with closing(GaugeWatch()) as gauges, self._stream.hold():
+            log = self._stream.tail
+            monitor = Monitor(self._options, open_watch, read_machine=gauges.latest, log=log, owns_server=True)
             outcome = await run_monitor(monitor)
-        finally:
-            self._stream.release()
-            gauges.close()
         if outcome == "stop":
             os.kill(os.getpid(), signal.SIGINT)
         else:
@@ -112,7 +105,7 @@ def _report(problem: Exception) -> None:
 
 # ---- tail stream: a stderr stream that can be held: while a screen is shown its lines go to a log, of which the
 # newest follow later
-MAX_REPEATED = 12  # most lines of the time under the screen that release() writes
+MAX_REPEATED = 12  # most lines of the time under the screen that are written after it
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -123,22 +116,22 @@ class TailStream:
         self._stream, self.tail = stream, tail
         self._lock = threading.Lock()
         self._is_held = False
-        self._held_at = 0  # number of lines in the tail when hold() was called
         self._incomplete = ""  # the beginning of an incomplete line
 
-    def hold(self) -> None:
-        """Send lines to the tail instead of the terminal, until release()."""
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Send lines to the tail instead of the terminal, and the newest of them to the terminal afterwards."""
         with self._lock:
             if self._stream.isatty():
                 self._stream.write("\r\x1b[K")  # erase a progress bar
                 self._stream.flush()
-            self._is_held, self._held_at = True, self.tail.num_lines
-
-    def release(self) -> None:
-        with self._lock:
-            if self._is_held:
+            self._is_held, held_at = True, self.tail.num_lines
+        try:
+            yield
+        finally:
+            with self._lock:
                 self._is_held = False
-                missed = min(self.tail.num_lines - self._held_at, MAX_REPEATED)
+                missed = min(self.tail.num_lines - held_at, MAX_REPEATED)
                 self._stream.write("".join(f"{line}\n" for line in self.tail.newest(missed)))
                 self._stream.flush()
 

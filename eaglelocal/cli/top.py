@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from eaglelocal.cli import flags
+from eaglelocal.cli.chat_connection import find_api_key
 from eaglelocal.cli.completion import complete_server
 from eaglelocal.cli.flags import argument, flag
 from eaglelocal.cli.load_model import load_settings
@@ -18,9 +19,7 @@ from eaglelocal.settings import Settings
 
 if TYPE_CHECKING:
     from eaglelocal.client.server_reading import ServerReading
-    from eaglelocal.client.servers.server_watch import ServerWatch
     from eaglelocal.tui.monitor.machine_text import MonitorSnapshot
-    from eaglelocal.tui.panel.feed import Feed
 
 BETWEEN_S = 1.0  # between the two readings of --once and --json, which give the rates
 
@@ -46,26 +45,19 @@ def top(given: TopFlags) -> None:
     eaglelocal top http://127.0.0.1:8421 http://192.168.1.20:8421
     eaglelocal top --once | head -3
     """
-    from eaglelocal.cli.chat_connection import find_api_key
-
     settings = load_settings({})
     output = standard_output(colour=settings.colour)
     can_only_print = output.is_terminal and not output.can_show_screen
     prints, urls = given.once or given.as_json or can_only_print, given.urls or [find_local_server()]
-    if len(urls) > 1:
-        return watch_several(urls, settings, output, given, prints=prints)
-    where, api_key = urls[0], find_api_key(urls[0])
     if prints:
-        return print_once(where, api_key, settings, output, as_json=given.as_json)
-    check_terminal(output)
-    from eaglelocal.tui.monitor.run_monitor import watch_server
-
-    return watch_server(where, api_key, settings)
-
-
-def check_terminal(output: Output) -> None:
+        return print_frame(urls, settings, output, as_json=given.as_json)
     if not output.is_terminal:
         raise UsageError("stdout is not a terminal", hint="--once")
+    from eaglelocal.tui.monitor.run_monitor import watch_server, watch_servers
+
+    if len(urls) > 1:
+        return watch_servers(urls, find_api_key, settings)
+    return watch_server(urls[0], find_api_key(urls[0]), settings)
 
 
 def find_local_server() -> str:
@@ -78,84 +70,51 @@ def find_local_server() -> str:
     return found[0].url
 
 
-def watch_several(urls: Sequence[str], settings: Settings, output: Output, given: TopFlags, *, prints: bool) -> None:
-    """Show several servers on the screen, or print them once. Raises UsageError without a terminal."""
-    from eaglelocal.cli.chat_connection import find_api_key
-
-    if prints:
-        return print_several(urls, output, as_json=given.as_json)
-    check_terminal(output)
-    from eaglelocal.tui.monitor.run_monitor import watch_servers
-
-    return watch_servers(urls, find_api_key, settings)
-
-
 # ---- one frame
-def print_several(urls: Sequence[str], output: Output, *, as_json: bool) -> None:
-    """Print a row per server, or all of them as JSON. One that does not answer is a row too.
+def print_frame(urls: Sequence[str], settings: Settings, output: Output, *, as_json: bool) -> None:
+    """Print one server as the monitor shows it, or several in a row each; or what is known of them as JSON.
 
-    Raises EngineError, after printing, if none of them answers.
+    Raises EngineError if no server answers: of several, after printing why.
     """
-    from eaglelocal.cli.chat_connection import find_api_key
-    from eaglelocal.client.servers.server_watch import ServerWatch
-    from eaglelocal.tui.monitor.machine_text import MonitorSnapshot
-    from eaglelocal.tui.monitor.server_rows import WatchedServers, format_servers, is_reachable
-
-    servers = WatchedServers(urls, lambda url, on_reading: ServerWatch(url, on_reading, api_key=find_api_key(url)))
-    servers.read_all()
-    time.sleep(BETWEEN_S)
-    servers.read_all()
-    frames = servers.make_frames(time.monotonic())
-    if as_json:
-        scenes = [MonitorSnapshot(url=each.url, frame=each.frame, machine=None, is_local=False) for each in frames]
-        output.object({"servers": [scene_object(scene) for scene in scenes]})
-    else:
-        output.data(format_servers(frames, output.width))
-    if not any(is_reachable(each.frame) for each in frames):
-        raise EngineError("none of the servers answers", hint="check the addresses, and that the servers run")
-
-
-def print_once(url: str, api_key: str, settings: Settings, output: Output, *, as_json: bool) -> None:
-    from eaglelocal.client.servers.server_watch import ServerWatch
     from eaglelocal.tui.display_options import make_display_options
     from eaglelocal.tui.monitor.monitor_text import format_snapshot
+    from eaglelocal.tui.monitor.server_rows import format_servers, is_reachable
 
-    watch = ServerWatch(url, lambda reading: None, api_key=api_key)
-    scene = read_scene(watch)
+    scenes = read_scenes(urls)
+    answers = any(is_reachable(scene.frame) for scene in scenes)
+    if len(urls) == 1:
+        if not answers and (reading := scenes[0].frame.reading):
+            raise EngineError(reading.detail, hint="check the address, and that the server runs")
+        if as_json:
+            return output.object(scene_object(scenes[0]))
+        return output.data(format_snapshot(scenes[0], output.width, make_display_options(settings).glyphs))
     if as_json:
-        output.object(scene_object(scene))
+        output.object({"servers": [scene_object(scene) for scene in scenes]})
     else:
-        output.data(format_snapshot(scene, output.width, make_display_options(settings).glyphs))
+        output.data(format_servers(scenes, output.width))
+    if not answers:
+        raise EngineError("none of the servers answers", hint="check the addresses, and that the servers run")
+    return None
 
 
-def read_scene(watch: ServerWatch) -> MonitorSnapshot:
-    """Read the server twice, BETWEEN_S apart, and return the monitor's contents.
-
-    Raises EngineError if it does not answer.
-    """
+def read_scenes(urls: Sequence[str]) -> list[MonitorSnapshot]:
+    """Read the servers twice, BETWEEN_S apart, and this machine if it has the only one."""
+    from eaglelocal.client.servers.server_watch import ServerWatch
     from eaglelocal.probe.load_gauges import GaugeWatch
-    from eaglelocal.tui.monitor.machine_text import MonitorSnapshot
     from eaglelocal.tui.monitor.run_monitor import is_local
-    from eaglelocal.tui.panel.feed import Feed
+    from eaglelocal.tui.monitor.server_rows import WatchedServers, is_reachable
 
-    gauges = GaugeWatch() if is_local(watch.url) else None
-    feed = Feed()
-    read_into(feed, watch)
-    time.sleep(BETWEEN_S)
-    read_into(feed, watch)
-    frame, machine = feed.make_frame(time.monotonic(), seconds=0), gauges.latest() if gauges is not None else None
+    servers = WatchedServers(urls, lambda url, on_reading: ServerWatch(url, on_reading, api_key=find_api_key(url)))
+    gauges = GaugeWatch() if len(urls) == 1 and is_local(urls[0]) else None
+    servers.read_all()
+    if any(is_reachable(each.frame) for each in servers.make_snapshots(time.monotonic())):
+        time.sleep(BETWEEN_S)
+        servers.read_all()
+    scenes = servers.make_snapshots(time.monotonic())
     if gauges is not None:
+        scenes = [replace(scene, machine=gauges.latest(), is_local=True) for scene in scenes]
         gauges.close()
-    return MonitorSnapshot(url=watch.url, frame=frame, machine=machine, is_local=gauges is not None)
-
-
-def read_into(feed: Feed, watch: ServerWatch) -> None:
-    from eaglelocal.client.server_reading import DISCONNECTED
-
-    reading = watch.read()
-    if reading.state == DISCONNECTED:
-        raise EngineError(reading.detail, hint="check the address, and that the server runs")
-    feed.add_reading(reading, time.monotonic())
+    return scenes
 
 
 def scene_object(scene: MonitorSnapshot) -> dict[str, object]:

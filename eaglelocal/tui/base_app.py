@@ -117,14 +117,15 @@ class EagleApp(App[ReturnType]):
         self.push_screen(HelpScreen(self.help_rows()))
 
     def help_rows(self) -> list[HelpRow]:
-        """Return a row for each active binding that has an id and a description."""
+        """Return a row for each active binding that has an id and a description, and for the command palette."""
         active = {each.binding.key: each.binding for each in self.screen.active_bindings.values()}
         purposes = {
             each.id: ": ".join(filter(None, [each.description, each.tooltip]))
             for each in active.values()
             if each.id and each.description
         }
-        return make_key_rows(active, purposes)
+        palette = HelpRow(self.COMMAND_PALETTE_BINDING, "find commands by name", "keys")
+        return [*make_key_rows(active, purposes), palette]
 
     async def action_quit_from_dialog(self) -> None:
         """Close all dialogs, and leave as the screen below them does."""

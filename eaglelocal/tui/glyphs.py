@@ -20,7 +20,6 @@ class Glyphs:
     parts: str  # of the last cell of a bar, from thin to almost full
     empty: str  # of the rest of a bar, which shows where its end would be
     rule: str
-    times: str
     dot: str  # between figures
     degrees: str
     up: str
@@ -58,9 +57,7 @@ class Glyphs:
         return self.levels[min(level, len(self.levels)) - 1]
 
     def draw_large(self, text: str) -> tuple[str, str, str]:
-        """Return the text in large digits, as three rows; without a font as it is, in the middle one."""
-        if not self.digits:
-            return " " * len(text), text, " " * len(text)
+        """Return the text in large digits, as three rows; other characters as they are, in the last one."""
         rows = zip(*(self.digits.get(char, (" ", " ", char)) for char in text), strict=True)
         joined = [" ".join(row) for row in rows]
         return (joined[0], joined[1], joined[2]) if joined else ("", "", "")
@@ -81,7 +78,6 @@ UNICODE = Glyphs(
     parts="╸",
     empty="─",
     rule="─",
-    times="×",
     dot="·",
     degrees="°C",
     up="▲",
@@ -98,7 +94,6 @@ ASCII = Glyphs(
     parts="",
     empty=".",
     rule="-",
-    times="x",
     dot="|",
     degrees="C",
     up="^",

@@ -60,6 +60,11 @@ def fit_line(spans: Line, width: int) -> Line:
     return (*made, StyledSpan(" " * left)) if left else tuple(made)
 
 
+def fit_lines(lines: Sequence[Line], width: int, height: int) -> list[Line]:
+    """Return at most `height` lines of `width` cells."""
+    return [fit_line(line, width) for line in lines[: max(height, 0)]]
+
+
 def cut_line(spans: Line, width: int) -> Line:
     """Return the line in exactly `width` cells; an ellipsis marks that it was cut."""
     if cell_width(spans) <= width:

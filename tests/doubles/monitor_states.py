@@ -112,7 +112,7 @@ GONE = ServerReading(kind="eaglelocal", state=DISCONNECTED, detail="cannot reach
 
 @dataclass(slots=True)
 class ManualWatch:
-    """A monitor.Monitored that a test feeds with readings, and that records what is asked of it."""
+    """The part of a ServerWatch that a Monitor uses: a test feeds it with readings; it records what is asked of it."""
 
     on_reading: Callable[[ServerReading], None]
     url: str = URL

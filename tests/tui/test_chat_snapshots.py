@@ -48,9 +48,6 @@ BUSY = PanelFrame(
     num_figure_tokens=283,
     drafted=1234,
     accepted=999,
-    context_used=420,
-    context_size=2048,
-    tok_s_history=tuple(float(20 + second % 13) for second in range(60)),
     acceptance_history=tuple(0.5 + second % 5 / 10 for second in range(60)),
 )
 QUIET = PanelFrame(connection="ready", drafting=DraftingState(state="on"), tok_s_window="no answer yet")

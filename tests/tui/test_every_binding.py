@@ -14,7 +14,7 @@ from textual.dom import DOMNode
 
 import eaglelocal.tui
 
-OF_THE_MONITOR = ("Monitor", "RequestTable", "QuestionDialog")
+OF_THE_MONITOR = ("Monitor", "RowsWidget", "QuestionDialog")
 OF_THE_LIST = ("ServersMonitor",)
 SHARED = ("HelpScreen", "Palette")  # whose keys are pressed in tests of the chat
 
@@ -64,7 +64,7 @@ def pressed(source: str) -> set[str]:
 def test_the_classes_are_found() -> None:
     names = {place.__name__ for place in with_bindings()}
     assert {"ChatApp", "PromptInput", "Dialog", "ConversationsDialog", "SettingsDialog", "ModelDialog"} <= names
-    assert {"Monitor", "RequestTable", "QuestionDialog", *SHARED} <= names
+    assert {"Monitor", "RowsWidget", "QuestionDialog", *SHARED} <= names
 
 
 @pytest.mark.parametrize(("place", "key"), bound(), ids=lambda each: str(each))

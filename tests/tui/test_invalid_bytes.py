@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from doubles.pages_server import Page, Pages, llama_pages, serving
 from doubles.pty_program import PtyProgram
 from doubles.timeouts import PATIENCE_S
+from textual.messages import ExitApp
 
 from eaglelocal.tui.terminal.terminal_driver import TerminalDriver
 
@@ -157,6 +159,13 @@ def test_the_terminal_says_how_large_it_is_and_not_a_variable(url: str, columns:
     assert b"\x1b[20;1H" in top.raw and b"\x1b[21;1H" not in top.raw
 
 
+def test_a_screen_is_on_the_terminal_while_errors_go_to_a_file(url: str) -> None:
+    with PtyProgram(["sh", "-c", f"exec {shlex.join([*TOP, url])} 2>/dev/null"], {}) as top:
+        top.expect("llama-server at")
+        top.type(CTRL_Q)
+        assert top.end() == 0, top.new
+
+
 def test_a_screen_without_a_keyboard_goes_on_and_ctrl_c_ends_it(url: str) -> None:
     with PtyProgram(["sh", "-c", 'exec "$@" < /dev/null', "sh", *TOP, url], {}) as top:
         top.expect("running")
@@ -165,10 +174,21 @@ def test_a_screen_without_a_keyboard_goes_on_and_ctrl_c_ends_it(url: str) -> Non
     assert "Traceback" not in top.shown
 
 
-def test_the_key_reader_stops_at_the_end_of_input() -> None:
-    """Else `top < /dev/null` takes a core."""
-    driver = object.__new__(TerminalDriver)
-    driver.exit_event, driver.input_tty = threading.Event(), False
+class Posted:
+    """An app that notes the messages that it gets."""
+
+    def __init__(self) -> None:
+        self.messages: list[object] = []
+
+    def post_message(self, message: object) -> None:
+        self.messages.append(message)
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_the_key_reader_stops_at_the_end_of_input(is_terminal: bool) -> None:
+    """Else `top < /dev/null` takes a core. A terminal that is gone ends the app."""
+    driver, app = object.__new__(TerminalDriver), Posted()
+    driver.exit_event, driver.input_tty, driver._app = threading.Event(), is_terminal, app  # type: ignore[assignment]
     with open(os.devnull, "rb") as nothing:
         driver.fileno = nothing.fileno()
         reading = threading.Thread(target=driver.run_input_thread, daemon=True)
@@ -177,4 +197,4 @@ def test_the_key_reader_stops_at_the_end_of_input() -> None:
         is_reading = reading.is_alive()
         driver.exit_event.set()
         reading.join()
-    assert not is_reading
+    assert not is_reading and [type(each) for each in app.messages] == [ExitApp] * is_terminal

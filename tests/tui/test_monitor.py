@@ -71,7 +71,7 @@ def ids(app: Monitor) -> list[str]:
         (busy(), "2 of 4 running"),
         (off(), "drafting paused: it would be slower"),
         (RESTARTING, "restarting"),
-        (GONE, "disconnected"),
+        (GONE, "server gone, retrying"),
     ],
 )
 def test_every_state_is_shown(reading: ServerReading, word: str) -> None:
@@ -137,12 +137,25 @@ def test_the_filter() -> None:
         async with app.run_test(size=(100, 30)) as pilot:
             await show(pilot, watch, busy(), "2 of 4 running")
             await pilot.press("slash", "b", "e", "n")
-            assert ids(app) == ["r2", "f0"]
+            assert ids(app) == ["r2", "f0"] and "only: ben" in table(app).titles[1]
             await pilot.press("enter")
             assert app.focused is table(app)
             await until(pilot, lambda: "only: ben" in text_of(pilot), "the filter is said")
             await pilot.press("escape")
             assert (ids(app)[0], app.query_one("#filter", Input).value) == ("r1", "")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 8)])
+def test_a_filter_is_said_without_a_row_of_its_own(size: tuple[int, int]) -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=size) as pilot:
+            await show(pilot, watch, busy(), "running")
+            await pilot.press("slash", "b", "e", "n", "enter")
+            await until(pilot, lambda: "only: ben" in drawn(app), "the filter is said")
+            assert "only" not in table(app).text and "failed" in table(app).text
 
     asyncio.run(run())
 
@@ -278,6 +291,8 @@ def test_help_lists_the_keys_and_is_searched() -> None:
             await pilot.press(*"revers")
             await until(pilot, lambda: "Pause" not in drawn(app), "the rest is hidden")
             assert "the order of the rows" in drawn(app)
+            await pilot.press(*["backspace"] * len("revers"), *"by draft")
+            await until(pilot, lambda: "share of an answer's tokens" in drawn(app), "a figure is explained")
             await pilot.press("escape")
             assert app.focused is table(app)
 
@@ -482,7 +497,7 @@ def test_sizes_that_change_while_tokens_come() -> None:
                 watch.on_reading(busy(200 + 10 * i))
                 await pilot.resize_terminal(*size)
                 await until(pilot, partial(is_within, app, max(size[0], MIN_SIZE.width)), f"all is within {size}")
-            await until(pilot, lambda: "990 drafted" in text_of(pilot), "the newest totals")
+            await until(pilot, lambda: "of 990 accepted" in text_of(pilot), "the newest totals")
 
     asyncio.run(run())
 

@@ -10,7 +10,7 @@ import pytest
 from doubles.monitor_states import EMPTY, GONE, RESTARTING, busy
 from doubles.pages_server import llama_pages, serving
 from textual.pilot import Pilot
-from tui.test_monitor import until
+from tui.test_monitor import text_of, until
 
 from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.client.servers.server_watch import ServerWatch
@@ -26,7 +26,7 @@ OLLAMA = ServerReading(kind="Ollama", state="idle")
 
 @dataclass(slots=True)
 class ManualPoll:
-    """A watched_servers.PolledServer that a test feeds by hand."""
+    """The part of a ServerWatch that WatchedServers uses, fed by hand."""
 
     url: str
     on_reading: Callable[[ServerReading], None]
@@ -50,10 +50,6 @@ def watched(urls: list[str]) -> tuple[WatchedServers, list[ManualPoll]]:
         return polls[-1]
 
     return WatchedServers(urls, open_poll), polls
-
-
-def text_of(pilot: Pilot[str]) -> str:
-    return "\n".join(each.text for each in pilot.app.screen_stack[0].query(LinesWidget))
 
 
 def rows(pilot: Pilot[str]) -> list[str]:
@@ -80,7 +76,8 @@ def test_states_and_figures_of_each_server(size: tuple[int, int]) -> None:
             if size[0] >= 80:
                 assert "60 %" in ready  # 1.8 of 3 drafted tokens are accepted
                 assert "2/4" in ready and "6.0 GiB" in ready
-            assert all(len(line) <= size[0] for line in text_of(pilot).split("\n"))
+            shown = pilot.app.query(LinesWidget)
+            assert all(len(line) <= size[0] for each in shown for line in each.text.split("\n"))
             await pilot.press("end")
             assert "cannot reach" in text_of(pilot)
             polls[2].on_reading(replace(OLLAMA, model="qwen3:8b", state="ready"))

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,21 @@ def test_a_terminal_that_reads_nothing_never_holds_up_the_loop() -> None:
         driver._queue.get_nowait()
     driver._catch_up()
     assert (driver.is_behind, app.num_redrawn) == (False, 1)
+
+
+def test_a_screen_that_stands_still_is_drawn_again_too() -> None:
+    """Nothing is displayed there that would notice that the terminal reads again."""
+    driver, app = object.__new__(TerminalDriver), Redrawn()
+    driver._app, driver._writer_thread = app, WriterThread(io.StringIO())  # type: ignore[assignment]
+    driver.fileno, keyboard = os.pipe()
+    driver.exit_event, driver._is_behind = threading.Event(), True
+    reading = threading.Thread(target=driver.run_input_thread, daemon=True)
+    reading.start()
+    wait_until(lambda: app.num_redrawn == 1, "a redraw")
+    driver.exit_event.set()
+    reading.join()
+    os.close(keyboard)
+    os.close(driver.fileno)
 
 
 def test_an_answer_ends_while_the_terminal_is_not_read(tmp_path: Path) -> None:

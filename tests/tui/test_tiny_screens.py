@@ -22,11 +22,11 @@ from tui.monitor_app import monitor
 from eaglelocal.tui.base_app import MIN_SIZE, enlarge_to_minimum, format_too_small
 from eaglelocal.tui.glyphs import ASCII, UNICODE
 from eaglelocal.tui.monitor.machine_text import MonitorSnapshot
-from eaglelocal.tui.monitor.monitor_text import format_header, format_snapshot
+from eaglelocal.tui.monitor.monitor_text import format_server, format_snapshot
 from eaglelocal.tui.monitor.table_text import TableView, format_table
 from eaglelocal.tui.panel.feed import Feed
-from eaglelocal.tui.panel.panel_text import format_panel
-from eaglelocal.tui.styled_lines import cell_width
+from eaglelocal.tui.panel.panel_text import format_drafting, format_speed
+from eaglelocal.tui.styled_lines import cell_width, cut_line
 from eaglelocal.tui.transcript.entries import EntryKind, RenderOptions, TranscriptEntry, estimate_height, render_entry
 from eaglelocal.tui.transcript.text_rows import Appearance
 
@@ -66,13 +66,14 @@ def test_panels_and_tables_fit_any_size(glyphs: object) -> None:
     feed.add_reading(busy(), 1.0)
     feed.add_reading(busy(), 2.0)
     frame = feed.make_frame(3.0)
-    scene = MonitorSnapshot(url="http://127.0.0.1:1", frame=frame, machine=None, is_local=True)
+    scene = MonitorSnapshot(url="http://127.0.0.1:1", frame=frame)
     for width, height in product(range(24), range(8)):
-        panel = format_panel(frame, width, height, glyphs)  # type: ignore[arg-type]
+        speed = format_speed(frame, width, height, glyphs)  # type: ignore[arg-type]
+        panel = [*speed, *format_drafting(frame, width, height, glyphs)]  # type: ignore[arg-type]
         table = format_table(busy(), TableView(), width, height, glyphs, selected_id="")  # type: ignore[arg-type]
-        head = format_header(scene, width, glyphs)  # type: ignore[arg-type]
-        assert all(cell_width(line) <= width for line in (*panel, *table, *head)), (width, height)
-        assert len(panel) <= max(height, 0) and len(table) <= max(height, 0), (width, height)
+        head = cut_line(format_server(scene, glyphs), width)  # type: ignore[arg-type]
+        assert all(cell_width(line) <= width for line in (*panel, *table, head)), (width, height)
+        assert len(panel) <= 2 * height and len(table) <= max(height, 0), (width, height)
         format_snapshot(scene, max(width, 1), glyphs)  # type: ignore[arg-type]
 
 

@@ -11,13 +11,13 @@ from rich.cells import cell_len, set_cell_size
 from eaglelocal.client.server_reading import DISCONNECTED, DRAINING
 from eaglelocal.conversation.conversation import ContextUse
 from eaglelocal.core.adapters import describe_adapters
-from eaglelocal.core.amounts import count_noun
+from eaglelocal.core.amounts import count_noun, format_duration
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.terminal_text import clean_line
 from eaglelocal.tui.chat.chat_events import Activity, AnswerWork, ModelChanged
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
-from eaglelocal.tui.panel.panel_text import format_bar, format_count, format_percent, format_tok_s
+from eaglelocal.tui.panel.panel_text import format_bar, format_count, format_gain, format_percent, format_tok_s
 from eaglelocal.tui.styled_lines import ELLIPSIS, Line, Role, StyledSpan, cell_width, fit_line, make_line
 
 BAR_CELLS = 16
@@ -71,7 +71,7 @@ def format_answer(work: AnswerWork, glyphs: Glyphs, stop_key: str) -> Line:
         limit = f"{format_count(min(work.count, work.total))} of " if work.total else ""
         count = limit + count_noun(work.total or work.count, "token")
     stops = f"{stop_key} stops" if stop_key else ""
-    parts = [count, f"{work.seconds:.0f} s", "stopping" if work.is_stopping else stops]
+    parts = [count, format_duration(work.seconds), "stopping" if work.is_stopping else stops]
     return make_line((name, role), *((f" {glyphs.dot} {part}", "quiet") for part in parts if part))
 
 
@@ -109,7 +109,7 @@ def format_figures(frame: PanelFrame) -> list[str]:
     """Return the speed, and what drafts gain or that they are paused: of the same tokens; empty before the first."""
     if not frame.tok_s:
         return []
-    gain = f"drafts {frame.figures.gain:.2f}x" if frame.figures.gain else ""
+    gain = f"drafts {format_gain(frame.figures.gain)}" if frame.figures.gain else ""
     drafts = {"asleep": "drafts paused", "off": "no drafts"}.get(frame.drafting.state, gain)
     return [f"{format_tok_s(frame.tok_s)} tok/s", *([drafts] if drafts else [])]
 

@@ -12,16 +12,16 @@ from dataclasses import field
 from eaglelocal.client.server_reading import ServerReading
 from eaglelocal.core.amounts import GIB, format_memory
 from eaglelocal.core.records import dataclass
-from eaglelocal.probe.load_gauges import GpuGauge, MachineGauge
+from eaglelocal.probe.load_gauges import MachineGauge
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
-from eaglelocal.tui.panel.panel_text import UNKNOWN, format_bar, format_count, format_percent, format_timed_graph
-from eaglelocal.tui.styled_lines import EMPTY_LINE, Line, Role, StyledSpan, fit_line, make_line
+from eaglelocal.tui.panel.panel_text import format_bar, format_count, format_percent, format_timed_graph
+from eaglelocal.tui.styled_lines import Line, Role, StyledSpan, cell_width, fit_lines, make_line
 
-LABEL_CELLS, SHARE_CELLS = 9, 8
-TEXT_STEP = 4  # the text after a bar takes a multiple of this many cells, so that bars do not move
+LABEL_CELLS, VALUE_CELLS = 9, 8
+NOTE_STEP = 4  # the notes after the bars take a multiple of this many cells, so that bars do not move
 MAX_BAR_CELLS = 40
-MIN_BAR_ROWS = 4  # with fewer, the figures stand in two lines
+MIN_BAR_ROWS = 4  # with fewer, several figures stand in a line
 FULL_SHARE = 0.95  # of a memory, from which on its bar warns
 REMOTE = "load of the server's machine: unknown"
 KEPT_S = 180  # seconds of the load's graph
@@ -38,11 +38,11 @@ class RecentLoads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorSnapshot:
-    """A frame of the monitor, the machine's load, and the server that they belong to."""
+    """A server at one moment: a frame of its figures, and the load of its machine."""
 
     url: str
     frame: PanelFrame
-    machine: MachineGauge | None  # None: not known yet
+    machine: MachineGauge | None = None  # None: not known yet
     loads: RecentLoads = field(default_factory=RecentLoads)
     is_local: bool = True  # else the server is on another machine, whose load is unknown
     is_paused: bool = False
@@ -96,106 +96,115 @@ def compute_kv_share(reading: ServerReading) -> float | None:
     return _divide(reading.cached_tokens, reading.cache_cells)
 
 
-def format_machine(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs) -> Line:
-    if not snapshot.is_local:
-        return make_line((REMOTE, "quiet"))
-    machine = snapshot.machine
-    if machine is None:
-        return EMPTY_LINE
-    heat = f", {_format_heat(machine.temperature_c, glyphs)}" if machine.temperature_c is not None else ""
-    first = [
-        ("CPU", f"{format_percent(machine.cpu_load)}{heat}" if machine.cpu_load is not None else UNKNOWN),
-        ("RAM", _format_used_bytes(machine.used_bytes, machine.total_bytes)),
-    ]
-    whole = [*first, *((f"GPU{gpu.index}", format_gpu(gpu, glyphs)) for gpu in machine.gpus)]
-    if sum(len(label) + len(value) + 3 for label, value in whole) - 2 <= width:
-        return join_pairs(whole, width)
-    return join_pairs([*first, *((f"GPU{gpu.index}", format_percent(gpu.load)) for gpu in machine.gpus)], width)
-
-
-def format_machine_rows(snapshot: MonitorSnapshot, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Return the load of the machine, the engine's caches and memory: a bar each, or two lines if there is no room."""
-    reading = snapshot.frame.reading
-    if height < MIN_BAR_ROWS:
-        caches = [] if reading is None else [*list_caches(reading), ("engine", format_bytes(reading.memory_bytes))]
-        lines = [format_machine(snapshot, width, glyphs), join_pairs(caches, width)]
-        return [fit_line(line, width) for line in lines[: max(height, 0)]]
-    machine = snapshot.machine if snapshot.is_local else None
-    engine = [] if reading is None else list(_engine_bars(reading))
-    rows = [*_machine_bars(machine, glyphs), *engine]
-    if len(rows) > height:
-        rows = [*_machine_bars(machine, glyphs, has_room=False), *engine]
-    rows = [row for row in rows if row.share is not None or row.text not in ("", UNKNOWN)]
-    remote = [] if snapshot.is_local else [make_line((REMOTE, "quiet"))]
-    cells = _count_bar_cells(rows, width)
-    lines = [*remote, *(_format_bar(row, cells, glyphs) for row in rows)]
-    loads = snapshot.loads
-    graph = format_timed_graph(f"{loads.label} load", loads.shares, width, height - len(lines), glyphs)
-    return [fit_line(line, width) for line in [*lines, *graph][:height]]
-
-
 @dataclass(frozen=True, slots=True)
-class BarRow:
-    """A row of the machine's frame: a share with a bar, and the whole that it is a share of.
+class LoadRow:
+    """A load or an amount of memory: a bar if its share is known, its value, and a note on what the value is of.
 
+    short      its text where it has no row of its own; "": value and note
     is_memory  it can run out, so a full bar is a warning; a busy processor is not
     """
 
     label: str
     share: float | None
-    text: str = ""
+    value: str
+    note: str = ""
+    short: str = ""
     is_memory: bool = False
 
 
-def _machine_bars(machine: MachineGauge | None, glyphs: Glyphs, *, has_room: bool = True) -> Iterator[BarRow]:
-    """Yield the rows of a machine; without room, each GPU in one row."""
+def format_machine_rows(snapshot: MonitorSnapshot, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """Return the load of the machine, the engine's caches and memory: a bar each, or several in a line."""
+    machine, reading = snapshot.machine if snapshot.is_local else None, snapshot.frame.reading
+    engine = [] if reading is None else list(list_engine_rows(reading))
+    remote = [] if snapshot.is_local else [make_line((REMOTE, "quiet"))]
+    lines: list[Line] = []
+    for has_room in (True, False):
+        rows = [*list_machine_rows(machine, glyphs, has_room=has_room), *engine]
+        lines = [*remote, *(_draw_bars(rows, width, glyphs) if height >= MIN_BAR_ROWS else _pack_rows(rows, width))]
+        if len(lines) <= height:
+            break
+    loads = snapshot.loads
+    graph = format_timed_graph(f"{loads.label} load", loads.shares, width, height - len(lines), glyphs)
+    return fit_lines([*lines, *graph], width, height)
+
+
+def list_machine_rows(machine: MachineGauge | None, glyphs: Glyphs, *, has_room: bool) -> Iterator[LoadRow]:
+    """Yield the known loads of a machine; without room, each GPU in one row."""
     if machine is None:
         return
-    yield BarRow("CPU", machine.cpu_load, _format_heat(machine.temperature_c, glyphs))
-    yield BarRow(
-        "RAM",
-        _divide(machine.used_bytes, machine.total_bytes),
-        _format_used_bytes(machine.used_bytes, machine.total_bytes),
-        is_memory=True,
-    )
+    if machine.cpu_load is not None:
+        heat = _format_heat(machine.temperature_c, glyphs)
+        yield LoadRow("CPU", machine.cpu_load, format_percent(machine.cpu_load), heat)
+    yield from _memory_rows("RAM", machine.used_bytes, machine.total_bytes)
     for gpu in machine.gpus:
+        memory = list(_memory_rows("  memory", gpu.used_bytes, gpu.total_bytes))
         power = "" if gpu.power_w is None else f"{gpu.power_w:.0f} W"
-        state = " ".join(filter(None, [power, _format_heat(gpu.temperature_c, glyphs)]))
-        memory = _format_used_bytes(gpu.used_bytes, gpu.total_bytes)
-        yield BarRow(f"GPU{gpu.index}", gpu.load, state if has_room else memory)
-        if has_room:
-            yield BarRow("  memory", _divide(gpu.used_bytes, gpu.total_bytes), memory, is_memory=True)
+        state = [*filter(None, [power, _format_heat(gpu.temperature_c, glyphs)])]
+        load = [] if gpu.load is None else [format_percent(gpu.load)]
+        if known := [*load, *(row.short for row in memory), *state]:
+            short = ", ".join(known if has_room else known[:1])
+            yield LoadRow(f"GPU{gpu.index}", gpu.load, "".join(load), " ".join(state), short)
+        yield from memory if has_room else ()
 
 
-def _engine_bars(reading: ServerReading) -> Iterator[BarRow]:
-    used, size, prefix = reading.cached_tokens, reading.cache_cells, compute_prefix_share(reading)
-    tokens = f"{format_count(used)} of {format_count(size)}" if used is not None and size else ""
-    yield BarRow("KV cache", compute_kv_share(reading) or None, tokens, is_memory=True)  # no bar before the first token
-    yield BarRow("prefix", prefix, "of prompts" if prefix is not None else "")
-    yield BarRow("engine", None, format_bytes(reading.memory_bytes))
-    yield BarRow("swapped", None, f"{format_bytes(reading.swapped_bytes)} of chats" if reading.swapped_bytes else "")
+def list_engine_rows(reading: ServerReading) -> Iterator[LoadRow]:
+    """Yield what is known of the engine's caches and memory."""
+    used, size, share = reading.cached_tokens, reading.cache_cells, compute_kv_share(reading)
+    if used is not None and size:  # no bar before the first token
+        whole = f"of {format_count(size)}"
+        yield LoadRow("KV cache", share or None, format_count(used), whole, format_percent(share), is_memory=True)
+    elif share is not None:
+        yield LoadRow("KV cache", share, format_percent(share), is_memory=True)
+    if (prefix := compute_prefix_share(reading)) is not None:
+        yield LoadRow("prompts", prefix, format_percent(prefix), "cached")
+    if reading.memory_bytes is not None:
+        yield LoadRow("engine", None, format_memory(reading.memory_bytes))
+    if reading.adapters:
+        yield LoadRow("adapters", None, reading.adapters)
+    if reading.swapped_bytes:
+        yield LoadRow("swapped", None, format_memory(reading.swapped_bytes), "of chats")
     if reading.stored_bytes or reading.store_problem:
         stopped = f", stopped: {reading.store_problem}" if reading.store_problem else ""
-        yield BarRow("on disk", None, f"{format_bytes(reading.stored_bytes)} of chats{stopped}")
+        yield LoadRow("on disk", None, format_memory(reading.stored_bytes or 0), f"of chats{stopped}")
 
 
-def _count_bar_cells(rows: Sequence[BarRow], width: int) -> int:
-    """Return the cells of each bar: all that the texts leave."""
-    longest = max((len(row.text) for row in rows if row.share is not None), default=0)
-    text_cells = -(-longest // TEXT_STEP) * TEXT_STEP
-    return min(max(width - LABEL_CELLS - SHARE_CELLS - text_cells, 4), MAX_BAR_CELLS)
+def _memory_rows(label: str, used: float | None, total: float | None) -> Iterator[LoadRow]:
+    """Yield the row of a memory, unless its use is unknown."""
+    if used is not None and total:
+        value, whole = f"{used / GIB:.1f}", f"{total / GIB:.1f} GiB"
+        yield LoadRow(label, used / total, value, f"of {whole}", f"{value}/{whole}", is_memory=True)
+    elif used is not None:
+        yield LoadRow(label, None, format_memory(used), short=format_memory(used))
 
 
-def _format_bar(row: BarRow, cells: int, glyphs: Glyphs) -> Line:
+def _draw_bars(rows: Sequence[LoadRow], width: int, glyphs: Glyphs) -> list[Line]:
+    """Return a line for each row; the bars take all cells that the notes leave."""
+    longest = max((len(row.note) for row in rows if row.share is not None), default=0)
+    note_cells = -(-longest // NOTE_STEP) * NOTE_STEP
+    cells = min(max(width - LABEL_CELLS - VALUE_CELLS - note_cells, 4), MAX_BAR_CELLS)
+    return [_draw_bar(row, cells, glyphs) for row in rows]
+
+
+def _draw_bar(row: LoadRow, cells: int, glyphs: Glyphs) -> Line:
+    label = StyledSpan(f"{row.label:<{LABEL_CELLS}}", "quiet")
     if row.share is None:
-        return make_line((f"{row.label:<{LABEL_CELLS}}", "quiet"), row.text)
+        return make_line(label, f"{row.value} ", (row.note, "quiet"))
     role: Role = "warn" if row.is_memory and row.share >= FULL_SHARE else "accent"
-    return make_line(
-        (f"{row.label:<{LABEL_CELLS}}", "quiet"),
-        *format_bar(row.share, cells, glyphs, role),
-        f" {format_percent(row.share):>5}  ",
-        (row.text, "quiet"),
-    )
+    return make_line(label, *format_bar(row.share, cells, glyphs, role), f" {row.value:>6} ", (row.note, "quiet"))
+
+
+def _pack_rows(rows: Sequence[LoadRow], width: int) -> list[Line]:
+    """Return the rows as `label text`, as many in each line as fit; GPUs include their memory."""
+    lines: list[Line] = []
+    for row in rows:
+        if row.label.startswith(" "):
+            continue
+        pair = make_line((f"{row.label} ", "quiet"), row.short or f"{row.value} {row.note}".rstrip())
+        if lines and cell_width(lines[-1]) + 2 + cell_width(pair) <= width:
+            lines[-1] = (*lines[-1], StyledSpan("  "), *pair)
+        else:
+            lines.append(pair)
+    return lines
 
 
 def _divide(used: float | None, total: float | None) -> float | None:
@@ -204,44 +213,3 @@ def _divide(used: float | None, total: float | None) -> float | None:
 
 def _format_heat(celsius: float | None, glyphs: Glyphs) -> str:
     return "" if celsius is None else f"{celsius:.0f} {glyphs.degrees}"
-
-
-def format_gpu(gpu: GpuGauge, glyphs: Glyphs) -> str:
-    power = UNKNOWN if gpu.power_w is None else f"{gpu.power_w:.0f} W"
-    memory, heat = _format_used_bytes(gpu.used_bytes, gpu.total_bytes), _format_heat(gpu.temperature_c, glyphs)
-    known = (each for each in (format_percent(gpu.load), memory, power, heat) if each not in ("", UNKNOWN))
-    return ", ".join(known) or UNKNOWN
-
-
-def list_caches(reading: ServerReading) -> list[tuple[str, str]]:
-    return [
-        ("KV", format_percent(compute_kv_share(reading))),
-        ("prefix cache", format_percent(compute_prefix_share(reading))),
-    ]
-
-
-def join_pairs(pairs: list[tuple[str, str]], width: int) -> Line:
-    """Return as many labels with known values as fit, none of them cut."""
-    made: list[StyledSpan] = []
-    used = 0
-    for label, value in pairs:
-        if value == UNKNOWN:
-            continue
-        size = len(label) + 1 + len(value) + (2 if made else 0)
-        if used + size > width:
-            continue
-        made += [StyledSpan(f"{'  ' if made else ''}{label} ", "quiet"), StyledSpan(value)]
-        used += size
-    return tuple(made)
-
-
-def format_bytes(value: float | None) -> str:
-    if value is None:
-        return UNKNOWN
-    return format_memory(value)
-
-
-def _format_used_bytes(used: float | None, total: float | None) -> str:
-    if used is None or total is None:
-        return format_bytes(used)
-    return f"{used / GIB:.1f}/{total / GIB:.1f} GiB"

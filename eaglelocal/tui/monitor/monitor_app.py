@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 from textual import events, work
 from textual.app import ComposeResult
@@ -22,17 +22,20 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input
 
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
+from eaglelocal.client.servers.server_watch import OnReading, ServerWatch
 from eaglelocal.core.amounts import count_noun
-from eaglelocal.core.request import Spec, parse_spec
+from eaglelocal.core.request import parse_spec
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.probe.load_gauges import MachineGauge
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.lines_widget import LinesWidget
-from eaglelocal.tui.modal_screens import QuestionDialog
+from eaglelocal.tui.modal_screens import HelpRow, QuestionDialog
 from eaglelocal.tui.monitor.log_tail import ChangeLog, LogTail
 from eaglelocal.tui.monitor.machine_text import LoadHistory, MonitorSnapshot, format_machine_rows
 from eaglelocal.tui.monitor.monitor_text import (
+    FIGURE_PURPOSES,
+    SPEED_TITLE,
     format_drafting_title,
     format_log,
     format_requests_title,
@@ -47,22 +50,7 @@ from eaglelocal.tui.styled_lines import cut_line, make_line
 Outcome = Literal["quit", "stop", "leave"]  # stop: end the server too; leave: the server goes on without a screen
 
 
-class Monitored(Protocol):
-    """A server that is read on a thread of its own."""
-
-    @property
-    def url(self) -> str: ...
-
-    def start(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    def cancel(self, request_id: str) -> None: ...
-
-    def switch(self, spec: Spec) -> None: ...
-
-
-OpenWatch = Callable[[Callable[[ServerReading], None]], Monitored]
+OpenWatch = Callable[[OnReading], ServerWatch]
 ReadMachine = Callable[[], MachineGauge | None]  # returns the newest known figures at once
 SPEC_CHOICES = {
     "auto": "automatic",
@@ -128,8 +116,8 @@ class Monitor(EagleApp[Outcome]):
     """The app of the monitor; its result says how it was left."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+c", "leave", "Quit", id="quit", tooltip="leave the monitor"),
-        Binding("ctrl+q", "leave", "Quit", id="quit", tooltip="leave the monitor", show=False),
+        Binding("q,ctrl+c", "quit", "Quit", id="quit", tooltip="leave the monitor"),
+        Binding("ctrl+q", "quit", "Quit", id="quit", tooltip="leave the monitor", show=False),
         Binding("space", "pause", "Pause", id="pause", tooltip="stop updating the screen"),
         Binding("s", "sort", "Sort", id="sort", tooltip="by the next column"),
         Binding("r", "reverse", "Reverse", id="reverse", tooltip="the order of the rows", show=False),
@@ -138,7 +126,7 @@ class Monitor(EagleApp[Outcome]):
         Binding("d", "drafting", "Drafting", id="drafting", tooltip="auto, off or a length"),
         Binding("l", "log", "Log", id="log", tooltip="a larger or smaller log"),
         Binding("escape", "clear", "Clear", id="clear", show=False, tooltip="the filter"),
-        Binding("f1", "help", "Help", id="help", show=False, tooltip="all keys"),
+        Binding("f1", "help", "Help", id="help", tooltip="all keys and figures"),
     ]
     CSS = MONITOR_CSS
 
@@ -175,7 +163,7 @@ class Monitor(EagleApp[Outcome]):
         yield RequestTable(self.display_options.glyphs)
         yield LinesWidget(id="log", classes="frame")
         yield Input(placeholder="client, state, model or id", id="filter", compact=True)
-        yield Footer(show_command_palette=True)
+        yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         self.query_one(RequestTable).focus()
@@ -186,7 +174,7 @@ class Monitor(EagleApp[Outcome]):
         await asyncio.to_thread(self._watch.close)  # close may wait for the server, which may run in this same loop
 
     def on_resize(self, event: events.Resize) -> None:
-        """Adapt to the screen's size, also below a question. At this point the app's own size is still the old one."""
+        """Adapt to the size, also below a question, where Textual's own breakpoints would not."""
         if self.screen_stack:
             for name, holds in classify_size(event.size).items():
                 self.screen_stack[0].set_class(holds, name)
@@ -218,21 +206,22 @@ class Monitor(EagleApp[Outcome]):
         head, speed, drafting, machine, log = (
             screen.query_one(f"#{name}", LinesWidget) for name in ("head", "speed", "drafting", "machine", "log")
         )
-        is_flat = screen.has_class("-flat")  # without borders, so the header is the only place for a notice
-        shown = make_line((self._notice, "accent")) if self._notice and is_flat else None
-        head.show_lines([cut_line(shown or format_server(snapshot, glyphs), head.size.width)])
+        table = screen.query_one(RequestTable)
+        notice = self._notice or (f"only: {table.view.filter}" if table.view.filter else "")
+        in_head = f"{notice}  " if notice and screen.has_class("-flat") else ""  # there are no borders
+        server = make_line((in_head, "accent"), *format_server(snapshot, glyphs))
+        head.show_lines([cut_line(server, head.size.width)])
         speed.show_lines(format_speed(frame, *speed.size, glyphs))
         drafting.show_lines(format_drafting(frame, *drafting.size, glyphs))
         machine.show_lines(format_machine_rows(snapshot, *machine.size, glyphs))
         self._fit_log(screen, log)
         newest = self._log_tail.newest(log.size.height)
         log.show_lines(format_log(newest, *log.size))
-        speed.show_titles("speed of all requests", format_window(frame))
+        speed.show_titles(SPEED_TITLE)
         drafting.show_titles(format_drafting_title(frame), format_window(frame))
         machine.show_titles("machine")
         log.show_titles("log")
-        table = screen.query_one(RequestTable)
-        table.show_titles(format_requests_title(frame.reading), self._notice)
+        table.show_titles(format_requests_title(frame.reading), notice)
         table.show(frame.reading)
 
     def _fit_log(self, screen: Screen[object], log: LinesWidget) -> None:
@@ -256,6 +245,11 @@ class Monitor(EagleApp[Outcome]):
             self._draw()
 
     # ---- keys
+    def help_rows(self) -> list[HelpRow]:
+        """Return the keys, and what each figure means."""
+        figures = [HelpRow(name, purpose, "figures") for name, purpose in FIGURE_PURPOSES.items()]
+        return [*super().help_rows(), *figures]
+
     def action_pause(self) -> None:
         is_paused = not self._snapshot.is_paused
         self._snapshot = replace(self._snapshot, is_paused=is_paused)
@@ -285,6 +279,7 @@ class Monitor(EagleApp[Outcome]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.query_one(RequestTable).set_filter(event.value.strip())
+        self._draw()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self._close_filter(event.input)
@@ -339,10 +334,7 @@ class Monitor(EagleApp[Outcome]):
             self.call_from_thread(self.notify, message)
 
     async def action_quit(self) -> None:
-        """Leave through Textual's own key or palette entry, with the same question."""
-        self.action_leave()
-
-    def action_leave(self) -> None:
+        """Leave; from a server's own screen after a question."""
         if not self._owns_server:
             self.exit("quit")
             return

@@ -1,6 +1,6 @@
-"""Format the monitor: its header (the server, its load, the machine's load), its titles and its table. Pure.
+"""Format the monitor's header, titles and log, and `top --once`, which has the same lines. Pure.
 
-The plain text of `top --once` is made of the same lines. Only values that a server reports are drawn.
+Only values that a server reports are drawn.
 """
 
 from __future__ import annotations
@@ -12,44 +12,74 @@ from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.core.amounts import format_uptime
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.monitor.log_tail import explain_missing
-from eaglelocal.tui.monitor.machine_text import MonitorSnapshot, format_bytes, format_machine, join_pairs, list_caches
+from eaglelocal.tui.monitor.machine_text import MIN_BAR_ROWS, MonitorSnapshot, format_machine_rows
 from eaglelocal.tui.monitor.table_text import TableView, format_table
 from eaglelocal.tui.panel.feed import PanelFrame
-from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_panel
-from eaglelocal.tui.styled_lines import EMPTY_LINE, Line, Role, StyledSpan, cut_line, fit_line, make_line, plain_text
+from eaglelocal.tui.panel.panel_text import (
+    describe_connection,
+    format_count,
+    format_drafting,
+    format_speed,
+    format_window,
+)
+from eaglelocal.tui.styled_lines import (
+    EMPTY_LINE,
+    Line,
+    Role,
+    StyledSpan,
+    cut_line,
+    fit_line,
+    join_columns,
+    make_line,
+    plain_text,
+)
 
 LOG_INDENT = 10  # the width of a line's time
-MAX_ROWS = 20  # of the table of requests in plain text, with its titles
+SPEED_TITLE = "speed of all requests"
+MIN_TWO_COLUMNS = 76  # of plain text, from which on speed and drafting stand side by side
+MAX_FIGURE_ROWS, MAX_ROWS = 14, 20  # of each of them, and of the table of requests with its titles
+FIGURE_PURPOSES = {  # for the help
+    "tok/s": "tokens per second of all requests, without the time to the first one",
+    "gain over plain": "time of the same tokens without drafts (estimated), divided by the time they took",
+    "position 1, 2 ...": "share of the drafts that were accepted up to this position or further",
+    "acceptance": "share of the drafted tokens that the model kept",
+    "tokens a pass": "what a pass with a draft gives on average, the model's own token included",
+    "in all": "accepted ones of the drafted tokens, since the engine started",
+    "time": "shares of the drafts, of the model, and of everything outside llama.cpp",
+    "last ... tokens": "the newest tokens, which gain, positions, acceptance and time are of",
+    "KV cache": "tokens of conversations in the engine's cache, and its size",
+    "prompts cached": "share of all tokens of prompts that were in the cache already",
+    "by draft": "share of an answer's tokens that came from drafts",
+    "first token": "time from the request to the first token of its answer",
+}
 HEALTHY_STATES = frozenset({"ready", "idle"})
 
 
-def format_header(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs) -> list[Line]:
-    reading = snapshot.frame.reading
-    figures = [format_load(reading, width), format_machine(snapshot, width, glyphs)]
-    return [cut_line(format_server(snapshot, glyphs), width), *(fit_line(each, width) for each in figures)]
-
-
 def format_server(snapshot: MonitorSnapshot, glyphs: Glyphs) -> Line:
-    """Return the first header line: `eaglelocal at http://127.0.0.1:8421 · ready · up 3 h 20 min · demo@1b`."""
+    """Return the first header line: `eaglelocal at http://127.0.0.1:8421 · ready · up 3 h 20 min · demo@1b`.
+
+    A state that asks for attention stands first, where a narrow terminal shows it.
+    """
     reading = snapshot.frame.reading
     if reading is None:
         return make_line(("connecting to ", "quiet"), (snapshot.url, "strong"))
-    state: Role = (
-        "good" if reading.state in HEALTHY_STATES else "bad" if reading.state in (DISCONNECTED, "failed") else "warn"
-    )
-    kind = reading.kind or "server"
-    parts: list[StyledSpan] = [StyledSpan(f"{kind} at {snapshot.url}", "strong")]
-    for text, role in (
+    state = (describe_connection(reading), choose_connection_role(reading.state))
+    is_healthy = reading.state in HEALTHY_STATES
+    parts: list[tuple[str, Role]] = [
+        ("", "text") if is_healthy else state,
+        (f"{reading.kind or 'server'} at {snapshot.url}", "strong"),
         ("paused" if snapshot.is_paused else "", "warn"),
-        (reading.state, state),
-        (reading.detail if reading.state not in HEALTHY_STATES else "", "text"),
+        state if is_healthy else (reading.detail, "text"),
         (f"up {format_uptime(reading.uptime_s)}" if reading.uptime_s is not None else "", "quiet"),
         (f"restarts {reading.restarts}" if reading.restarts else "", "warn"),
         (name_models(reading), "text"),
-    ):
-        if text:
-            parts += [StyledSpan(f" {glyphs.dot} ", "quiet"), StyledSpan(text, role)]  # type: ignore[arg-type]
-    return tuple(parts)
+    ]
+    spans = [span for text, role in parts if text for span in (StyledSpan(f" {glyphs.dot} ", "quiet"), (text, role))]
+    return make_line(*spans[1:])
+
+
+def choose_connection_role(state: str) -> Role:
+    return "good" if state in HEALTHY_STATES else "bad" if state in (DISCONNECTED, "failed") else "warn"
 
 
 def name_models(reading: ServerReading) -> str:
@@ -57,67 +87,49 @@ def name_models(reading: ServerReading) -> str:
     return reading.model + f" +{len(reading.other_models)}" * bool(reading.other_models)
 
 
-def format_load(reading: ServerReading | None, width: int) -> Line:
-    """Return the header line of requests, caches and restarts, as many figures as fit."""
-    if reading is None or reading.state == DISCONNECTED:
-        return EMPTY_LINE
-    pairs = [
-        *_list_counts(reading),
-        ("adapters", reading.adapters or UNKNOWN),  # first, so that narrow screens show it
-        *list_caches(reading),
-        ("drafting", name_setting(reading.drafting.setting)),
-        ("learning", reading.learning or UNKNOWN),
-        ("drift", "; ".join(reading.drift) or UNKNOWN),
-        ("engine memory", format_bytes(reading.memory_bytes)),
-        ("swapped chats", format_bytes(reading.swapped_bytes or None)),
-    ]
-    return join_pairs(pairs, width)
-
-
-def _list_counts(reading: ServerReading) -> list[tuple[str, str]]:
-    slots = "" if reading.num_slots is None else f" of {reading.num_slots}"
-    return [
-        ("running", format_count(reading.running) + slots if reading.running is not None else UNKNOWN),
-        ("waiting", format_count(reading.waiting)),
-        ("answered", format_count(reading.answered)),
-        ("refused", format_count(reading.refused or None)),
-        ("failed", format_count(reading.failed or None)),
-    ]
-
-
 def name_setting(setting: str) -> str:
     """Name the drafting setting: `automatic`, `off`, `4 tokens`."""
-    words = {"": UNKNOWN, "auto": "automatic", "1": "1 token"}
-    return words.get(setting) or (f"{setting} tokens" if setting.isdecimal() else setting)
+    words = {"auto": "automatic", "1": "1 token"}
+    return words.get(setting, f"{setting} tokens" if setting.isdecimal() else setting)
 
 
 # ---- the titles of the frames
 def format_requests_title(reading: ServerReading | None) -> str:
     """Return `requests: 2 of 4 running, 1 waiting, 37 answered`, with what the server reports of it."""
-    if reading is None or reading.state == DISCONNECTED:
+    if reading is None:
         return "requests"
-    known = [f"{value} {name}" for name, value in _list_counts(reading) if value != UNKNOWN]
+    counts = {
+        f"{f'of {reading.num_slots} ' if reading.num_slots is not None else ''}running": reading.running,
+        "waiting": reading.waiting,
+        "answered": reading.answered,
+        "refused": reading.refused or None,
+        "failed": reading.failed or None,
+    }
+    known = [f"{format_count(count)} {name}" for name, count in counts.items() if count is not None]
     return ": ".join(filter(None, ["requests", ", ".join(known)]))
 
 
 def format_drafting_title(frame: PanelFrame) -> str:
     """Return `drafting: automatic`: the setting for requests that set none."""
-    setting = name_setting(frame.drafting.setting)
-    return "drafting" if setting == UNKNOWN else f"drafting: {setting}"
+    return ": ".join(filter(None, ["drafting", name_setting(frame.drafting.setting)]))
 
 
 def format_snapshot(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs) -> str:
     """Return one frame of the monitor as plain text."""
-    reading = snapshot.frame.reading
+    frame, reading = snapshot.frame, snapshot.frame.reading
+    at = width // 2 if width >= MIN_TWO_COLUMNS else 0
+    speed = [make_line(SPEED_TITLE), *format_speed(frame, at - 2 if at else width, MAX_FIGURE_ROWS, glyphs)]
+    drafting = [make_line(format_drafting_title(frame)), *format_drafting(frame, width - at, MAX_FIGURE_ROWS, glyphs)]
+    drafting.append(make_line(format_window(frame)))
     lines = [
-        *format_header(snapshot, width, glyphs),
-        EMPTY_LINE,
-        *format_panel(snapshot.frame, width, 14, glyphs),
-        EMPTY_LINE,
+        *[cut_line(format_server(snapshot, glyphs), width), EMPTY_LINE],
+        *(join_columns(speed, drafting, at=at) if at else [*speed, EMPTY_LINE, *drafting]),
+        *[EMPTY_LINE, *format_machine_rows(snapshot, width, MIN_BAR_ROWS - 1, glyphs), EMPTY_LINE],
+        make_line(format_requests_title(reading)),
     ]
     if reading is not None:
         lines += format_table(reading, TableView(), width, MAX_ROWS, glyphs)
-        lines.append(make_line((explain_missing(reading), "quiet")) if reading.missing else EMPTY_LINE)
+        lines.append(make_line(explain_missing(reading)) if reading.missing else EMPTY_LINE)
     return "\n".join(map(plain_text, lines)).rstrip()
 
 

@@ -1,7 +1,8 @@
-"""The table of requests as a widget: sorted, filtered, with one selected row."""
+"""Tables as widgets, with one selected row; and that of the requests: sorted and filtered."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -20,11 +21,10 @@ from eaglelocal.tui.monitor.table_text import (
     fit_request_columns,
     format_table,
 )
-from eaglelocal.tui.styled_lines import EMPTY_LINE, make_line
 
 
-class RequestTable(LinesWidget, can_focus=True):
-    """A table of the requests of a reading, with one selected row."""
+class RowsWidget(LinesWidget, can_focus=True):
+    """A table with a row of titles above the others, of which one is selected by key, wheel or mouse."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False, id="up"),
@@ -32,13 +32,64 @@ class RequestTable(LinesWidget, can_focus=True):
         Binding("home,g", "move(-1000)", "First", show=False, id="first"),
         Binding("end,G", "move(1000)", "Last", show=False, id="last"),
     ]
+    selected_id = ""  # of a row that is gone, or of none: the first one is selected
+
+    @property
+    def row_ids(self) -> Sequence[str]:
+        """The ids of the rows as they are shown."""
+        return ()
+
+    def show_rows(self) -> None:
+        """Draw the table."""
+
+    def click_title(self, x: int) -> None:
+        """React to a click in column `x` of the titles."""
+
+    def click_selected(self) -> None:
+        """React to a click on the row that is selected already."""
+
+    @property
+    def selected_index(self) -> int:
+        return self.row_ids.index(self.selected_id) if self.selected_id in self.row_ids else 0
+
+    def action_move(self, by: int) -> None:
+        if ids := self.row_ids:
+            self.selected_id = ids[min(max(self.selected_index + by, 0), len(ids) - 1)]
+            self.show_rows()
+
+    def on_resize(self) -> None:
+        self.show_rows()
+
+    def on_mouse_scroll_down(self) -> None:
+        self.action_move(1)
+
+    def on_mouse_scroll_up(self) -> None:
+        self.action_move(-1)
+
+    def on_click(self, event: events.Click) -> None:
+        at = event.get_content_offset(self)
+        if at is None:  # on the border
+            return
+        if at.y == 0:
+            self.click_title(at.x)
+            return
+        ids, selected = self.row_ids, self.selected_index
+        index = find_first_row(len(ids), selected, self.size.height - 1) + at.y - 1
+        if index == selected and ids:
+            self.click_selected()
+        elif index < len(ids):
+            self.action_move(index - selected)
+
+
+class RequestTable(RowsWidget):
+    """A table of the requests of a reading. A click on a title sorts by it, and a second one reverses the order."""
+
     view: reactive[TableView] = reactive(TableView())
 
     def __init__(self, glyphs: Glyphs) -> None:
         super().__init__(id="table", classes="frame")
         self._glyphs = glyphs
         self._reading: ServerReading | None = None
-        self._selected_id = ""
 
     @property
     def rows(self) -> list[RequestRow]:
@@ -48,17 +99,20 @@ class RequestTable(LinesWidget, can_focus=True):
         return arrange_rows(self._reading.requests or (), self._reading.recent, self.view)
 
     @property
+    def row_ids(self) -> list[str]:
+        return [row.id for row in self.rows]
+
+    @property
     def _columns(self) -> list[Column[RequestRow]]:
         return [] if self._reading is None else fit_request_columns(self._reading, self.size.width)
 
     @property
     def selected(self) -> RequestRow | None:
-        rows = self.rows
-        return next((row for row in rows if row.id == self._selected_id), rows[0] if rows else None)
+        return rows[self.selected_index] if (rows := self.rows) else None
 
     def show(self, reading: ServerReading | None) -> None:
         self._reading = reading
-        self._show_rows()
+        self.show_rows()
 
     def sort_by_next(self) -> None:
         self.view = self.view.choose_next_sort(self._columns)
@@ -70,65 +124,20 @@ class RequestTable(LinesWidget, can_focus=True):
         self.view = replace(self.view, filter=text)
 
     def watch_view(self) -> None:
-        self._show_rows()
+        self.show_rows()
 
-    def action_move(self, by: int) -> None:
-        rows = self.rows
-        if rows:
-            index = min(max(self._selected_index(rows) + by, 0), len(rows) - 1)
-            self._selected_id = rows[index].id
-            self._show_rows()
-
-    def on_resize(self) -> None:
-        self._show_rows()
-
-    def on_mouse_scroll_down(self) -> None:
-        self.action_move(1)
-
-    def on_mouse_scroll_up(self) -> None:
-        self.action_move(-1)
-
-    def on_click(self, event: events.Click) -> None:
-        """Sort by the clicked title, reverse at a second click, or choose the clicked row."""
-        at = event.get_content_offset(self)
-        if at is None:  # on the border
-            return
-        if at.y == 0:
-            self._click_title(at.x)
-            return
-        rows = self.rows
-        index = find_first_row(len(rows), self._selected_index(rows), self.size.height - 1) + at.y - 1
-        if index < len(rows):
-            self._selected_id = rows[index].id
-            self._show_rows()
-
-    def _click_title(self, x: int) -> None:
-        begin = 0
+    def click_title(self, x: int) -> None:
+        end = 0
         for column in self._columns:
-            begin += column.width + column.gap
-            if x < begin:
+            end += column.width + column.gap
+            if x < end:
                 is_again = self.view.sort == column.title
-                reverse = is_again and not self.view.is_reversed
-                self.view = replace(self.view, sort=column.title, is_reversed=reverse)
+                self.view = replace(self.view, sort=column.title, is_reversed=is_again and not self.view.is_reversed)
                 return
 
-    def _selected_index(self, rows: list[RequestRow]) -> int:
-        return next((i for i, row in enumerate(rows) if row.id == self._selected_id), 0)
-
-    def _show_rows(self) -> None:
-        width, height = self.size
+    def show_rows(self) -> None:
         if self._reading is None:
-            self.show_lines([EMPTY_LINE])
             return
-        selected = self.selected
-        lines = format_table(
-            self._reading,
-            self.view,
-            width,
-            height,
-            self._glyphs,
-            selected_id=selected.id if selected is not None else "",
-        )
-        if self.view.filter and height > 1:
-            lines = [*lines[: height - 1], make_line((f"only: {self.view.filter}", "warn"))]
-        self.show_lines(lines)
+        width, height = self.size
+        selected = self.selected.id if self.selected is not None else ""
+        self.show_lines(format_table(self._reading, self.view, width, height, self._glyphs, selected_id=selected))

@@ -6,6 +6,8 @@ Loads Textual only when it shows something.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
+from functools import partial
 
 from eaglelocal.client.http_connection import parse_url
 from eaglelocal.client.servers.server_watch import ServerWatch
@@ -26,19 +28,13 @@ def is_local(url: str) -> bool:
 
 def watch_server(url: str, api_key: str, settings: Settings) -> None:
     """Show the monitor until the user leaves. Raises UsageError for keys of unknown actions or an invalid address."""
-    from eaglelocal.tui.monitor.monitor_app import Monitor, ReadMachine
+    from eaglelocal.tui.monitor.monitor_app import Monitor
 
     options = make_display_options(settings)
     check_display_options(options)
-    gauges = GaugeWatch() if is_local(url) else None
-    read_machine: ReadMachine | None = gauges.latest if gauges is not None else None
-    try:
-        Monitor(
-            options, lambda on_reading: ServerWatch(url, on_reading, api_key=api_key), read_machine=read_machine
-        ).show()
-    finally:
-        if gauges is not None:
-            gauges.close()
+    with closing(GaugeWatch()) if is_local(url) else nullcontext() as gauges:
+        open_watch = partial(ServerWatch, url, api_key=api_key)
+        Monitor(options, open_watch, read_machine=gauges.latest if gauges is not None else None).show()
 
 
 def watch_servers(urls: Sequence[str], find_key: Callable[[str], str], settings: Settings) -> None:
@@ -54,8 +50,6 @@ def watch_servers(urls: Sequence[str], find_key: Callable[[str], str], settings:
     servers = WatchedServers(urls, lambda url, on_reading: ServerWatch(url, on_reading, api_key=find_key(url)))
     servers.start()
     chosen: str | None = ""
-    try:
+    with closing(servers):
         while (chosen := ServersMonitor(options, servers, selected_url=chosen or "").show()) is not None:
             watch_server(chosen, find_key(chosen), settings)
-    finally:
-        servers.close()

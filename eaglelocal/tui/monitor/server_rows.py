@@ -6,33 +6,21 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
-from eaglelocal.core.records import dataclass
-from eaglelocal.tui.monitor.machine_text import compute_kv_share, format_bytes
-from eaglelocal.tui.monitor.monitor_text import HEALTHY_STATES, name_models
-from eaglelocal.tui.monitor.table_text import (
-    Column,
-    find_first_row,
-    fit_columns,
-    format_figure,
-    format_row,
-    mark_selected,
-)
+from eaglelocal.core.amounts import format_memory
+from eaglelocal.tui.monitor.machine_text import MonitorSnapshot, compute_kv_share
+from eaglelocal.tui.monitor.monitor_text import HEALTHY_STATES, choose_connection_role, name_models
+from eaglelocal.tui.monitor.table_text import Column, find_first_row, fit_columns, format_row, mark_selected
 from eaglelocal.tui.panel.feed import Feed, PanelFrame
-from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_percent
-from eaglelocal.tui.styled_lines import Line, Role, fit_line, make_line, plain_text
+from eaglelocal.tui.panel.panel_text import UNKNOWN, format_count, format_percent, format_tok_s
+from eaglelocal.tui.styled_lines import Line, fit_lines, make_line, plain_text
+
+if TYPE_CHECKING:
+    from eaglelocal.client.servers.server_watch import ServerWatch
 
 UNREACHABLE, CONNECTING = "unreachable", "connecting"
-
-
-@dataclass(frozen=True, slots=True)
-class ServerFrame:
-    """A server's figures at one moment."""
-
-    url: str
-    frame: PanelFrame
 
 
 def name_state(frame: PanelFrame) -> str:
@@ -44,22 +32,20 @@ def is_reachable(frame: PanelFrame) -> bool:
     return name_state(frame) not in (UNREACHABLE, CONNECTING)
 
 
-def _format_speed(server: ServerFrame) -> str:
-    """Return tok/s; empty if the server does not answer, because the last figure is outdated."""
-    return format_figure(server.frame.tok_s) if is_reachable(server.frame) else UNKNOWN
+def _figure(title: str, rank: int, format_value: Callable[[PanelFrame], str]) -> Column[MonitorSnapshot]:
+    """Return the column of a figure; unknown if the server does not answer, because the last one is outdated."""
+    return Column(title, lambda each: format_value(each.frame) if is_reachable(each.frame) else UNKNOWN, rank)
 
 
-def _format_acceptance(server: ServerFrame) -> str:
-    return format_percent(server.frame.figures.acceptance) if is_reachable(server.frame) else UNKNOWN
+def _text(
+    title: str, rank: int, format_value: Callable[[ServerReading], str], *, is_text: bool = False, min_width: int = 0
+) -> Column[MonitorSnapshot]:
+    """Return the column of something in a server's reading."""
 
+    def format_cell(each: MonitorSnapshot) -> str:
+        return (format_value(each.frame.reading) if each.frame.reading is not None else "") or UNKNOWN
 
-def _read(format_value: Callable[[ServerReading], str]) -> Callable[[ServerFrame], str]:
-    """Return the format of a column that shows something of a server's reading."""
-
-    def format_server(server: ServerFrame) -> str:
-        return UNKNOWN if server.frame.reading is None else format_value(server.frame.reading) or UNKNOWN
-
-    return format_server
+    return Column(title, format_cell, rank, is_text, min_width)
 
 
 def _format_slots(reading: ServerReading) -> str:
@@ -68,30 +54,23 @@ def _format_slots(reading: ServerReading) -> str:
     return UNKNOWN if reading.running is None else f"{format_count(reading.running)}{slots}"
 
 
-def shorten_url(url: str) -> str:
-    """Return the address without the scheme that most servers have.
-
-    >>> shorten_url("http://127.0.0.1:8421")
-    '127.0.0.1:8421'
-    """
-    return url.removeprefix("http://")
-
-
-COLUMNS: tuple[Column[ServerFrame], ...] = (
-    Column("server", lambda server: shorten_url(server.url), is_text=True, min_width=16),
+COLUMNS: tuple[Column[MonitorSnapshot], ...] = (
+    Column("server", lambda server: server.url.removeprefix("http://"), is_text=True, min_width=16),
     Column("state", lambda server: name_state(server.frame), is_text=True),
-    Column("kind", _read(lambda reading: reading.kind), 5, is_text=True),
-    Column("tok/s", _format_speed),
-    Column("acceptance", _format_acceptance, 1),
-    Column("running", _read(_format_slots), 2),
-    Column("waiting", _read(lambda reading: format_count(reading.waiting)), 3),
-    Column("KV cache", _read(lambda reading: format_percent(compute_kv_share(reading))), 7),
-    Column("memory", _read(lambda reading: format_bytes(reading.memory_bytes)), 4),
-    Column("model", _read(name_models), 6, is_text=True, min_width=20),
+    _text("kind", 5, lambda reading: reading.kind, is_text=True),
+    _figure("tok/s", 0, lambda frame: format_tok_s(frame.tok_s)),
+    _figure("acceptance", 1, lambda frame: format_percent(frame.figures.acceptance)),
+    _text("running", 2, _format_slots),
+    _text("waiting", 3, lambda reading: format_count(reading.waiting)),
+    _text("KV cache", 7, lambda reading: format_percent(compute_kv_share(reading))),
+    _text("memory", 4, lambda reading: format_memory(reading.memory_bytes) if reading.memory_bytes else ""),
+    _text("model", 6, name_models, is_text=True, min_width=20),
 )
 
 
-def format_server_table(servers: Sequence[ServerFrame], width: int, height: int, *, selected: int | None) -> list[Line]:
+def format_server_table(
+    servers: Sequence[MonitorSnapshot], width: int, height: int, *, selected: int | None
+) -> list[Line]:
     """Return titles and a row per server, at most `height` lines; the selected row is among them."""
     columns = fit_columns(COLUMNS, servers, width)
     titles = "".join(column.format_cell(column.title) + " " * column.gap for column in columns)
@@ -101,25 +80,25 @@ def format_server_table(servers: Sequence[ServerFrame], width: int, height: int,
         mark_selected(_format_row(server, columns), is_selected=first + i == selected)
         for i, server in enumerate(servers[first : first + num_shown])
     ]
-    return [fit_line(line, width) for line in [make_line((titles, "quiet")), *rows][:height]]
+    return fit_lines([make_line((titles, "quiet")), *rows], width, height)
 
 
-def _format_row(server: ServerFrame, columns: Sequence[Column[ServerFrame]]) -> Line:
-    state = name_state(server.frame)
-    role: Role = "good" if state in HEALTHY_STATES else "bad" if state in (UNREACHABLE, "failed") else "warn"
-    return format_row(columns, server, {"state": role})
+def _format_row(server: MonitorSnapshot, columns: Sequence[Column[MonitorSnapshot]]) -> Line:
+    role = choose_connection_role(server.frame.connection)
+    return format_row(
+        columns, server, {"state": role}, role="quiet" if server.frame.connection == DISCONNECTED else "text"
+    )
 
 
-def describe_server(server: ServerFrame) -> Line:
+def describe_server(server: MonitorSnapshot) -> str:
     """Describe one server in a line: its kind, its models, and why it does not answer."""
     reading, state = server.frame.reading, name_state(server.frame)
-    detail = reading.detail if reading is not None and reading.state not in HEALTHY_STATES else ""
-    texts = [reading.kind, name_models(reading), reading.draft] if reading is not None else []
-    known = ", ".join(filter(None, texts))
-    return make_line((": ".join(filter(None, [state if detail else "", detail])) or known, "quiet"))
+    if reading is not None and reading.detail and reading.state not in HEALTHY_STATES:
+        return f"{state}: {reading.detail}"
+    return ", ".join(filter(None, [reading.kind, name_models(reading), reading.draft])) if reading is not None else ""
 
 
-def format_servers(servers: Sequence[ServerFrame], width: int) -> str:
+def format_servers(servers: Sequence[MonitorSnapshot], width: int) -> str:
     """Return the plain text of all servers, with the reason of each that does not answer."""
     lines = format_server_table(servers, width, len(servers) + 1, selected=None)
     reasons = [
@@ -130,22 +109,8 @@ def format_servers(servers: Sequence[ServerFrame], width: int) -> str:
     return "\n".join(map(plain_text, [*lines, *reasons]))
 
 
-# ---- watched servers: watch several servers at once, with a feed for each; the watches outlive the screens that show
-# them
-class PolledServer(Protocol):
-    """A server that is read on a thread of its own."""
-
-    @property
-    def url(self) -> str: ...
-
-    def start(self) -> None: ...
-
-    def read(self) -> ServerReading: ...
-
-    def close(self) -> None: ...
-
-
-OpenPoll = Callable[[str, Callable[[ServerReading], None]], PolledServer]
+# ---- watched servers: a feed for each; the watches outlive the screens that show them
+OpenPoll = Callable[[str, Callable[[ServerReading], None]], "ServerWatch"]
 
 
 class WatchedServers:
@@ -153,7 +118,7 @@ class WatchedServers:
 
     def __init__(self, urls: Sequence[str], open_poll: OpenPoll) -> None:
         """Prepare the watches; each address counts once. Raises UsageError for an invalid address."""
-        self._servers: dict[str, tuple[PolledServer, Feed]] = {}  # by address
+        self._servers: dict[str, tuple[ServerWatch, Feed]] = {}  # by address
         for url in urls:
             feed = Feed()
             poll = open_poll(url, partial(_add_reading, feed))
@@ -171,13 +136,14 @@ class WatchedServers:
         """Read each server once, all at the same time, for a frame without a screen."""
         self._do_for_each(lambda poll, feed: _add_reading(feed, poll.read()))
 
-    def _do_for_each(self, action: Callable[[PolledServer, Feed], None]) -> None:
+    def _do_for_each(self, action: Callable[[ServerWatch, Feed], None]) -> None:
         with ThreadPoolExecutor(len(self._servers)) as pool:
             list(pool.map(lambda server: action(*server), self._servers.values()))
 
-    def make_frames(self, now: float) -> list[ServerFrame]:
-        """Return the present figures of each server, without a history."""
-        return [ServerFrame(url, feed.make_frame(now, seconds=0)) for url, (_, feed) in self._servers.items()]
+    def make_snapshots(self, now: float) -> list[MonitorSnapshot]:
+        """Return the present figures of each server, without a history and the load of its machine."""
+        frames = {url: feed.make_frame(now, seconds=0) for url, (_, feed) in self._servers.items()}
+        return [MonitorSnapshot(url=url, frame=frame, is_local=False) for url, frame in frames.items()]
 
 
 def _add_reading(feed: Feed, reading: ServerReading) -> None:

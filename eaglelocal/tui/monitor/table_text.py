@@ -14,8 +14,16 @@ from eaglelocal.client.server_reading import DISCONNECTED, RequestRow, ServerRea
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import clean_line
 from eaglelocal.tui.glyphs import Glyphs
-from eaglelocal.tui.panel.panel_text import UNKNOWN, format_bar, format_count, format_percent
-from eaglelocal.tui.styled_lines import ELLIPSIS, SELECTED, Line, Role, StyledSpan, fit_line, make_line
+from eaglelocal.tui.panel.panel_text import (
+    UNKNOWN,
+    describe_connection,
+    format_bar,
+    format_count,
+    format_percent,
+    format_seconds,
+    format_tok_s,
+)
+from eaglelocal.tui.styled_lines import ELLIPSIS, SELECTED, Line, Role, StyledSpan, fit_lines, make_line
 
 Row = TypeVar("Row")
 SortKey = float | str
@@ -102,19 +110,6 @@ class TableView:
         return TableView(titles[(index + 1) % len(titles)], self.is_reversed, self.filter)
 
 
-def format_figure(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.1f}"
-
-
-def format_seconds(value: float | None) -> str:
-    """Return a duration as `0.3 s`, `12 s`, `5 min` or `3 h`."""
-    if value is None:
-        return UNKNOWN
-    if value < 9.95:
-        return f"{value:.1f} s"
-    return f"{value:.0f} s" if value < 99.5 else f"{value / 60:.0f} min" if value < 5970 else f"{value / 3600:.0f} h"
-
-
 STATE_ROLES: Mapping[str, Role] = MappingProxyType(
     {"running": "good", "reading": "accent", "waiting": "warn", "refused": "warn", "failed": "bad"}
 )
@@ -133,7 +128,7 @@ def _text(title: str, rank: int, read: Callable[[RequestRow], str], min_width: i
 
 ANSWER_COLUMNS = (  # a prompt that is being read has none of these figures, so its bar takes their cells
     _figure("answer", 2, "generated_tokens", format_count),
-    _figure("tok/s", 0, "tok_s", format_figure),
+    _figure("tok/s", 0, "tok_s", format_tok_s),
     _figure("by draft", 7, "share", format_percent),
     _figure("acceptance", 9, "acceptance", format_percent),
     _figure("first token", 6, "ttft_s", format_seconds),
@@ -214,7 +209,7 @@ def format_table(
     rows = arrange_rows(reading.requests or (), reading.recent, view)
     columns = fit_request_columns(reading, width)
     if reading.requests is None:
-        text = "no connection" if reading.state == DISCONNECTED else "requests are not reported"
+        text = describe_connection(reading) if reading.state == DISCONNECTED else "requests are not reported"
         lines = [make_line((text, "quiet"))]
     elif not rows:
         lines = [make_line(("no request matches the filter" if view.filter else "no request is running", "quiet"))]
@@ -224,4 +219,4 @@ def format_table(
         shown = rows[first : first + max(height - 1, 0)]
         lines = [format_request(row, columns, glyphs) for row in shown]
         lines = [mark_selected(line, is_selected=row.id == selected_id) for row, line in zip(shown, lines, strict=True)]
-    return [fit_line(line, width) for line in [format_titles(columns, view, glyphs), *lines][:height]]
+    return fit_lines([format_titles(columns, view, glyphs), *lines], width, height)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import replace
 
 from eaglelocal.conversation.conversation import ContextUse
 from eaglelocal.core.draft import LOOKUPS_GO_ON, SWITCHED_OFF
@@ -19,11 +18,13 @@ from eaglelocal.tui.panel.panel_text import (
     format_bar,
     format_count,
     format_drafts,
+    format_gain,
     format_percent,
+    format_seconds,
     format_tok_s,
     format_window,
 )
-from eaglelocal.tui.styled_lines import EMPTY_LINE, Line, StyledSpan, fit_line, make_line
+from eaglelocal.tui.styled_lines import EMPTY_LINE, Line, StyledSpan, fit_lines, make_line
 
 MAX_ANSWERS = 8
 MIN_SAVED_SHARE = 0.02  # of the time: less is within what the estimate of plain decoding can tell
@@ -51,7 +52,7 @@ def format_chat_panel(
     room = height - len(context) - len(below) - len(details)
     answers = format_answers(chat.answers, min(room - 1, MAX_ANSWERS))
     lines = [*context, *([EMPTY_LINE, *answers] if answers else []), *below, *details]
-    return [fit_line(line, width) for line in lines[: max(height, 0)]]
+    return fit_lines(lines, width, height)
 
 
 def format_context_lines(context: ContextUse, glyphs: Glyphs) -> list[Line]:
@@ -76,11 +77,11 @@ def format_answers(answers: Sequence[Finished], max_rows: int) -> list[Line]:
 
 def format_answer_row(number: int, answer: Finished) -> Line:
     timings, gain = answer.timings, answer.speculation.speedup_estimate
-    tok_s, seconds = format_tok_s(timings.decode_tok_s or None), f"{timings.ttft_s + timings.decode_s:.1f} s"
+    tok_s, seconds = format_tok_s(timings.decode_tok_s or None), format_seconds(timings.ttft_s + timings.decode_s)
     return make_line(
         (f"{number:>6} ", "quiet"),
         f"{seconds:>8} {format_count(answer.completion_tokens):>7} {tok_s:>7}",
-        (f" {f'{gain:.2f}x' if gain else 'plain':>6}", "good" if gain and gain >= 1 else "quiet"),
+        (f" {format_gain(gain) if gain else 'plain':>6}", "good" if gain and gain >= 1 else "quiet"),
     )
 
 
@@ -111,7 +112,7 @@ def compute_saved_share(answers: Sequence[Finished]) -> float:
 
 def format_details(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """Return where drafts were accepted and what the time went into, under a title with the tokens that it is about."""
-    lines = format_drafts(replace(frame, context_used=None, reading=None), width, height - 2, glyphs)
+    lines = format_drafts(frame, width, height - 2, glyphs)
     window = format_window(frame)
     title = f"drafts, {window}" if window else "drafts"
     return [EMPTY_LINE, make_line((title, "quiet")), *lines] if lines else []

@@ -25,7 +25,7 @@ from eaglelocal.client.server_reading import (
 )
 from eaglelocal.core.events import Failed, Finished, RequestEvent, SpeculationChanged, Started, Tokens
 from eaglelocal.core.records import dataclass
-from eaglelocal.tui.panel.snapshot_rates import SnapshotRates, compute_rates, count_tokens, has_restarted
+from eaglelocal.tui.panel.snapshot_rates import SnapshotRates, compute_rates, has_restarted, subtract_totals
 
 WINDOW_TOKENS = 256  # the figures of a server or of a long answer describe this many of the newest tokens
 MAX_SAMPLES = 512
@@ -45,22 +45,16 @@ class PanelFrame:
     num_figure_tokens: float | None = None  # tokens that the figures are of
     drafted: float | None = None  # totals of the process
     accepted: float | None = None
-    context_used: float | None = None  # tokens in the KV cache
-    context_size: float | None = None
     tok_s_history: tuple[float | None, ...] = ()  # while tokens came, one value per second, the newest last
     acceptance_history: tuple[float | None, ...] = ()  # likewise; None where nothing was drafted
     reading: ServerReading | None = None  # the newest one, for screens that show more
-
-    @property
-    def wasted(self) -> float | None:
-        return None if self.drafted is None or self.accepted is None else self.drafted - self.accepted
 
 
 class Feed:
     """The rolling figures of an engine or a server. Events and readings may be added from any thread."""
 
     def __init__(self, *, by_events: bool = False) -> None:
-        """by_events: count tokens by events as they come, else by the totals of readings."""
+        """by_events: the events of answers are added, and their tokens counted; else the totals of readings are."""
         self._by_events = by_events
         self._lock = threading.Lock()
         self._begin()
@@ -76,10 +70,7 @@ class Feed:
         self._last_answer: Finished | None = None  # until another answer begins
         self._reading: ServerReading | None = None
         self._has_rate = self._by_events
-        self._context: tuple[float | None, float | None] = (None, None)
-        self._num_cached = 0.0
         self._running: set[str] = set()  # request ids
-        self._token_at: float | None = None  # when the running answer's last tokens came
 
     # ---- in
     def forget(self) -> None:
@@ -91,10 +82,10 @@ class Feed:
         """Add an event of an answer."""
         with self._lock:
             match event:
-                case Started(request_id, prompt_tokens, _):
-                    self._start(request_id, prompt_tokens)
+                case Started(request_id):
+                    self._start(request_id)
                 case Tokens(_, pieces):
-                    self._count(len(pieces), now)
+                    self._rate.mark(self._rate.count + len(pieces), now)
                 case SpeculationChanged(_, state, reason):
                     self._drafting = DraftingState(state=state, reason=reason, setting=self._drafting.setting)
                 case Finished():
@@ -108,7 +99,6 @@ class Feed:
             self._reading = reading
             if reading.state == DISCONNECTED:
                 return
-            self._context = (reading.cached_tokens, reading.cache_cells)
             if reading.totals.generated_tokens is not None or reading.totals.drafts is not None:
                 self._add_totals(reading, now)
             elif reading.totals.tok_s is not None:
@@ -124,9 +114,7 @@ class Feed:
     def make_frame(self, now: float, *, seconds: int = HISTORY_S) -> PanelFrame:
         """Return the current values, with `seconds` seconds of history."""
         with self._lock:
-            before, now_totals = self._choose_stretch()
-            used, size = self._context
-            n_ctx = self._reading.n_ctx if self._reading is not None else None
+            work = self._choose_work()
             tok_s, window = self._measure_speed(now)
             return PanelFrame(
                 connection=self._reading.state if self._reading is not None else "",
@@ -134,33 +122,25 @@ class Feed:
                 tok_s=tok_s,
                 tok_s_window=window,
                 is_moving=bool(self._running) or self._rate.is_moving(now),
-                figures=compute_rates(before, now_totals),
-                num_figure_tokens=count_tokens(before, now_totals),
+                figures=compute_rates(work),
+                num_figure_tokens=work.generated_tokens,
                 drafted=self._totals.draft_tokens,
                 accepted=self._totals.accepted_tokens,
-                context_used=used if used is not None else self._num_cached or None,
-                context_size=size or n_ctx or None,
                 tok_s_history=self._tokens.rates(now, seconds) if self._has_rate else (),
                 acceptance_history=self._acceptance_history(now, seconds),
                 reading=self._reading,
             )
 
     # ---- inside
-    def _choose_stretch(self) -> tuple[ServerTotals, ServerTotals]:
-        """Return the totals at both ends of the stretch to show: the last answer, beside its speed, else the newest."""
-        last = self._find_last_answer() if self._by_events else None
-        if last is not None:
-            return ServerTotals(), count_answer(last)
-        return (self._samples[0] if self._samples else self._totals), self._totals
-
-    def _find_last_answer(self) -> Finished | None:
-        """Return the last answer, or None while another runs; if events are counted, only this feed's own answers."""
-        is_busy = not self._by_events and self._reading is not None and self._reading.running
-        return None if self._running or is_busy else self._last_answer
+    def _choose_work(self) -> ServerTotals:
+        """Return the work to show: that of the last answer, beside its speed, else the newest."""
+        if self._last_answer is not None:
+            return count_answer(self._last_answer)
+        return subtract_totals(self._totals, self._samples[0] if self._samples else self._totals)
 
     def _choose_drafting(self, reading: ServerReading) -> DraftingState:
         """Return the drafting state; at rest that of the last tokens, instead of the "on" of an idle engine."""
-        drafting, last = reading.drafting, self._find_last_answer()
+        drafting, last = reading.drafting, self._last_answer
         if drafting.state != "on":
             return drafting
         if last is not None:
@@ -171,7 +151,7 @@ class Feed:
 
     def _measure_speed(self, now: float) -> tuple[float | None, str]:
         """Return the speed while tokens come, and the tokens it was measured over; None before the first ones."""
-        reading, last = self._reading, self._find_last_answer()
+        reading, last = self._reading, self._last_answer
         recent = reading.recent if reading is not None and not self._by_events else ()
         speeds = (
             (last.timings.decode_tok_s if last is not None else None, "last answer"),  # more exact than readings
@@ -180,26 +160,16 @@ class Feed:
             (next((row.tok_s for row in recent if row.tok_s), None), "last answer"),
             (reading.totals.tok_s if reading is not None else None, "average"),
         )
-        if not self._has_rate:
-            return None, ""
-        idle = "no answer yet" if self._by_events else "waiting for tokens"
-        return next(((speed, window) for speed, window in speeds if speed), (None, idle))
+        unknown = None, "waiting for tokens" if self._has_rate else ""
+        return next(((speed, window) for speed, window in speeds if speed and self._has_rate), unknown)
 
-    def _start(self, request_id: str, prompt_tokens: int) -> None:
+    def _start(self, request_id: str) -> None:
         if not self._running:
-            self._rate.begin()
+            self._rate.restart()
         self._running.add(request_id)
-        self._last_answer = self._token_at = None
+        self._last_answer = None
         if self._by_events:
             self._samples = deque([self._totals], maxlen=MAX_SAMPLES)  # the figures are of this answer
-        self._num_cached = prompt_tokens
-
-    def _count(self, num_tokens: int, now: float) -> None:
-        self._num_cached += num_tokens
-        if self._by_events:
-            self._rate.mark(self._rate.count + num_tokens, now)
-            self._tokens.add(num_tokens, now if self._token_at is None else min(self._token_at, now), now)
-            self._token_at = now
 
     def _add_totals(self, reading: ServerReading, now: float) -> None:
         totals = reading.totals
@@ -227,8 +197,8 @@ class Feed:
     def _add_growth(self, history: History, name: str, before: ServerTotals | None, since: float, now: float) -> None:
         """Add the growth since `before` of the total with this name to its history."""
         count, old = getattr(self._totals, name), getattr(before, name, None)
-        if count is not None:
-            history.add(0.0 if old is None else max(count - old, 0.0), now if old is None else since, now)
+        if count is not None and old is not None:
+            history.add(count - old, since, now)
 
     def _add_sample(self, totals: ServerTotals) -> None:
         """Append a sample; drop old ones up to the newest that is WINDOW_TOKENS back, which is the baseline.
@@ -243,12 +213,12 @@ class Feed:
         if self._totals.draft_tokens is None:
             return ()
         pairs = zip(self._drafted.amounts(now, seconds), self._accepted.amounts(now, seconds), strict=True)
-        return tuple(min((accepted or 0.0) / drafted, 1.0) if drafted else None for drafted, accepted in pairs)
+        return tuple(min(accepted / drafted, 1.0) if drafted else None for drafted, accepted in pairs)
 
     def _finish(self, finished: Finished) -> None:
         """End an answer. Its own figures count if no reading reports totals."""
         self._running.discard(finished.request_id)
-        if finished.completion_tokens:
+        if finished.completion_tokens and not self._running:
             self._last_answer = finished
         if self._reading is None or self._reading.totals.drafts is None:
             stats, before = finished.speculation, self._answers
@@ -281,12 +251,8 @@ class Rate:
         self.last = 0.0  # the newest rate that was not zero
         self.count = 0.0
 
-    def begin(self) -> None:
-        """Forget the marks, so that the time before does not count."""
-        self._marks.clear()
-
     def restart(self) -> None:
-        """Start again at zero."""
+        """Start again at zero, so that the time before does not count."""
         self._marks.clear()
         self.count, self._moved_at = 0.0, float("-inf")
 
@@ -318,41 +284,27 @@ class Rate:
 
 
 class History:
-    """The amounts of each second, for the newest KEPT_S seconds, and the time in each second that was measured."""
+    """The amounts of each second, for the newest KEPT_S seconds, and the time in each second that they took."""
 
     def __init__(self) -> None:
-        self._amounts: dict[int, float] = {}
-        self._timed: dict[int, tuple[float, float]] = {}  # second: (amount, seconds in which it was counted)
-        self._first_second: int | None = None
+        self._seconds: dict[int, tuple[float, float]] = {}  # second: (amount, seconds in which it was counted)
 
     def add(self, amount: float, since: float, now: float) -> None:
-        """Add an amount between two moments, spread evenly over the seconds that they span.
-
-        If an amount came at one moment (`since` is `now`), its duration is unknown, so it has no rate.
-        """
+        """Add an amount between two moments, spread evenly over the seconds that they span."""
         first, last = int(max(since, now - KEPT_S)), int(now)
         begin = max(since, float(first))
-        span = now - begin
+        if amount <= 0 or now <= begin:
+            return
         for second in range(first, last + 1):
             part = min(now, second + 1.0) - max(begin, float(second))
-            share = part / span if span > 0 else float(second == last)
-            self._amounts[second] = self._amounts.get(second, 0.0) + amount * share
-            if span > 0 and amount > 0:
-                timed, active_s = self._timed.get(second, (0.0, 0.0))
-                self._timed[second] = (timed + amount * share, active_s + max(part, 0.0))
-        self._first_second = first if self._first_second is None else self._first_second
-        if len(self._amounts) > 2 * KEPT_S:
-            self._amounts = {second: value for second, value in self._amounts.items() if second > last - KEPT_S}
-            self._timed = {second: pair for second, pair in self._timed.items() if second > last - KEPT_S}
+            counted, active_s = self._seconds.get(second, (0.0, 0.0))
+            self._seconds[second] = (counted + amount * part / (now - begin), active_s + max(part, 0.0))
+        if len(self._seconds) > 2 * KEPT_S:
+            self._seconds = {second: pair for second, pair in self._seconds.items() if second > last - KEPT_S}
 
-    def amounts(self, now: float, num_seconds: int) -> tuple[float | None, ...]:
-        """Return the amounts of the last `num_seconds` full seconds, the newest last; None before the first `add`."""
-        end = int(now)
-        first = self._first_second
-        return tuple(
-            self._amounts.get(second, 0.0) if first is not None and second >= first else None
-            for second in range(end - num_seconds, end)
-        )
+    def amounts(self, now: float, num_seconds: int) -> tuple[float, ...]:
+        """Return the amounts of the last `num_seconds` full seconds, the newest last."""
+        return tuple(amount for amount, _ in self._read(now, num_seconds))
 
     def rates(self, now: float, num_seconds: int) -> tuple[float | None, ...]:
         """Return the rate while something was counted, of each of the last `num_seconds` full seconds, the newest last.
@@ -360,9 +312,8 @@ class History:
         Pauses do not lower it, so that it means the same as the rate of a stretch without pauses. None in a second in
         which nothing was counted.
         """
-        end = int(now)
-        return tuple(self._rate(second) for second in range(end - num_seconds, end))
+        seconds = self._read(now, num_seconds)
+        return tuple(amount / max(active_s, MIN_ACTIVE_S) if amount else None for amount, active_s in seconds)
 
-    def _rate(self, second: int) -> float | None:
-        amount, active_s = self._timed.get(second, (0.0, 0.0))
-        return amount / max(active_s, MIN_ACTIVE_S) if amount else None
+    def _read(self, now: float, num_seconds: int) -> list[tuple[float, float]]:
+        return [self._seconds.get(second, (0.0, 0.0)) for second in range(int(now) - num_seconds, int(now))]

@@ -1,20 +1,19 @@
-"""Format the speculation panel: a frame in, lines with roles out. Pure; does not know widgets.
+"""Format the figures of drafting: a frame in, lines with roles out. Pure; does not know widgets.
 
-The monitor shows the two halves, speed and drafting, in frames of their own; the chat one above the other, or side by
-side from 76 cells on. Only known values are drawn. Roles mean the same everywhere: good is faster than plain, or most
-drafts accepted; warn is under 60 %; quiet is rare or old.
+The monitor shows speed and drafting in frames of their own, the chat the drafts alone. Only known values are drawn.
+Roles mean the same everywhere: good is faster than plain, bad is slower or broken, warn asks for attention, accent is a
+bar or a graph, and quiet is rare or old. Figures from before a server stopped answering are quiet.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from rich.cells import cell_len
 
-from eaglelocal.client.server_reading import DISCONNECTED
+from eaglelocal.client.server_reading import DISCONNECTED, ServerReading
 from eaglelocal.core.draft import NOT_REPORTED, describe_drafting
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
@@ -24,117 +23,102 @@ from eaglelocal.tui.styled_lines import (
     Role,
     StyledSpan,
     cell_width,
+    cut_line,
     fit_line,
+    fit_lines,
     join_columns,
     make_line,
 )
 
-MIN_TWO_COLUMNS = 76
-MIN_LEFT, MAX_LEFT = 38, 84  # cells of the left column, the gap included
 LABEL_CELLS = 11
 MAX_STATE_LINES = 2
 MAX_POSITIONS = 8
 MAX_GRAPH_ROWS = 12
 MIN_LARGE_ROWS = 5  # of a speed in large digits: three, the labels and a graph
-GOOD_SHARE, RARE_SHARE = 0.6, 0.2  # shares of drafts: from the first on a position is good, below the second it is rare
-UNKNOWN, GAIN_LABEL = "-", "gain over plain"
+RARE_SHARE = 0.2  # of drafts: a position that fewer reach is rare
+UNKNOWN = "-"
 # states in which nothing new is reported
 STATES_WITHOUT_DATA = frozenset({DISCONNECTED, "loading", "restarting", "failed", "closed"})
 STATE_ROLES: Mapping[str, Role] = MappingProxyType({"on": "good", "asleep": "warn"})
 
 
-def format_panel(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Return at most `height` lines of `width` cells: the state, the speed, and the fate of the drafts."""
-    state = format_state(frame, width)
-    left = min(max(width * 2 // 5, MIN_LEFT), MAX_LEFT)
-    rows = height - len(state)
-    if width >= MIN_TWO_COLUMNS:
-        speed = format_speed(frame, left - 2, rows, glyphs)
-        body = join_columns(speed, format_drafts(frame, width - left, rows, glyphs), at=left)
-    else:
-        num_speed = min(max(rows - MAX_POSITIONS - 6, MIN_LARGE_ROWS), MIN_LARGE_ROWS + 4)
-        speed = [*format_speed(frame, width, num_speed, glyphs), make_line((format_window(frame), "quiet"))]
-        body = [*speed, *format_drafts(frame, width, rows - len(speed), glyphs)]
-    return [fit_line(each, width) for each in [*state, *body][: max(height, 0)]]
+def fade_old(frame: PanelFrame, lines: Sequence[Line]) -> list[Line]:
+    """Return the lines; without colors if they are of the time before the server stopped reporting."""
+    if frame.connection not in STATES_WITHOUT_DATA:
+        return list(lines)
+    return [tuple(StyledSpan(text, "track" if role == "track" else "quiet") for text, role in line) for line in lines]
 
 
 # ---- the state
 def format_state(frame: PanelFrame, width: int) -> list[Line]:
-    """Return the state of drafting, in two lines if it is long, and of learning; no line for what is unknown or off."""
-    role = "bad" if frame.connection == DISCONNECTED else STATE_ROLES.get(frame.drafting.state, "strong")
+    """Return the state of drafting, in two lines if it is long; no line for what is unknown."""
+    role = "bad" if frame.connection in (DISCONNECTED, "failed") else STATE_ROLES.get(frame.drafting.state, "strong")
     lines = textwrap.wrap(describe_state(frame), max(width, 1), max_lines=MAX_STATE_LINES, placeholder="")
-    learning = frame.reading.learning if frame.reading else ""
-    more = [fit_line(make_line((learning, "quiet")), width)] if learning else []
-    return [*(make_line((line, role)) for line in lines), *more]
+    return [make_line((line, role)) for line in lines]
 
 
 def describe_state(frame: PanelFrame) -> str:
     """Return `drafting, 3.1 tokens at a time`, or why nothing is drafted; "" if the server does not report it."""
     drafting, length = frame.drafting, frame.figures.draft_length
-    if frame.connection in STATES_WITHOUT_DATA:
-        return f"drafting: unknown, {frame.connection}"
+    if frame.reading is not None and frame.connection in STATES_WITHOUT_DATA:
+        return describe_connection(frame.reading)
     if drafting.state == "on":
-        return f"drafting, {length:.1f} tokens at a time" if length else "ready to draft, nothing drafted yet"
+        nothing = "drafting on, nothing drafted lately" if frame.drafted else "drafting on, nothing drafted yet"
+        return f"drafting, {length:.1f} tokens at a time" if length else nothing
     return describe_drafting(drafting.state, drafting.reason) or ("drafting" if frame.drafted else "")
+
+
+def describe_connection(reading: ServerReading) -> str:
+    """Return the state of the server, or that it does not answer."""
+    if reading.state != DISCONNECTED:
+        return reading.state
+    return "server gone, retrying" if reading.kind else "no answer yet, retrying"
 
 
 # ---- the speed
 def format_speed(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """Return tok/s and the gain, large if there is room, and below them a graph of tok/s."""
-    if not frame.tok_s_window:
-        return [fit_line(make_line((NOT_REPORTED, "quiet")), width)][: max(height, 0)] if frame.reading else []
+    if frame.tok_s is None:
+        is_silent = frame.reading is None or frame.connection in STATES_WITHOUT_DATA
+        text = "" if is_silent else frame.tok_s_window or NOT_REPORTED
+        return fit_lines([make_line((text, "quiet"))] if text else [], width, height)
     is_large = height >= MIN_LARGE_ROWS and bool(glyphs.digits)
-    figures = _format_large(frame, width, glyphs) if is_large else _format_small(frame, width, glyphs)
+    figures = (_format_large if is_large else _format_small)(frame, width, glyphs)
     rows = min(height - len(figures), MAX_GRAPH_ROWS)
     known = [value for value in frame.tok_s_history if value is not None]
     graph = format_graph(frame.tok_s_history, width, rows, glyphs, top=max(known)) if rows > 0 and known else []
-    return [fit_line(line, width) for line in [*figures, *graph][: max(height, 0)]]
+    return fit_lines(fade_old(frame, [*figures, *graph]), width, height)
 
 
 def _format_large(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
-    speed, gain = _format_figures(frame)
-    digits, digits_gain = glyphs.draw_large(speed), glyphs.draw_large(gain)
-    if frame.tok_s is None:
-        digits = ("", "", speed)  # a large dash would look like a bar
-    label, times = _label_speed(frame), ("", "", f" {glyphs.times}" if gain else "")
-    at = max(min(width // 2, width - len(digits_gain[2]) - 2), len(label) + 2, len(digits[0]) + 2)
-    left = [make_line((row, choose_speed_role(frame))) for row in digits]
-    right = [make_line((row + after, choose_gain_role(frame))) for row, after in zip(digits_gain, times, strict=True)]
-    labels = make_line((label, "quiet")), make_line((_label_gain(frame), "quiet"))
-    return join_columns([*left, labels[0]], [*right, labels[1]], at=at)
+    gain, gain_label = describe_gain(frame)
+    label = f"tok/s, {frame.tok_s_window}"
+    digits, digits_gain = glyphs.draw_large(format_tok_s(frame.tok_s)), glyphs.draw_large(gain)
+    at = max(min(width // 2, width - len(digits_gain[2])), len(label) + 2, len(digits[0]) + 2)
+    left = [*(make_line((row, choose_speed_role(frame))) for row in digits), make_line((label, "quiet"))]
+    right = [*(make_line((row, choose_gain_role(frame))) for row in digits_gain), make_line((gain_label, "quiet"))]
+    return join_columns(left, right, at=at)
 
 
 def _format_small(frame: PanelFrame, width: int, glyphs: Glyphs) -> list[Line]:
-    speed, gain = _format_figures(frame)
+    gain, gain_label = describe_gain(frame)
     line = make_line(
-        (f"{speed} ", choose_speed_role(frame)), (_label_speed(frame), "quiet"),
-        (f"   {gain}{glyphs.times}" if gain else "  ", choose_gain_role(frame)),
-        (f" {_label_gain(frame)}", "quiet"),
-    )  # fmt: skip
-    return [fit_line(line, width)]
+        (f"{format_tok_s(frame.tok_s)} ", choose_speed_role(frame)),
+        (f"tok/s, {frame.tok_s_window}", "quiet"),
+        (f"   {gain}", choose_gain_role(frame)),
+    )
+    longer = (*line, StyledSpan(f" {gain_label}", "quiet"))
+    return [longer if cell_width(longer) <= width else line]
 
 
-def _format_figures(frame: PanelFrame) -> tuple[str, str]:
-    gain = frame.figures.gain if frame.drafting.state != "off" else None
-    return format_tok_s(frame.tok_s), "" if gain is None else f"{gain:.2f}" if gain < 9.995 else f"{gain:.1f}"
-
-
-def _label_gain(frame: PanelFrame) -> str:
-    """Return what the gain is over; while a head is paused, what is drafted instead."""
-    if frame.drafting.state == "asleep":
-        return "paused, plain speed" if frame.figures.gain is None else "gain of lookups"
-    return GAIN_LABEL if frame.drafting.state == "on" and frame.figures.gain is not None else ""
-
-
-def format_tok_s(tok_s: float | None) -> str:
-    if tok_s is None:
-        return UNKNOWN
-    return f"{tok_s:.1f}" if tok_s < 1000 else f"{tok_s:.0f}"
-
-
-def _label_speed(frame: PanelFrame) -> str:
-    """Return the unit of the speed, with the tokens that it was measured over."""
-    return f"tok/s, {frame.tok_s_window}"
+def describe_gain(frame: PanelFrame) -> tuple[str, str]:
+    """Return the gain, and what it is over; while a head is paused, what is drafted instead."""
+    gain, state = frame.figures.gain, frame.drafting.state
+    if state == "asleep" and gain is None:
+        return "", "paused, plain speed"
+    if state == "off" or gain is None:
+        return "", ""
+    return format_gain(gain), "gain of lookups" if state == "asleep" else "gain over plain"
 
 
 def choose_speed_role(frame: PanelFrame) -> Role:
@@ -143,37 +127,37 @@ def choose_speed_role(frame: PanelFrame) -> Role:
 
 def choose_gain_role(frame: PanelFrame) -> Role:
     gain = frame.figures.gain
-    return "quiet" if gain is None or frame.connection in STATES_WITHOUT_DATA else "good" if gain >= 1.0 else "bad"
+    return "quiet" if gain is None else "good" if gain >= 1.0 else "bad"
 
 
 # ---- the drafts
 def format_drafting(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Return the state of drafting and the fate of the drafts; the caller shows the context."""
-    state = format_state(frame, width)
-    drafts = format_drafts(replace(frame, context_used=None, reading=None), width, height - len(state), glyphs)
-    lines = [*state, *drafts] or [make_line((NOT_REPORTED, "quiet"))]
-    return [fit_line(line, width) for line in lines[: max(height, 0)]]
+    """Return the state of drafting, what the server learns and notices of drafts, and their fate."""
+    state, reading = format_state(frame, width), frame.reading
+    texts = () if reading is None else (reading.learning, "; ".join(reading.drift))
+    notes = [cut_line(make_line((text, "quiet")), width) for text in texts if text]
+    drafts = format_drafts(frame, width, height - len(state) - len(notes), glyphs)
+    return fit_lines([*state, *notes, *drafts] or [make_line((NOT_REPORTED, "quiet"))], width, height)
 
 
 def format_window(frame: PanelFrame) -> str:
     """Name the tokens that the figures of drafting cover; "" if there are none."""
-    return f"last {format_count(frame.num_figure_tokens)} tokens" if frame.num_figure_tokens else ""
+    if not frame.num_figure_tokens:
+        return ""
+    return (
+        f"{'before: ' * (frame.connection in STATES_WITHOUT_DATA)}last {format_count(frame.num_figure_tokens)} tokens"
+    )
 
 
 def format_drafts(frame: PanelFrame, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """Return the known figures of the drafts: the positions, then acceptance, totals, time and context."""
-    lines = [
-        format_acceptance(frame, width),
-        format_totals(frame, width),
-        format_time_shares(frame, width),
-        format_context(frame, width, glyphs),
-    ]
+    """Return the known figures of the drafts: the positions, then acceptance, totals, time, and a graph."""
+    lines = (format_acceptance(frame, width), format_totals(frame, width), format_time_shares(frame, width))
     below = [line for line in lines if line]
     max_rows = min(max(height - len(below), 0), MAX_POSITIONS)
     above = format_positions(frame.figures.per_position, width, max_rows, glyphs)
     left = height - len(above) - len(below)
-    graph = format_timed_graph("acceptance", frame.acceptance_history, width, left, glyphs)
-    return [*above, *below, *graph][: max(height, 0)]
+    graph = format_timed_graph("acceptance, each second", frame.acceptance_history, width, left, glyphs)
+    return fade_old(frame, [*above, *below, *graph][: max(height, 0)])
 
 
 def format_positions(shares: Sequence[float] | None, width: int, max_rows: int, glyphs: Glyphs) -> list[Line]:
@@ -182,7 +166,7 @@ def format_positions(shares: Sequence[float] | None, width: int, max_rows: int, 
         return []
     if max_rows < min(len(shares), 3):
         label, end = StyledSpan(f"{'positions':<{LABEL_CELLS}}", "quiet"), StyledSpan("%", "quiet")
-        spans = [StyledSpan(f"{share * 100:.0f} ", choose_share_role(share)) for share in shares[:MAX_POSITIONS]]
+        spans = [StyledSpan(f"{share * 100:.0f} ", _choose_role(share, "text")) for share in shares[:MAX_POSITIONS]]
         while cell_width((label, *spans, end)) > width and spans:
             spans.pop()
         return [(label, *spans, end)]
@@ -190,71 +174,77 @@ def format_positions(shares: Sequence[float] | None, width: int, max_rows: int, 
     return [
         make_line(
             (f"position {depth:<2}", "quiet"),
-            *format_bar(share, cells, glyphs, choose_share_role(share)),
+            *format_bar(share, cells, glyphs, _choose_role(share, "accent")),
             f" {format_percent(share):>5}",
         )
         for depth, share in enumerate(shares[:max_rows], 1)
     ]
 
 
-def choose_share_role(share: float) -> Role:
-    """Return the role of a position by the share of drafts that reach it: dim if it is rare, warn if most fail."""
-    return "good" if share >= GOOD_SHARE else "warn" if share >= RARE_SHARE else "quiet"
+def _choose_role(share: float, role: Role) -> Role:
+    return role if share >= RARE_SHARE else "quiet"
 
 
 def format_acceptance(frame: PanelFrame, width: int) -> Line:
-    """Return `acceptance 60 %, length 2.80`: the acceptance rate and the acceptance length."""
+    """Return `acceptance 60 %, 2.80 tokens a pass`: the acceptance rate and the acceptance length."""
     rate, length = frame.figures.acceptance, frame.figures.acceptance_length
-    parts = [format_percent(rate)] if rate is not None else []
-    parts += [f"length {length:.2f}"] if length is not None and rate is not None else []
-    text = ", ".join(parts)
-    return next(_label("acceptance", text, width), make_line(text)) if parts else EMPTY_LINE
-
-
-def _label(label: str, text: str, width: int) -> Iterator[Line]:
-    """Yield the labelled text as a line, if it fits: the texts below each other if possible, else close together."""
-    for cells in (LABEL_CELLS, len(label) + 1):
-        if cells + cell_len(text) <= width:
-            yield make_line((label.ljust(cells), "quiet"), text)
+    if rate is None:
+        return EMPTY_LINE
+    text = format_percent(rate)
+    longer = (
+        [] if length is None else [f"{text}, {f'{length:.2f}' if length < 9.995 else f'{length:.1f}'} tokens a pass"]
+    )
+    return _format_labelled("acceptance", [*longer, text], width)
 
 
 def format_totals(frame: PanelFrame, width: int) -> Line:
-    """Return the drafted, accepted and wasted tokens since the start, as many of them as fit."""
+    """Return how many of the drafted tokens were accepted since the start."""
     if not frame.drafted:
         return EMPTY_LINE
-    pairs = (("drafted", frame.drafted), ("accepted", frame.accepted), ("wasted", frame.wasted))
-    texts = [f"{format_count(value)} {name}" for name, value in pairs if value is not None]
-    lines = (line for number in range(len(texts), 1, -1) for line in _label("in all", ", ".join(texts[:number]), width))
-    return next(lines, make_line(", ".join(texts[:2])))
+    drafted = format_count(frame.drafted)
+    text = f"{drafted} drafted" if frame.accepted is None else f"{format_count(frame.accepted)} of {drafted} accepted"
+    return _format_labelled("in all", [text], width)
 
 
 def format_time_shares(frame: PanelFrame, width: int) -> Line:
-    """Return how the time was spent: on drafting, in the model, and on overhead outside llama.cpp."""
-    shares = frame.figures.time_shares
-    if shares is None:
+    """Return how the time was spent: on drafts if there were some, in the model, and outside llama.cpp."""
+    if frame.figures.time_shares is None:
         return EMPTY_LINE
-    names = ("drafting", "model", "overhead")
-    texts = [f"{name} {share * 100:.0f}" for name, share in zip(names, shares, strict=True)]
-    line = make_line((f"{'time':<{LABEL_CELLS}}", "quiet"), f"{' / '.join(texts)} %")
-    return line if cell_width(line) <= width else make_line(f"{', '.join(texts)} %")
+    names = zip(("drafts", "model", "other"), frame.figures.time_shares, strict=True)
+    shown = [f"{name} {share * 100:.0f}" for name, share in names if name != "drafts" or frame.figures.draft_length]
+    return _format_labelled("time", [f"{', '.join(shown[:number])} %" for number in (3, 2)], width)
 
 
-def format_context(frame: PanelFrame, width: int, glyphs: Glyphs) -> Line:
-    used, size = frame.context_used, frame.context_size
-    share = frame.reading.cache_share if frame.reading is not None else None
-    if used is not None and size:
-        share = used / size
-    label = StyledSpan(f"{'context':<{LABEL_CELLS}}", "quiet")
-    if share is None:
-        return EMPTY_LINE if used is None else make_line(label, f"{format_count(used)} tokens")
-    text = f"{format_count(used)} of {format_count(size)}" if used is not None and size else ""
-    cells = max(min(width - LABEL_CELLS - len(text) - 8, 16), 0)
-    return make_line(label, *format_bar(share, cells, glyphs, "accent"), f" {format_percent(share):>5} {text}")
+def _format_labelled(label: str, texts: Sequence[str], width: int) -> Line:
+    """Return the first text that fits behind the label: below those of other lines if possible, else close to it."""
+    places = ((text, cells) for cells in (LABEL_CELLS, len(label) + 1) for text in texts)
+    text, cells = next((each for each in places if each[1] + cell_len(each[0]) <= width), (texts[-1], len(label) + 1))
+    return make_line((label.ljust(cells), "quiet"), text)
 
 
 # ---- figures
 def format_percent(share: float | None) -> str:
     return UNKNOWN if share is None else f"{share:.0%}".replace("%", " %")
+
+
+def format_tok_s(tok_s: float | None) -> str:
+    if tok_s is None:
+        return UNKNOWN
+    return f"{tok_s:.1f}" if tok_s < 1000 else f"{tok_s:.0f}"
+
+
+def format_gain(gain: float) -> str:
+    """Return a gain as `1.42x` or `11.8x`."""
+    return f"{gain:.2f}x" if gain < 9.995 else f"{gain:.1f}x"
+
+
+def format_seconds(value: float | None) -> str:
+    """Return a duration as `0.3 s`, `12 s`, `5 min` or `3 h`."""
+    if value is None:
+        return UNKNOWN
+    if value < 9.95:
+        return f"{value:.1f} s"
+    return f"{value:.0f} s" if value < 99.5 else f"{value / 60:.0f} min" if value < 5970 else f"{value / 3600:.0f} h"
 
 
 def format_count(value: float | None) -> str:
@@ -266,9 +256,8 @@ def format_count(value: float | None) -> str:
     return f"{value / 1000:.1f} k" if value < 999_950 else f"{value / 1e6:.1f} M"
 
 
-# ---- graph text: format bars, and graphs over the last seconds with the axes that say what height and width mean.
-# Pure
-MIN_TIMED_ROWS, MAX_TIMED_ROWS = 3, 8  # of a graph of shares with its title and its axis
+# ---- bars, and graphs over the last seconds with the axes that say what height and width mean
+MIN_TIMED_ROWS, MAX_TIMED_ROWS = 4, 8  # of a graph of shares with its title and its axis
 AXIS_CELLS = 7  # right of the graph: the highest value and zero
 MIN_ROWS_WITH_SPAN = 2  # with fewer, the axis of time has no row of its own
 

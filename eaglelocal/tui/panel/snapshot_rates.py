@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from itertools import zip_longest
+
 from eaglelocal.client.server_reading import ServerTotals
 from eaglelocal.core.records import dataclass
 
@@ -32,27 +35,33 @@ class SnapshotRates:
         return drafting, model, 1.0 - drafting - model
 
 
-def compute_rates(before: ServerTotals, now: ServerTotals) -> SnapshotRates:
-    """Return the figures of the work between two totals of the same process, `before` the older one."""
-    drafts = _growth(before.drafts, now.drafts)
-    drafted = _growth(before.draft_tokens, now.draft_tokens)
-    draft_s, verify_s = _growth(before.draft_s, now.draft_s), _growth(before.verify_s, now.verify_s)
-    step_s = None if draft_s is None or verify_s is None else draft_s + verify_s
+def subtract_totals(now: ServerTotals, before: ServerTotals) -> ServerTotals:
+    """Return the work between two totals of the same process, `before` the older one."""
+    counters = (field.name for field in fields(ServerTotals) if field.name not in ("process", "per_position"))
+    grown = {name: _subtract(getattr(now, name), getattr(before, name)) for name in counters}
+    depths = zip_longest(now.per_position or (), before.per_position or (), fillvalue=0.0)
+    per_position = None if now.per_position is None else tuple(max(new - old, 0.0) for new, old in depths)
+    return ServerTotals(process=now.process, per_position=per_position, **grown)
+
+
+def compute_rates(work: ServerTotals) -> SnapshotRates:
+    """Return the figures of a stretch of work.
+
+    If emitted tokens are not reported, one bonus token per draft is assumed: true except at the ends of answers.
+    """
+    drafts, per_position = work.drafts, work.per_position
+    step_s = None if work.draft_s is None or work.verify_s is None else work.draft_s + work.verify_s
+    emitted, accepted = _divide(work.emitted_tokens, drafts), _divide(work.accepted_tokens, drafts)
     return SnapshotRates(
-        acceptance=_ratio(_growth(before.accepted_tokens, now.accepted_tokens), drafted),
-        acceptance_length=_acceptance_length(before, now, drafts),
-        draft_length=_ratio(drafted, drafts),
-        per_position=_acceptance_per_position(before, now, drafts),
-        gain=_gain(before, now) if drafts else None,
-        draft_share=_ratio(draft_s, step_s),
-        verify_share=_ratio(verify_s, step_s),
-        host_share=_ratio(_growth(before.host_s, now.host_s), step_s),
+        acceptance=_divide(work.accepted_tokens, work.draft_tokens),
+        acceptance_length=1.0 + accepted if emitted is None and accepted is not None else emitted,
+        draft_length=_divide(work.draft_tokens, drafts),
+        per_position=tuple(count / drafts for count in per_position) if per_position is not None and drafts else None,
+        gain=_divide(work.plain_s, work.answer_s) or None if drafts else None,
+        draft_share=_divide(work.draft_s, step_s),
+        verify_share=_divide(work.verify_s, step_s),
+        host_share=_divide(work.host_s, step_s),
     )
-
-
-def count_tokens(before: ServerTotals, now: ServerTotals) -> float | None:
-    """Return the tokens that were generated between two totals of the same process; None if they are not counted."""
-    return _growth(before.generated_tokens, now.generated_tokens)
 
 
 def has_restarted(before: ServerTotals, now: ServerTotals) -> bool:
@@ -67,33 +76,9 @@ def has_restarted(before: ServerTotals, now: ServerTotals) -> bool:
     return any(a is not None and b is not None and b < a for a, b in pairs)
 
 
-def _acceptance_length(before: ServerTotals, now: ServerTotals, drafts: float | None) -> float | None:
-    """Return the acceptance length. If emitted tokens are not reported, assume one bonus token per draft.
-
-    That holds except at the ends of answers.
-    """
-    emitted = _ratio(_growth(before.emitted_tokens, now.emitted_tokens), drafts)
-    if emitted is not None:
-        return emitted
-    accepted = _ratio(_growth(before.accepted_tokens, now.accepted_tokens), drafts)
-    return None if accepted is None else 1.0 + accepted
-
-
-def _acceptance_per_position(before: ServerTotals, now: ServerTotals, drafts: float | None) -> tuple[float, ...] | None:
-    if now.per_position is None or not drafts:
-        return None
-    old = before.per_position or ()
-    counts = [count - (old[i] if i < len(old) else 0.0) for i, count in enumerate(now.per_position)]
-    return tuple(max(count, 0.0) / drafts for count in counts)
-
-
-def _gain(before: ServerTotals, now: ServerTotals) -> float | None:
-    return _ratio(_growth(before.plain_s, now.plain_s), _growth(before.answer_s, now.answer_s)) or None
-
-
-def _growth(before: float | None, now: float | None) -> float | None:
+def _subtract(now: float | None, before: float | None) -> float | None:
     return None if now is None else max(now - (before or 0.0), 0.0)
 
 
-def _ratio(part: float | None, whole: float | None) -> float | None:
+def _divide(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None

@@ -28,18 +28,6 @@ LEAVING = ("ctrl+c", "ctrl+d", "ctrl+q")  # terminals leave these characters out
 UNASKED = (events.Resize, InBandWindowResize)  # reports of modes that a program before this one left on
 
 
-class CellParser(XTermParser):
-    """Textual's parser for a mouse that reports cells: at a report of pixel sizes, Textual's switches to pixels."""
-
-    @property
-    def mouse_pixels(self) -> bool:
-        return False
-
-    @mouse_pixels.setter
-    def mouse_pixels(self, value: bool) -> None:
-        """Ignore the parser's conclusion."""
-
-
 class Paste:
     """The text of a paste that has begun. Its end may come in parts, or never."""
 
@@ -77,7 +65,7 @@ class KeyReader:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._decoder = getincrementaldecoder("utf-8")("replace")
-        self._parser = CellParser()
+        self._parser = XTermParser()
         self._fed_at = 0.0
         self._newest = ""  # characters that were parsed
         self._paste: Paste | None = None
@@ -124,7 +112,7 @@ class KeyReader:
                 at += len(part)
                 self._newest = (self._newest + part)[-len(BRACKETED_PASTE_START) :]
                 if self._newest == BRACKETED_PASTE_START:
-                    self._parser, self._paste = CellParser(), Paste()
+                    self._parser, self._paste = XTermParser(), Paste()
                     return text[at:]
                 yield from self._events(lambda part=part: self._parser.feed(part))  # type: ignore[misc]
         return ""
@@ -140,7 +128,8 @@ class KeyReader:
         try:
             found.extend(parse())
         except Exception:  # numbers too large for a character or a size, and other odd input
-            self._parser = CellParser()
+            self._parser = XTermParser()
+        self._parser.mouse_pixels = False  # at a report of pixel sizes the parser concludes that the mouse sends pixels
         yield from (_replace_surrogates(event) for event in found if not isinstance(event, UNASKED))
 
 
@@ -149,7 +138,7 @@ def _is_leaving(data: bytes) -> bool:
     found: list[Message] = []
     if len(data) <= MAX_SEQUENCE:
         with suppress(Exception):  # any other failure of the parser
-            found.extend(CellParser().feed(data.decode()))
+            found.extend(XTermParser().feed(data.decode()))
     return bool(found) and all(isinstance(event, events.Key) and event.key in LEAVING for event in found)
 
 

@@ -181,13 +181,6 @@ class TerminalDriver(LinuxDriver):
             return os.read(self.fileno, READ_BYTES)
         return b""
 
-    def _run_input_thread(self) -> None:
-        """Run the input thread, and hand a failure to the app as any other."""
-        try:
-            self.run_input_thread()
-        except Exception as problem:
-            self._app.call_later(self._app._handle_exception, problem)
-
     def _get_terminal_size(self) -> tuple[int, int]:
         try:
             width, height = os.get_terminal_size(self._file.fileno() if self._file is not None else self.fileno)

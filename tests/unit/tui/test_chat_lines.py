@@ -208,7 +208,7 @@ def test_the_panel_is_about_the_chat_and_no_higher_than_it_has_to_be() -> None:
         "system 200, history 1 029, free 6 963",
         "",
         "answer     time  tokens   tok/s   gain",
-        "     1   10.5 s     300    30.0  2.00x",
+        "     1     10 s     300    30.0  2.00x",
         "     2    2.5 s      60    30.0  plain",
         "Drafts save 45 % of the time.",
     ]

@@ -46,8 +46,8 @@ def test_the_totals_of_a_joined_server_are_not_the_chats() -> None:
     feed = Feed(by_events=True)
     feed.add_reading(read_model(active_model(is_joined=True)), 0.0)
     frame = feed.make_frame(1.0)
-    assert (frame.drafted, frame.tok_s, frame.context_used, frame.figures.gain) == (None, None, None, None)
-    assert (frame.drafting.state, frame.drafting.setting, frame.context_size) == ("on", "auto", 2048)
+    assert (frame.drafted, frame.tok_s, frame.figures.gain) == (None, None, None)
+    assert (frame.drafting.state, frame.drafting.setting) == ("on", "auto")
     stats, timings = (
         SpeculationStats("on", "", 10, 30, 20, (9, 7, 4), 1.5, 30),
         Timings(decode_s=2.0, decode_tok_s=15.0),

@@ -21,16 +21,15 @@ from eaglelocal.tui.monitor.log_tail import ChangeLog, LogTail
 from eaglelocal.tui.monitor.machine_text import MonitorSnapshot, format_machine_rows
 from eaglelocal.tui.monitor.monitor_text import (
     format_drafting_title,
-    format_load,
     format_log,
     format_requests_title,
     format_snapshot,
     name_setting,
 )
-from eaglelocal.tui.monitor.server_rows import ServerFrame, format_servers
+from eaglelocal.tui.monitor.server_rows import format_servers
 from eaglelocal.tui.monitor.table_text import COLUMNS, TableView, format_table
 from eaglelocal.tui.panel.feed import Feed
-from eaglelocal.tui.panel.panel_text import format_panel
+from eaglelocal.tui.panel.panel_text import format_drafting, format_speed
 from eaglelocal.tui.styled_lines import plain_text
 
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -95,13 +94,17 @@ def draw(*readings: ServerReading) -> str:
         feed.add_reading(reading, float(second))
         changes.add(reading, float(second), "12:00:00")
     frame, last = feed.make_frame(float(len(readings))), readings[-1]
-    snapshot = MonitorSnapshot(url="http://127.0.0.1", frame=frame, machine=None)
-    lines = [format_load(last, 80), *format_log(log.newest(9), 60, 9), *format_panel(frame, 60, 20, UNICODE)]
+    snapshot = MonitorSnapshot(url="http://127.0.0.1", frame=frame)
+    lines = [
+        *format_log(log.newest(9), 60, 9),
+        *format_drafting(frame, 60, 20, UNICODE),
+        *format_speed(frame, 60, 9, UNICODE),
+    ]
     lines += format_machine_rows(snapshot, 40, 9, UNICODE)
     for column in COLUMNS:
         lines += format_table(last, TableView(column.title, filter="a"), 120, 9, UNICODE)
     texts = [format_snapshot(snapshot, width, UNICODE) for width in (16, 200)]
-    return "\n".join([*texts, format_servers([ServerFrame(url="u", frame=frame)], 80), *map(plain_text, lines)])
+    return "\n".join([*texts, format_servers([snapshot], 80), *map(plain_text, lines)])
 
 
 @given(first=SNAPSHOT, second=SNAPSHOT)

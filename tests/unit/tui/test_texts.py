@@ -19,8 +19,7 @@ from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
 from eaglelocal.tui.monitor.log_tail import KEPT_LINES, ChangeLog, LogTail, describe_changes, describe_drafting_change
 from eaglelocal.tui.monitor.machine_text import MonitorSnapshot, RecentLoads, compute_prefix_share, format_machine_rows
 from eaglelocal.tui.monitor.monitor_text import (
-    format_header,
-    format_load,
+    FIGURE_PURPOSES,
     format_log,
     format_requests_title,
     format_snapshot,
@@ -30,7 +29,6 @@ from eaglelocal.tui.monitor.table_text import (
     TableView,
     arrange_rows,
     fit_columns,
-    format_seconds,
     format_table,
 )
 from eaglelocal.tui.panel.feed import Feed, PanelFrame
@@ -39,8 +37,8 @@ from eaglelocal.tui.panel.panel_text import (
     format_count,
     format_drafting,
     format_graph,
-    format_panel,
     format_positions,
+    format_seconds,
     format_speed,
 )
 from eaglelocal.tui.panel.snapshot_rates import SnapshotRates
@@ -68,7 +66,7 @@ def scene_of(reading: ServerReading, machine: MachineGauge | None = MACHINE) -> 
     ("reading", "said"),
     [
         (busy(), "drafting, 3.0 tokens at a time"),
-        (EMPTY, "ready to draft, nothing drafted yet"),
+        (EMPTY, "drafting on, nothing drafted yet"),
         (off(), "drafting paused: it would be slower (0.94x)"),
         (replace(EMPTY, drafting=DraftingState(state="off", reason=SWITCHED_OFF)), "drafting off (your setting)"),
         (
@@ -76,8 +74,9 @@ def scene_of(reading: ServerReading, machine: MachineGauge | None = MACHINE) -> 
             "drafting off: no head is known",
         ),
         (replace(EMPTY, drafting=DraftingState(state="asleep", reason=MEASURING)), "measuring whether drafting pays"),
-        (RESTARTING, "drafting: unknown, restarting"),
-        (GONE, "drafting: unknown, disconnected"),
+        (RESTARTING, "restarting"),
+        (GONE, "server gone, retrying"),
+        (replace(GONE, kind=""), "no answer yet, retrying"),
         (LLAMA, ""),
         (replace(busy(), drafting=DraftingState()), "drafting"),
     ],
@@ -97,16 +96,15 @@ def test_nothing_is_wider_or_higher_than_its_place(
     reading: ServerReading, width: int, height: int, glyphs: Glyphs
 ) -> None:
     scene = scene_of(reading)
-    panel = format_panel(scene.frame, width, height, glyphs)
     table = format_table(reading, TableView(), width, height, glyphs)
-    assert len(panel) <= height and len(table) <= height
+    assert len(table) <= height
     frames = [
         format_speed(scene.frame, width, height, glyphs),
         format_drafting(scene.frame, width, height, glyphs),
         format_machine_rows(scene, width, height, glyphs),
     ]
     assert all(len(lines) <= height for lines in frames)
-    for each in (*panel, *table, *format_header(scene, width, glyphs), *(line for lines in frames for line in lines)):
+    for each in (*table, *(line for lines in frames for line in lines)):
         assert cell_width(each) <= width
 
 
@@ -128,13 +126,11 @@ def test_everything_that_the_issue_names_is_there(width: int) -> None:
         "tok/s",
         "gain over plain",
         "position 1",
-        "acceptance 60 %, length 2.80",
-        "drafting 18",
-        "model 80",
-        "overhead 2 %",
+        "acceptance 60 %, 2.80 tokens a pass",
+        "drafts 18, model 80",
     ):
         assert word in text
-    for word in ("running 2 of 4", "waiting 1", "prefix cache 60 %", "KV 32 %", "CPU 42 %", "qwen3-8b"):
+    for word in ("2 of 4 running", "1 waiting", "prompts 60 % cached", "KV cache 32 %", "CPU 42 %", "qwen3-8b"):
         assert word in text
 
 
@@ -142,14 +138,15 @@ def test_the_gpu_is_reported_with_units() -> None:
     text = format_snapshot(scene_of(busy()), 80, UNICODE)
     two_gpus = replace(MACHINE, gpus=(MACHINE.gpus[0], replace(MACHINE.gpus[0], index=1)))
     assert "GPU0 87 %, 18.0/24.0 GiB, 312 W, 66 °C" in text
-    assert "GPU0 87 %  GPU1" in format_snapshot(scene_of(busy(), two_gpus), 80, UNICODE)
+    lines = [format_machine_rows(scene_of(busy(), two_gpus), 76, height, UNICODE) for height in (2, 3)]
+    assert "GPU0 87 %  GPU1 87 %" in plain_text(lines[0][0]) and "GPU1 87 %, 18.0/24.0 GiB" in plain_text(lines[1][1])
 
 
 def test_nothing_drafted_is_no_gain_whatever_the_times_suggest() -> None:
     plain = replace(totals(200), drafts=0.0, draft_tokens=0.0, accepted_tokens=0.0, per_position=None)
     off_by_choice = DraftingState(state="off", reason=SWITCHED_OFF)
     text = format_snapshot(scene_of(replace(busy(), totals=plain, drafting=off_by_choice)), 80, UNICODE)
-    for word in ("gain", "×", "acceptance ", "in all"):
+    for word in ("gain", "acceptance ", "in all", "drafts"):
         assert word not in text
 
 
@@ -158,18 +155,18 @@ def test_figures_that_have_little_room_are_not_cut() -> None:
     frame = PanelFrame(figures=figures, drafted=1333.0, accepted=1292.0, drafting=DraftingState(state="on"))
     lines = [plain_text(line) for line in format_drafting(frame, 36, 5, UNICODE)]
     assert lines[1:] == [
-        "acceptance 100 %, length 11.83",
-        "in all 1 333 drafted, 1 292 accepted",
-        "drafting 2, model 88, overhead 10 %",
+        "acceptance 100 %, 11.8 tokens a pass",
+        "in all     1 292 of 1 333 accepted",
+        "time       model 88, other 10 %",
     ]
 
 
-def test_a_position_is_good_fair_or_rare() -> None:
+def test_a_rare_position_is_dim() -> None:
     lines = format_positions((0.9, 0.6, 0.59, 0.2, 0.19), 60, 8, UNICODE)
-    assert [line[1].role for line in lines] == ["good", "good", "warn", "warn", "quiet"]
+    assert [line[1].role for line in lines] == [*["accent"] * 4, "quiet"]
     (one_line,) = format_positions((0.9, 0.3, 0.1), 36, 1, UNICODE)
     assert plain_text(one_line) == "positions  90 30 10 %"
-    assert [span.role for span in one_line[1:4]] == ["good", "warn", "quiet"]
+    assert [span.role for span in one_line[1:4]] == ["text", "text", "quiet"]
     (cut,) = format_positions((1.0, 1.0, 1.0, 0.91, 0.91, 0.91, 0.82, 0.7), 36, 1, UNICODE)
     assert plain_text(cut) == "positions  100 100 100 91 91 91 82 %"  # no figure is cut in two
 
@@ -203,9 +200,10 @@ def test_a_graph_rises_with_its_values() -> None:
 
 
 def test_conversations_in_main_memory_are_reported_where_there_are_some() -> None:
-    assert "swapped chats" not in format_snapshot(scene_of(busy()), 140, UNICODE)
+    assert "swapped" not in format_snapshot(scene_of(busy()), 140, UNICODE)
     waiting = replace(busy(), memory_bytes=6 * 2**30, swapped_bytes=300.0 * 2**20)
-    assert "engine memory 6.0 GiB  swapped chats 300 MiB" in format_snapshot(scene_of(waiting), 140, UNICODE)
+    text = format_snapshot(scene_of(waiting), 140, UNICODE)
+    assert "engine 6.0 GiB" in text and "swapped 300 MiB of chats" in text
 
 
 def test_what_is_not_reported_is_not_drawn() -> None:
@@ -217,12 +215,12 @@ def test_what_is_not_reported_is_not_drawn() -> None:
 
 
 def test_the_bars_of_the_machine_take_the_space_that_their_texts_leave() -> None:
-    for width, cells in ((36, 4), (60, 27), (90, 40)):
+    for width, cells in ((36, 7), (60, 31), (90, 40)):
         lines = format_machine_rows(scene_of(busy()), width, 8, UNICODE)
-        bars = [line for line in map(plain_text, lines) if " %" in line]
+        bars = [line for line in map(plain_text, lines) if "━" in line]
         assert len(bars) == 6 and {sum(char in "━╸─" for char in bar) for bar in bars} == {cells}
         assert all(cell_width(line) == width for line in lines)
-        assert any(bar.endswith("18.0/24.0 GiB") for bar in bars)
+        assert any(bar.endswith("18.0 of 24.0 GiB") for bar in bars)
 
 
 @pytest.mark.parametrize("height", [1, 8])
@@ -238,7 +236,7 @@ def test_a_paused_head_has_no_gain(reason: str, gain: float | None, shown: str, 
     drafting = DraftingState(state="asleep", reason=reason)
     frame = replace(frame_of(busy()), drafting=drafting, figures=SnapshotRates(gain=gain))
     text = "\n".join(map(plain_text, format_speed(frame, 60, height, UNICODE)))
-    assert shown in text and "over plain" not in text and ("×" in text) is (gain is not None)
+    assert shown in text and "over plain" not in text and ("x" in text) is (gain is not None)
 
 
 def test_an_empty_cache_has_no_bar() -> None:
@@ -247,9 +245,7 @@ def test_an_empty_cache_has_no_bar() -> None:
 
 
 def test_an_unknown_speed_draws_no_bar() -> None:
-    lines = list(map(plain_text, format_speed(frame_of(EMPTY), 40, 10, UNICODE)))
-    assert [line.rstrip() for line in lines[:4]] == ["", "", "-", "tok/s, waiting for tokens"]
-    assert not any("▀" in line for line in lines)
+    assert list(map(plain_text, format_speed(frame_of(EMPTY), 40, 10, UNICODE))) == ["waiting for tokens"]
 
 
 def test_only_a_memory_that_is_almost_full_is_a_warning() -> None:
@@ -260,13 +256,13 @@ def test_only_a_memory_that_is_almost_full_is_a_warning() -> None:
     lines = format_machine_rows(scene_of(reading, machine), 60, 12, UNICODE)
     roles = {line[0].text.strip(): line[1].role for line in lines}
     assert {label for label, role in roles.items() if role == "warn"} == {"memory", "KV cache"}
-    assert all(roles[label] == "accent" for label in ("CPU", "RAM", "GPU0", "prefix"))
+    assert all(roles[label] == "accent" for label in ("CPU", "RAM", "GPU0", "prompts"))
 
 
 def test_the_machine_s_load_has_a_graph_where_there_is_room() -> None:
     loads = RecentLoads(label="GPU", shares=(None, *[0.5] * 60))
     scene = replace(scene_of(busy()), loads=loads)
-    for height, has_graph in ((5, False), (9, False), (10, True), (14, True)):
+    for height, has_graph in ((5, False), (10, False), (11, True), (14, True)):
         lines = list(map(plain_text, format_machine_rows(scene, 36, height, UNICODE)))
         assert ("GPU load" in lines) is has_graph, height
         assert lines[-1].endswith(" now") is has_graph and len(lines) <= height
@@ -390,7 +386,7 @@ def test_the_arrow_at_the_sorted_title_hides_none_of_it(is_text: bool) -> None:
 def test_drafted_means_the_same_everywhere() -> None:
     """Tokens that were proposed: neither a state nor a share of the answer."""
     assert "drafted" not in [column.title for column in COLUMNS]
-    assert "600 drafted" in format_snapshot(scene_of(busy()), 120, UNICODE)
+    assert "360 of 600 accepted" in format_snapshot(scene_of(busy()), 120, UNICODE)
 
 
 @pytest.mark.parametrize(("wanted", "found"), [("ANNA", ["r1", "r3"]), ("wait", ["r3"]), ("r2", ["r2"]), ("none", [])])
@@ -569,16 +565,44 @@ def test_a_late_frame_makes_the_next_one_later_and_idleness_too() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_adapters_are_seen_on_narrow_screens_too(width: int) -> None:
-    reading = replace(busy(), adapters="0 poems.gguf x 0.1")
-    assert "adapters 0 poems.gguf x 0.1" in plain_text(format_load(reading, width))
-    assert "adapters" not in plain_text(format_load(replace(reading, adapters=""), width))
+def test_adapters_learning_and_drift_are_shown(width: int) -> None:
+    reading = replace(busy(), adapters="0 poems.gguf x 0.1", learning="learning: 12 answers", drift=("less in code",))
+    text = format_snapshot(scene_of(reading), width, UNICODE)
+    assert "adapters 0 poems.gguf x 0.1" in text and "adapters" not in format_snapshot(scene_of(busy()), width, UNICODE)
+    assert "learning: 12 answers" in text and "less in code" in text
 
 
-def test_what_does_not_fit_hides_nothing_that_does() -> None:
-    reading = replace(busy(), adapters="0 " + "x" * 90)
-    shown, without = format_load(reading, 80), format_load(replace(reading, adapters=""), 80)
-    assert shown == without
+# ---- figures of the past
+@pytest.mark.parametrize("reading", [GONE, RESTARTING])
+def test_figures_of_the_past_have_no_color(reading: ServerReading) -> None:
+    frame = frame_of(busy(100), busy(200), reading)
+    before = frame_of(busy(100), busy(200))
+    (state, *drafting), speed = format_drafting(frame, 60, 14, UNICODE), format_speed(frame, 60, 14, UNICODE)
+    roles = {span.role for line in (*drafting, *speed) for span in line if span.text.strip()}
+    assert roles <= {"quiet", "track", "text"} and plain_text(state) in ("server gone, retrying", "restarting")
+    assert any(span.role == "accent" for line in format_speed(before, 60, 14, UNICODE) for span in line)
+
+
+def test_a_server_that_is_gone_says_so_in_the_header_and_the_table() -> None:
+    text = format_snapshot(MonitorSnapshot(url=URL, frame=frame_of(busy(), GONE)), 120, UNICODE)
+    assert text.startswith("server gone, retrying · eaglelocal at http://127.0.0.1:8421 · cannot reach")
+    assert text.splitlines()[-1].strip() == "server gone, retrying" and "before: last 560 tokens" in text
+
+
+def test_no_figure_contradicts_the_state() -> None:
+    """Nothing drafted lately: no share of the time for drafts, and the totals are not denied."""
+    plain = replace(totals(400), drafts=200.0, draft_tokens=600.0, accepted_tokens=360.0, per_position=None)
+    frame = frame_of(busy(200), replace(busy(), totals=replace(plain, generated_tokens=2000.0)))
+    text = "\n".join(map(plain_text, format_drafting(frame, 60, 9, UNICODE)))
+    assert "nothing drafted lately" in text and "360 of 600 accepted" in text and "drafts" not in text
+    assert describe_state(frame_of(EMPTY)) == "drafting on, nothing drafted yet"
+
+
+def test_every_figure_of_the_monitor_is_explained() -> None:
+    shown = format_snapshot(scene_of(busy()), 120, UNICODE)
+    for name in FIGURE_PURPOSES:
+        words = name.replace("1, 2 ...", "1").replace("... ", "").replace("cached", "").strip().split()
+        assert all(word in shown for word in words), name
 
 
 @pytest.mark.parametrize(
