@@ -104,6 +104,7 @@ def setting(default: T, read: Reader, metavar: str = "", help: str = "", words: 
 
 
 COUNT, POSITIVE = word_or("auto", None, whole(0)), word_or("auto", None, whole(1))
+THREADS = word_or("auto", None, whole(1, 512))  # GGML_MAX_N_THREADS of llama.cpp, which aborts with more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +150,7 @@ class Settings:
     )
 
     # how it runs; unset: the planner decides
-    threads: int | None = setting(None, POSITIVE, "N", "CPU threads; unset: the cores that this process may use.")
+    threads: int | None = setting(None, THREADS, "N", "CPU threads; unset: the cores that this process may use.")
     gpu_layers: int | None = setting(None, COUNT, "auto|N", "Layers on the GPU; unset: as many as fit.")
     n_cpu_moe: int | None = setting(
         None, COUNT, "auto|N", "Keep the experts of the first N layers in RAM; unset: as planned."

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 
-from eaglelocal.catalog.catalog import load_catalog, load_machines
+from eaglelocal.catalog.catalog import load_machines
 from eaglelocal.catalog.reference import EmbeddedModel
 from eaglelocal.client.http_client import HttpClient
 from eaglelocal.core.model_task import ModelTask
@@ -17,20 +17,17 @@ from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.doctor import folder_checks, machine_checks
 from eaglelocal.doctor.installation import Finding, Installation, ok, problem
-from eaglelocal.errors import EagleLocalError, IncompatibleError, ResourceError, UsageError
+from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.hub.derived_models import check_room as check_room_for_derived
-from eaglelocal.hub.draft_resolver import ModelFiles, find_draft, find_files
-from eaglelocal.hub.inflation.generated_files import no_progress
+from eaglelocal.hub.draft_resolver import ModelFiles, find_files
 from eaglelocal.hub.model_library import locate_reference
-from eaglelocal.hub.projector_resolver import find_projector
-from eaglelocal.hub.target_resolver import NATIVE, find_demo, find_target
+from eaglelocal.hub.target_resolver import NATIVE, find_demo
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.machine_spec import select_gpus
 from eaglelocal.planning.no_fit_hints import explain_file_pages, explain_no_fit
 from eaglelocal.preparation.autoplan import autoplan, plan_target
-from eaglelocal.preparation.decision import check_ctx, choose_ctx
+from eaglelocal.preparation.decision import check_unwritten, choose_ctx
 from eaglelocal.preparation.machines import this_machine
-from eaglelocal.preparation.models import make_demo_option
 
 Check = Callable[[Installation], Finding | None]
 
@@ -76,7 +73,7 @@ def run_checks(facts: Installation) -> list[Finding]:
 # loaded.
 PROGRAM = "eaglelocal "
 READ_FROM_DISK = "; mapped all the same, what exceeds the memory would be read from the disk for each token"
-Complete = Callable[[str, str], str]  # (hint, message) -> the commands that the hint means, a line each
+Complete = Callable[[EagleLocalError], str]  # the commands that the hint means, a line each
 
 
 def check_model(options: RunOptions, complete: Complete) -> Finding:
@@ -101,7 +98,7 @@ def check_server(url: str, api_key: str, model: str, complete: Complete) -> Find
 
 def refuse(error: EagleLocalError, complete: Complete) -> Finding:
     """Return the finding of an error with which `chat` would end; its hint is the command if it is one."""
-    hint = complete(error.hint, error.message).partition("\n")[0]
+    hint = complete(error).partition("\n")[0]
     command = hint if hint.startswith(PROGRAM) else ""
     text = f"`eaglelocal chat` would fail: {error.message}"
     return problem("model", text if command or not hint else f"{text} ({hint})", command)
@@ -117,9 +114,10 @@ def find_model(options: RunOptions) -> str:
     select_gpus(this_machine(load_machines()), named)
     files = decision.files or find_embedded(named)
     if files is None:
-        check_unwritten(named)
+        check_unwritten(dataclasses.replace(decision, options=named), decision.target)
+        find_demo(decision.target).check_room()
     else:
-        choose_ctx(decision.ctx, files.target)
+        choose_ctx(decision, files.target)
         for made in filter(None, (files.target.made, files.draft.made)):
             check_room_for_derived(made)
         if files.task is not ModelTask.TEXT:
@@ -141,19 +139,3 @@ def find_embedded(options: RunOptions) -> ModelFiles | None:
         case EmbeddedModel(text) if text != NATIVE and not find_demo(text).complete:
             return None
     return find_files(reference, options)
-
-
-def check_unwritten(options: RunOptions) -> None:
-    """Check an embedded model that `chat` would write first: its context, the disk, and the named draft and projector.
-
-    Whether those suit it is known only of the native size; files that are missing or broken suit none.
-    """
-    reference = options.target or NATIVE
-    check_ctx(options.ctx, make_demo_option(reference, options, load_catalog()).max_context, reference)
-    find_demo(reference).check_room()
-    native = find_target(EmbeddedModel(NATIVE), on_progress=no_progress)
-    with suppress(IncompatibleError):
-        find_projector(options.mmproj, native)
-    if options.names_draft and options.drafts:
-        with suppress(IncompatibleError):
-            find_draft(options.draft, native)

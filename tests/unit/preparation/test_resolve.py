@@ -193,7 +193,18 @@ def test_an_installation_without_the_embedded_model(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"ctx": 10**6}, {"draft": "nope"}, {"draft": "./nope.gguf"}, {"mmproj": "./nope.gguf"}]
+    "wrong",
+    [
+        {"ctx": 10**6},
+        {"draft": "nope"},
+        {"draft": "./nope.gguf"},
+        {"mmproj": "./nope.gguf"},
+        {"lora": ("./nope.gguf",)},
+        {"device": "CUDA7"},
+        {"split": "1,1,1,1,1"},
+        {"n_cpu_moe": 3},
+        {"override_tensor": ("no_such_tensor=CPU",)},
+    ],
 )
 def test_the_embedded_model_is_not_written_for_options_that_cannot_be(
     wrong: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -202,6 +213,12 @@ def test_the_embedded_model_is_not_written_for_options_that_cannot_be(
     with pytest.raises((UsageError, ModelFileError)):
         plan(target="demo@300m", **wrong)
     assert not (tmp_path / "generated").exists()
+
+
+def test_a_model_takes_what_it_can_of_options_that_were_set_for_every_model() -> None:
+    asked = {"ctx": 10**6, "n_cpu_moe": 3}
+    found = plan(target="demo@native", **asked, origins=(("ctx", "EAGLELOCAL_CTX"), ("n_cpu_moe", "config.toml")))
+    assert (found.n_ctx, found.n_cpu_moe) == (2048, 0)
 
 
 @pytest.mark.parametrize("reference", ["demo@", "demo@1x", "demo@1b:q9", "demo@900b", "demo@1k"])
