@@ -49,8 +49,8 @@ def find_removal(reference: str) -> Removal:
     """
     parsed = parse_reference(reference)
     match parsed:
-        case EmbeddedModel():
-            return _find_generated(reference)
+        case EmbeddedModel(text):
+            return _find_generated(text)
         case DerivedModel():
             located = locate_reference(reference, load_settings({}).model_folders)
             assert isinstance(located, DerivedModel)

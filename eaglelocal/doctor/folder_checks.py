@@ -98,7 +98,8 @@ def check_settings(facts: Installation) -> Finding:
 
 def check_port(facts: Installation) -> Finding:
     if facts.port.taken_by is None:
-        return ok("port", f"port {facts.port.number} is free, or an eaglelocal server has it")
+        state = "is that of a running eaglelocal server" if facts.port.is_ours else "is free"
+        return ok("port", f"port {facts.port.number} {state}")
     text = f"port {facts.port.number} is taken by {facts.port.taken_by}, so `eaglelocal serve` cannot use it"
     return warning("port", text, f"eaglelocal serve --port {facts.port.number + 1}")
 

@@ -107,8 +107,8 @@ def describe_model(reference: str, folders: Sequence[str] = ()) -> ModelDetails:
     """
     parsed = locate_reference(reference, folders)
     match parsed:
-        case EmbeddedModel():
-            return _describe_embedded(reference)
+        case EmbeddedModel(text):
+            return _describe_embedded(text)
         case DerivedModel():
             found = find_target(parsed, on_progress=None)
             is_written = found.made is not None and found.made.plan is None
