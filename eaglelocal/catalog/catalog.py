@@ -66,7 +66,7 @@ class Catalog:
 
     def _find_near_targets(self, word: str) -> list[str]:
         """Return the ids that are near, without those of models that are much larger than the one of that name."""
-        size = re.search(r"\d+(?:\.\d+)?(?=b\b)", word.lower())
+        size = re.search(r"(?<!\d)\d{1,4}(?:\.\d{1,3})?(?=b\b)", word.lower())
         most_b = MUCH_LARGER * float(size[0]) if size else MAX_PARAMETERS_B
         ids = {id: target for id, target in self.targets.items() if target.outline.parameters_b <= most_b}
         near = _find_near(word, ids)

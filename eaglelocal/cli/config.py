@@ -37,7 +37,7 @@ def root(context: typer.Context) -> None:
 
 @app.command("show", cls=GroupedCommand)
 def show(as_json: flags.AsJson = False) -> None:
-    """Show every setting, its value, where it came from, and what it does.
+    """Show every setting: its value, its origin, and what it does.
 
     \b
     eaglelocal config show

@@ -46,7 +46,7 @@ class HeadsFlags:
 
 @flags.takes()
 def heads(given: HeadsFlags) -> None:
-    """List what draft heads have learned, and choose the version that drafts.
+    """List what heads have learned, and choose the one that drafts.
 
     A version is used with `--learn`, or if it is pinned. Version 0 is the head from which learning began.
 
