@@ -15,7 +15,7 @@ from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import confirm, path_text, standard_output
 from eaglelocal.core.amounts import count_noun, format_age
 from eaglelocal.core.atomic_file import make_absolute
-from eaglelocal.core.records import dataclass
+from eaglelocal.core.records import dataclass, pick
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -204,14 +204,8 @@ def learned_text(learned: LearnedFrom) -> str:
 def head_object(head: KnownHead) -> dict[str, object]:
     versions = head.versions
     return {
-        "target": versions.target,
-        "base": versions.base,
-        "target_path": versions.target_path,
-        "base_path": versions.base_path,
+        **pick(versions, "target", "base", "target_path", "base_path", "used", "current", "pinned"),
         "folder": str(head.folder),
-        "used": versions.used,
-        "current": versions.current,
-        "pinned": versions.pinned,
         "note": head.note,
         "orphan": head.orphan,
         "unknown": "" if head.orphan else head.note or head.doubt,

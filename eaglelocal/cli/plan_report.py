@@ -11,6 +11,7 @@ from eaglelocal.cli.show import describe_link, link_object
 from eaglelocal.core.adapters import adapter_objects, describe_adapters
 from eaglelocal.core.amounts import GIB, count_noun, format_memory
 from eaglelocal.core.draft import describe_draft
+from eaglelocal.core.records import pick
 from eaglelocal.core.run_options import AUTO, WARNING, RunOptions
 from eaglelocal.core.user_paths import quote_word
 from eaglelocal.memory.budget import DeviceLoad
@@ -297,14 +298,12 @@ def chosen_object(outcome: SearchOutcome, chosen: Candidate) -> dict[str, object
         "overrides": list(map(str, outcome.options.overrides)),
         "adapters": adapter_objects(outcome.options.adapters),
         "memory": {
-            "weights_bytes": sum.weights_bytes,
+            **pick(
+                sum,
+                *("weights_bytes", "kv_bytes", "draft_bytes", "draft_kv_bytes"),
+                *("images_bytes", "compute_bytes", "total_bytes"),
+            ),
             "adapters_bytes": adapter_bytes(chosen),
-            "kv_bytes": sum.kv_bytes,
-            "draft_bytes": sum.draft_bytes,
-            "draft_kv_bytes": sum.draft_kv_bytes,
-            "images_bytes": sum.images_bytes,
-            "compute_bytes": sum.compute_bytes,
-            "total_bytes": sum.total_bytes,
             "budget_bytes": chosen.memory.budget_bytes,
             "devices": [
                 {"device": load.device, "used_bytes": load.total, "budget_bytes": load.free_bytes}
@@ -312,10 +311,7 @@ def chosen_object(outcome: SearchOutcome, chosen: Candidate) -> dict[str, object
             ],
         },
         "predicted": {
-            "plain_tok_s": chosen.prediction.plain_tok_s,
-            "together_tok_s": chosen.prediction.together_tok_s,
-            "spec_tok_s": chosen.prediction.spec_tok_s,
-            "is_measured": chosen.prediction.is_measured,
+            **pick(chosen.prediction, "plain_tok_s", "together_tok_s", "spec_tok_s", "is_measured"),
             "certainty": chosen.prediction.certainty._asdict() if chosen.prediction.certainty else None,
         },
         "released": chosen.option.age.released or None,
