@@ -206,9 +206,7 @@ def make_sampling(settings: Settings, given: BenchFlags) -> SamplingParams:
         return dataclasses.replace(GREEDY, max_tokens=given.max_tokens, ignore_eos=given.ignore_eos)
     return SamplingParams(
         **pick(given, "temperature", "seed", "max_tokens", "ignore_eos"),
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        min_p=settings.min_p,
+        **pick(settings, "top_k", "top_p", "min_p"),
     )
 
 

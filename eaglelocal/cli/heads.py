@@ -216,11 +216,9 @@ def head_object(head: KnownHead) -> dict[str, object]:
 def version_object(version: HeadVersion, folder: Path) -> dict[str, object]:
     learned, figures = version.learned_from, version.figures
     return {
-        "number": version.number,
+        **pick(version, "number", "why", "made_at"),
         "path": str(folder / version.file_name),
         "state": str(version.state),
-        "why": version.why,
-        "made_at": version.made_at,
         "answers": learned.num_answers,
         "tokens": learned.num_tokens,
         "owners": learned.num_owners,

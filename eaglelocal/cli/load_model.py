@@ -91,9 +91,7 @@ def keep_conversations(options: RunOptions, settings: Settings) -> RunOptions:
     """Return the options of a long-running engine, with the settings for keeping conversations."""
     return replace(
         options,
-        cache_ram=settings.cache_ram,
-        lookup_memory=settings.lookup_memory,
-        cache_disk=settings.cache_disk,
+        **pick(settings, "cache_ram", "lookup_memory", "cache_disk"),
         learns=settings.learn,
     )
 

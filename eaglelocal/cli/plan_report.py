@@ -282,9 +282,7 @@ def outcome_object(outcome: SearchOutcome) -> dict[str, object]:
 def chosen_object(outcome: SearchOutcome, chosen: Candidate) -> dict[str, object]:
     sum = chosen.memory.sum
     return {
-        "target": chosen.option.target,
-        "quant": chosen.option.quant,
-        "reference": chosen.option.reference,
+        **pick(chosen.option, "target", "quant", "reference"),
         "draft": chosen.draft.id,
         "draft_kind": chosen.draft.kind,
         "num_draft_tokens": chosen.prediction.num_draft_tokens,
@@ -292,8 +290,7 @@ def chosen_object(outcome: SearchOutcome, chosen: Candidate) -> dict[str, object
         "parallel": outcome.options.parallel,
         "kv_type": chosen.setup.kv_type,
         "n_batch": chosen.setup.n_batch,
-        "gpu_layers": chosen.gpu_layers,
-        "n_cpu_moe": chosen.n_cpu_moe,
+        **pick(chosen, "gpu_layers", "n_cpu_moe", "score"),
         "shares": chosen.offload.shares or outcome.options.shares,
         "overrides": list(map(str, outcome.options.overrides)),
         "adapters": adapter_objects(outcome.options.adapters),
@@ -315,7 +312,6 @@ def chosen_object(outcome: SearchOutcome, chosen: Candidate) -> dict[str, object
             "certainty": chosen.prediction.certainty._asdict() if chosen.prediction.certainty else None,
         },
         "released": chosen.option.age.released or None,
-        "score": chosen.score,
         "terms": {term.value: worth for term, worth in chosen.terms.items()},
         "reasons": list(explain_choice(outcome, chosen)),
         "commands": commands(outcome.options, chosen),
