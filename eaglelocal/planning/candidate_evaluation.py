@@ -26,7 +26,6 @@ from eaglelocal.memory.contexts import plan_rollback, plan_target_context, settl
 from eaglelocal.memory.estimate import MemorySummary, estimate, sum_apart_bytes, sum_by_purpose
 from eaglelocal.memory.placement import WHOLE, Offload, choose_gpus, place_experts, place_layers
 from eaglelocal.memory.tensor_moves import TensorMove, find_moves
-from eaglelocal.planning.layer_packing import pack_blocks
 from eaglelocal.planning.machine_spec import MachineSpec, name_computing, select_gpus
 from eaglelocal.planning.options import NO_DRAFT_OPTION, DraftOption, ModelOption
 from eaglelocal.planning.speed import HALVES, MAX_DRAFT, Curve, Prediction, expect_cells, make_curve, move_work, predict
@@ -358,3 +357,27 @@ def layer_weights(shape: ModelShape, n_cpu_moe: int) -> list[int]:
 def count_fitting(sizes: Sequence[int], free_bytes: int) -> int:
     """Return how many of the sizes, from the last on, fit into the free bytes."""
     return sum(1 for taken in accumulate(reversed(sizes)) if taken <= free_bytes)
+
+
+def pack_blocks(sizes: Sequence[int], rooms: Sequence[int], *, from_last: bool = False) -> tuple[float, ...]:
+    """Return how many consecutive blocks each device takes, if one after another takes all that it has room for.
+
+    The last to choose takes the rest, whether or not it has room. llama.cpp divides layers by free memory: a slower
+    card would hold as many as it can even where a faster one has room for all.
+
+    from_last  the last device chooses first
+
+    >>> pack_blocks([4, 4, 4, 1], [9, 5]), pack_blocks([4, 4, 4, 1], [9, 5], from_last=True)
+    ((2.0, 2.0), (2.0, 2.0))
+    """
+    if from_last:
+        return pack_blocks(sizes[::-1], rooms[::-1])[::-1]
+    counts, start = [], 0
+    for room in rooms[:-1]:
+        end = start
+        while end < len(sizes) and sizes[end] <= room:
+            room -= sizes[end]
+            end += 1
+        counts.append(float(end - start))
+        start = end
+    return (*counts, float(len(sizes) - start))
