@@ -35,7 +35,7 @@ def test_the_best_model_for_the_machine_is_marked() -> None:
     lines = run_command("search", "qwen3-8b", "--machine", "rtx-3090").stdout.splitlines()
     (best,) = [line for line in lines if line.endswith("best")]
     assert best.split()[:2] == ["qwen3-8b", "Q8_0"]
-    assert "best" not in run_command("search", "gpt-oss", "--machine", "rtx-3060").stdout
+    assert "best" not in run_command("search", "gpt-oss", "mxfp4", "--machine", "rtx-3060").stdout
 
 
 def test_its_object_has_size_speed_and_place() -> None:
