@@ -52,7 +52,6 @@ from eaglelocal.errors import ResourceError, UsageError
 PREFIX = "EAGLELOCAL_"
 DEFAULT = "default"
 FLAG = "flag"  # in the metadata of a setting
-SWITCH, LOGS = ("auto", "on", "off"), ("text", "json")
 THEME_NAMES = (
     "dark", "light", "contrast", "terminal", "catppuccin-latte", "catppuccin-mocha", "dracula", "flexoki", "gruvbox",
     "monokai", "rose-pine", "tokyo-night",
@@ -82,7 +81,7 @@ T = TypeVar("T")
 class Flag:
     """The reader of a setting, and its flag. Without a metavar the setting has no flag, or a switch.
 
-    words  what a shell completes
+    words  that the value can be, or all values: for completion and hints
     """
 
     read: Reader
@@ -103,7 +102,12 @@ def setting(default: T, read: Reader, metavar: str = "", help: str = "", words: 
     return made
 
 
+def choice(default: str, words: Sequence[str], metavar: str = "", help: str = "") -> str:
+    return setting(default, one_of(*words), metavar, help, words)
+
+
 COUNT, POSITIVE = word_or("auto", None, whole(0)), word_or("auto", None, whole(1))
+THREADS = word_or("auto", None, whole(1, 512))  # GGML_MAX_N_THREADS of llama.cpp, which aborts with more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,12 +137,11 @@ class Settings:
     lora: tuple[str, ...] = setting(
         (), read_paths, "FILE[:SCALE]", "LoRA adapter of the model, a GGUF; can be repeated."
     )
-    draft_type: str = setting(
+    draft_type: str = choice(
         "auto",
-        one_of("auto", "q4_0", "q8_0", "file"),
+        ("auto", "q8_0", "q4_0", "file"),
         "TYPE",
         "Weight type of a draft head: auto (q4_0), q8_0, q4_0, file: as it is stored.",
-        ("auto", "q8_0", "q4_0", "file"),
     )
     spec: str | int = setting(
         "auto",
@@ -149,7 +152,7 @@ class Settings:
     )
 
     # how it runs; unset: the planner decides
-    threads: int | None = setting(None, POSITIVE, "N", "CPU threads; unset: the cores that this process may use.")
+    threads: int | None = setting(None, THREADS, "N", "CPU threads; unset: the cores that this process may use.")
     gpu_layers: int | None = setting(None, COUNT, "auto|N", "Layers on the GPU; unset: as many as fit.")
     n_cpu_moe: int | None = setting(
         None, COUNT, "auto|N", "Keep the experts of the first N layers in RAM; unset: as planned."
@@ -178,7 +181,7 @@ class Settings:
         f"Type of the KV cache, or of keys and of values: {', '.join(USER_KV_TYPES)}; unset: f16 if it fits.",
         USER_KV_TYPES,
     )
-    flash_attn: str = setting("auto", one_of(*SWITCH), "auto|on|off", "Use flash attention.", SWITCH)
+    flash_attn: str = choice("auto", ("auto", "on", "off"), "auto|on|off", "Use flash attention.")
     cache_ram: int | None = setting(
         None, COUNT, "MIB", "RAM for conversations that lost their slot; 0: none; unset: an eighth of what is free."
     )
@@ -239,20 +242,18 @@ class Settings:
         None, read_closing_words, help="Words that end thinking which has used up its budget."
     )
     stop_loops: bool | None = setting(
-        None, read_boolean, help="End answers that repeat one passage without end; unset: in line mode of `chat`."
+        None, read_boolean, help="End answers that repeat one passage without end; unset: only in line mode of `chat`."
     )
     seed: int | None = setting(None, whole(0, 2**32 - 1), "N", "The same seed gives the same answer.")
     system: str | None = setting(None, read_prose, "TEXT", "The system message.")
 
     # how it serves
-    colour: str = setting(
-        "auto", one_of("auto", "always", "never"), help="Colors; auto: where the output is a terminal."
-    )
+    colour: str = choice("auto", ("auto", "always", "never"), help="Colors; auto: where the output is a terminal.")
     host: str = setting(
         "127.0.0.1", read_text, "ADDRESS", "Address to listen on, 127.0.0.1 if unset; others need a key."
     )
-    ssl: str = setting(
-        "off", one_of("off", "auto"), "off|auto", "HTTPS with a certificate of our own, whose fingerprint is shown."
+    ssl: str = choice(
+        "off", ("off", "auto"), "off|auto", "HTTPS with a certificate of our own, whose fingerprint is shown."
     )
     ssl_cert: str | None = setting(None, read_text, "FILE", "HTTPS with this certificate, in PEM.")
     ssl_key: str | None = setting(None, read_text, "FILE", "Key of that certificate, in PEM.")
@@ -286,13 +287,13 @@ class Settings:
     drain: float = setting(
         30.0, number_within(0, 3600), "S", "Seconds for running answers when the server stops; 30 if unset."
     )
-    log: str = setting("text", one_of(*LOGS), "text|json", "Format of the log on stderr.", LOGS)
+    log: str = choice("text", ("text", "json"), "text|json", "Format of the log on stderr.")
 
     # how it looks
-    theme: str = setting("dark", one_of(*THEME_NAMES), help="Colors of the screens; terminal: its own.")
-    glyphs: str = setting(
+    theme: str = choice("dark", THEME_NAMES, help="Colors of the screens; terminal: its own.")
+    glyphs: str = choice(
         "auto",
-        one_of("auto", "unicode", "ascii"),
+        ("auto", "unicode", "ascii"),
         help="What graphs are drawn with; auto: ascii unless the locale is UTF-8.",
     )
     figures: bool = setting(True, read_boolean, help="A line of figures below each answer of a chat.")
@@ -312,10 +313,8 @@ class Settings:
                 subject = place if place == _as_flag(name) else f"{place}: {name}"
                 hint = f"unset {place}" if place.startswith(PREFIX) else _suggest_edit(config_file)
                 if place == _as_flag(name):
-                    default = getattr(cls(), name)
-                    usual = f"{default:g}" if isinstance(default, float) else default
-                    hint = f"{place} {usual}" if isinstance(default, str | int | float) else f"leave {place} out"
-                    hint = f"{place} '{EXAMPLE}'" if name == "override_tensor" else hint
+                    valid = suggest_value(name, value)
+                    hint = f"{place} {valid}" if valid else f"leave {place} out"
                 raise UsageError(f"{subject} must be {error}, not {_as_given(value)}", hint=hint) from None
         return cls(**values, set_by=tuple(places.items()))
 
@@ -345,14 +344,16 @@ SETTINGS: Mapping[str, Flag] = MappingProxyType(
 READERS: Mapping[str, Reader] = MappingProxyType({name: flag.read for name, flag in SETTINGS.items()})
 
 
-def write_setting(config_file: Path, name: str, value: TomlValue) -> None:
-    """Set one setting in the config file, which is made if it is missing; the rest of it stays as it is.
+def write_setting(config_file: Path, name: str, value: TomlValue | None) -> None:
+    """Set one setting in the config file, which is made if it is missing; None: remove it. The rest stays as it is.
 
     Raises UsageError if it cannot be changed by itself, ResourceError if the file cannot be written.
     """
     path = config_file.resolve()  # a link to a file elsewhere stays a link
     try:
         exists = path.exists()
+        if value is None and not exists:
+            return
         content = decode_text(read_regular(path)) if exists else ""
         mode = path.stat().st_mode & 0o777 if exists else OWN_FILE
         write_atomically(path, set_key(content, name, value), mode=mode)
@@ -371,12 +372,28 @@ def check_setting_name(name: str) -> str:
 
 def read_setting(name: str, text: str) -> TomlValue:
     """Return a setting's value as the config file has it. Raises UsageError for an unknown name or a wrong value."""
-    flag = SETTINGS[check_setting_name(name)]
+    meant: str = name if name in READERS else next(iter(difflib.get_close_matches(name, READERS, n=1)), "")
     try:
-        value = flag.read(text)
+        value = READERS[meant or check_setting_name(name)](text)
     except ValueError as error:
-        raise UsageError(f"{name} must be {error}, not {text!r}", hint="eaglelocal config show") from None
+        problem = f"{name} must be {error}, not {text!r}" if meant == name else f"config: unknown setting {name}"
+        valid = suggest_value(meant or name, text)
+        command = f"set {meant} {valid}" if valid else f"unset {meant}"
+        raise UsageError(problem, hint=f"eaglelocal config {command}") from None
+    check_setting_name(name)
     return cast(TomlValue, text if value is None else value)
+
+
+def suggest_value(name: str, given: object) -> str:
+    """Return a valid value of a setting: the word nearest to the given one, else the default; "" if it is unset."""
+    if name == "override_tensor":
+        return f"'{EXAMPLE}'"
+    default = getattr(Settings(), name)
+    if near := difflib.get_close_matches(str(given), SETTINGS[name].words, n=1, cutoff=0.5):
+        return near[0]
+    if isinstance(default, int | float) and not isinstance(default, bool):
+        return f"{default:g}"
+    return "" if default is None or default == () else str(default).lower()
 
 
 def peek_setting(name: str, environ: Mapping[str, str], config_file: Path) -> object:

@@ -10,6 +10,7 @@ import difflib
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
@@ -22,7 +23,7 @@ from eaglelocal.catalog.draft_entries import EVERY_TARGET, DraftEntry, read_draf
 from eaglelocal.catalog.estimated_shapes import compute_draft_sizes
 from eaglelocal.catalog.near_names import count_left_out, split_count, squeeze
 from eaglelocal.catalog.reference import Profile, is_ollama_tag, parse_reference, split_entry
-from eaglelocal.catalog.target_entries import QuantLoss, TargetEntry, read_quant, read_target
+from eaglelocal.catalog.target_entries import MAX_PARAMETERS_B, QuantLoss, TargetEntry, read_quant, read_target
 from eaglelocal.catalog.toml_table import TomlTable, Value, limits
 from eaglelocal.core.amounts import GIB, MIB
 from eaglelocal.core.atomic_file import write_atomically
@@ -33,6 +34,7 @@ from eaglelocal.core.run_options import NONE, list_draft_words
 from eaglelocal.errors import UsageError
 
 Entry = TypeVar("Entry")
+MUCH_LARGER = 4  # times the parameters of the model that was asked for
 TARGETS, DRAFTS, MACHINES, QUANTS = "targets", "drafts", "machines", "quants.toml"
 
 
@@ -55,12 +57,20 @@ class Catalog:
         found = self.find_target(id)
         if found is None:
             word, suffix = split_entry(id, quant)
-            near = [self.name_with_type(name, suffix) for name in _find_near(word, self.targets)]
+            near = [self.name_with_type(name, suffix) for name in self._find_near_targets(word)]
             is_part = any(word.lower() in name for name in self.targets)
             other = f"eaglelocal search {word}" if is_part else "eaglelocal plan --all"
             hint = f"did you mean {' or '.join(near)}?" if near else other
             raise UsageError(describe_unknown_target(id, quant), hint=hint)
         return found
+
+    def _find_near_targets(self, word: str) -> list[str]:
+        """Return the ids that are near, without those of models that are much larger than the one of that name."""
+        size = re.search(r"(?<!\d)\d{1,4}(?:\.\d{1,3})?(?=b\b)", word.lower())
+        most_b = MUCH_LARGER * float(size[0]) if size else MAX_PARAMETERS_B
+        ids = {id: target for id, target in self.targets.items() if target.outline.parameters_b <= most_b}
+        near = _find_near(word, ids)
+        return near if size else sorted(near, key=lambda id: ids[id].outline.parameters_b)
 
     def name_with_type(self, id: str, suffix: str) -> str:
         """Return the id of an entry with `:TYPE`, without it if the entry has no such quantization."""

@@ -1,6 +1,6 @@
 """The syntax of model references, and the only parser of it.
 
-    demo, demo@SIZE[:TYPE], demo@native   the embedded model
+    demo, demo@SIZE[:TYPE], demo@native   the embedded model; `embedded` means demo
     qwen3-8b[:Q5_K_M]                     an entry of the catalog
     user/repo[:Q4_K_M]                    a repository of a hub
     user/repo:dir/x.gguf                  one file of it, where several have the same quantization
@@ -40,6 +40,7 @@ _TAG = re.compile(  # as Ollama tags models: 8b, e4b, 135m, 8b-instruct-q4_K_M
     rf"(?P<size>e?\d+(\.\d+)?[bm]|\d+x\d+b)(-(?!{_TYPE})[\w.]+)*(-(?P<type>{_TYPE}))?", re.IGNORECASE
 )
 _LATEST = "latest"
+EMBEDDED_NAMES = ("demo", "embedded")  # the first is the name under which it is shown
 _DERIVED = re.compile(r"(?P<source>.+)@(?P<recipe>\w[\w.]*(:\w*)?)", re.ASCII | re.DOTALL)
 
 
@@ -95,8 +96,9 @@ Reference = EmbeddedModel | OnDisk | DerivedModel
 
 def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists) -> Reference:
     """Parse a reference; `exists` returns whether a path exists. Raises UsageError if it has none of the forms."""
-    if text == "demo" or text.startswith("demo@"):
-        return EmbeddedModel(text)
+    name, at, size = text.partition("@")
+    if name in EMBEDDED_NAMES:
+        return EmbeddedModel(f"{EMBEDDED_NAMES[0]}{at}{size}")
     if (hub := _HUB.match(text)) is not None and not exists(text):
         text = _read_page(text[hub.end() :])
     if parts := split_derived(text, exists=exists):
@@ -146,7 +148,7 @@ def _read_page(path: str) -> str:
 def split_derived(text: str, *, exists: Callable[[str], bool] = os.path.exists) -> tuple[str, str] | None:
     """Return the two sides of the last `@` of a reference to a derived model; None for other references."""
     parsed = _DERIVED.fullmatch(text)
-    if parsed is None or text.startswith("demo@") or text.endswith(GGUF_SUFFIX) or exists(text):
+    if parsed is None or parsed["source"] in EMBEDDED_NAMES or text.endswith(GGUF_SUFFIX) or exists(text):
         return None
     return parsed["source"], parsed["recipe"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from eaglelocal.cli.output import Output
 from eaglelocal.core.amounts import count_noun, format_memory
-from eaglelocal.core.records import dataclass
+from eaglelocal.core.records import dataclass, pick
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -176,16 +176,11 @@ def describe_answers(subject: BenchSubject) -> str:
 def head_object(subject: BenchSubject) -> dict[str, object]:
     info, params = subject.info, subject.options.params
     return {
-        "target": info.target,
-        "draft": info.draft,
+        **pick(info, "target", "draft", "threads", "library"),
         "machine": machine_name(),
-        "threads": info.threads,
-        "library": info.library,
         "slots": info.num_slots,
-        "temperature": params.temperature,
-        "max_tokens": params.max_tokens,
+        **pick(params, "temperature", "max_tokens", "ignore_eos"),
         "skipped_tokens": subject.options.skip,
-        "ignore_eos": params.ignore_eos,
         "tie_bound": subject.tie_bound,
         "server": subject.server.library if subject.server else None,
         "server_model": subject.server.target if subject.server else None,
@@ -282,15 +277,9 @@ def describe_model(subject: BenchSubject) -> ModelFacts:
 
     info = subject.info
     return ModelFacts(
-        target=info.target,
-        draft=info.draft,
-        n_ctx=info.n_ctx,
-        num_slots=info.num_slots,
+        **pick(info, "target", "draft", "n_ctx", "num_slots", "flash_attn", "threads", "cache_bytes"),
         kv_type=subject.kv_type,
-        flash_attn=info.flash_attn,
-        threads=info.threads,
         weights_bytes=info.model_bytes,
-        cache_bytes=info.cache_bytes,
         buffers_bytes=info.compute_bytes,
     )
 

@@ -96,7 +96,7 @@ def root(
 FLAG_GROUPS = {
     "What to plan": ("goal", "machine", "ram", "show_all"),
     "Model": (
-        *("target", "models", "url", "draft", "spec", "draft_type", "image", "mmproj", "lora"),
+        *("target", "models", "url", "draft", "spec", "draft_type", "image", "mmproj", "lora", "mcp"),
         *("max_loaded", "alias"),
     ),
     "Measurement": (
@@ -109,7 +109,7 @@ FLAG_GROUPS = {
     ),
     "Memory and processor": (
         *("ctx", "parallel", "kv_type", "gpu_layers", "n_cpu_moe", "override_tensor"),
-        *("device", "split"),
+        *("device", "split", "rpc"),
         *("flash_attn", "threads", "cache_ram", "lookup_memory", "cache_disk"),
     ),
     "Learning": ("learn", "learn_gb", "learn_days", "learn_after"),

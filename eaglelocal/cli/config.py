@@ -10,13 +10,14 @@ import typer
 
 from eaglelocal import locations
 from eaglelocal.cli import flags
+from eaglelocal.cli.command_table import GroupedCommand
 from eaglelocal.cli.completion import complete_words
 from eaglelocal.cli.output import path_text, standard_output, wrap_text
 from eaglelocal.core.atomic_file import make_folder
-from eaglelocal.core.toml_text import write_value
+from eaglelocal.core.toml_text import TomlValue, write_value
 from eaglelocal.errors import ResourceError
 from eaglelocal.processes.editor import run_editor
-from eaglelocal.settings import SETTINGS, Settings, check_setting_name, read_setting, write_setting
+from eaglelocal.settings import DEFAULT, SETTINGS, Settings, check_setting_name, read_setting, write_setting
 
 UNSET = "-"
 MAX_VALUE = 40  # columns: one long value must not push all origins out of sight
@@ -29,14 +30,14 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.callback(invoke_without_command=True)
 def root(context: typer.Context) -> None:
-    """Show your settings, where they come from and what they do; change them."""
+    """Show and change your settings."""
     if context.invoked_subcommand is None:
         show()
 
 
-@app.command("show")
+@app.command("show", cls=GroupedCommand)
 def show(as_json: flags.AsJson = False) -> None:
-    """Show every setting, its value, where it came from, and what it does.
+    """Show every setting: its value, its origin, and what it does.
 
     \b
     eaglelocal config show
@@ -61,7 +62,7 @@ def show(as_json: flags.AsJson = False) -> None:
     return None
 
 
-@app.command("get")
+@app.command("get", cls=GroupedCommand)
 def get(name: Name) -> None:
     """Print the value of a setting.
 
@@ -72,27 +73,41 @@ def get(name: Name) -> None:
     standard_output().data(format_value(value))
 
 
-@app.command("set")
+@app.command("set", cls=GroupedCommand)
 def set_value(
     name: Name, value: Annotated[str, typer.Argument(metavar="VALUE", help="Its value, as of its flag.")]
 ) -> None:
-    """Write a setting to the config file, whose comments and other settings stay.
+    """Write a setting to the config file; the rest of it stays.
 
     \b
     eaglelocal config set temperature 0.5
     eaglelocal config set models demo,qwen3-8b
     """
-    file = locations.config_file()
     written = read_setting(name, value)
-    write_setting(file, name, written)
+    write_checked(name, written, f"{name} = {write_value(written)}, in")
+
+
+@app.command("unset", cls=GroupedCommand)
+def unset(name: Name) -> None:
+    """Remove a setting from the config file.
+
+    \b
+    eaglelocal config unset ctx
+    """
+    write_checked(check_setting_name(name), None, f"{name} is not set in")
+
+
+def write_checked(name: str, value: TomlValue | None, what: str) -> None:
+    """Set or remove a setting in the config file, say so, and say which variable decides all the same."""
+    file, output = locations.config_file(), standard_output()
+    write_setting(file, name, value)
+    output.message(f"{what} {path_text(file)}")
     origin = Settings.load({}, os.environ, file).origins()[name]
-    output = standard_output()
-    output.message(f"{name} = {write_value(written)}, in {path_text(file)}")
-    if origin != str(file):
+    if origin not in (str(file), DEFAULT):
         output.message(f"but {origin} decides here")
 
 
-@app.command("edit")
+@app.command("edit", cls=GroupedCommand)
 def edit() -> None:
     """Edit the config file in $EDITOR, and check it.
 

@@ -31,7 +31,6 @@ from eaglelocal.hub.inventory import (
     list_derived,
     list_imported,
     list_inflated,
-    make_demo_reference,
 )
 from eaglelocal.hub.model_library import LM_STUDIO, OLLAMA, list_library, locate_reference
 from eaglelocal.hub.removal import Removal, parse_etag, plan_file_removal, plan_removal
@@ -49,8 +48,8 @@ def find_removal(reference: str) -> Removal:
     """
     parsed = parse_reference(reference)
     match parsed:
-        case EmbeddedModel():
-            return _find_generated(reference)
+        case EmbeddedModel(text):
+            return _find_generated(text)
         case DerivedModel():
             located = locate_reference(reference, load_settings({}).model_folders)
             assert isinstance(located, DerivedModel)
@@ -65,7 +64,7 @@ def _find_generated(reference: str) -> Removal:
     """Return the generated files of an embedded model, including those of older versions."""
     if reference == NATIVE:
         raise UsageError("the embedded model is part of eaglelocal", hint="pip uninstall eaglelocal")
-    label = make_demo_reference(parse_demo_reference(reference))
+    label = parse_demo_reference(reference).reference
     return _find_written(label, list_inflated(), "which is written again when it is used")
 
 

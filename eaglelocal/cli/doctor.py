@@ -10,7 +10,7 @@ import typer
 from eaglelocal.cli import flags
 from eaglelocal.cli.output import LABEL, standard_output, wrap_text
 from eaglelocal.core.amounts import count_noun
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.settings import Settings
 
 if TYPE_CHECKING:
@@ -59,14 +59,16 @@ def check_chat() -> Finding:
     """Check what `chat` would do without flags: ask the server of the settings, or run a model."""
     from eaglelocal.cli.chat_connection import NO_SERVER, find_api_key
     from eaglelocal.cli.command_table import PROGRAM
-    from eaglelocal.cli.hint_command import complete_hint
+    from eaglelocal.cli.hint_command import complete_hint, name_origin
     from eaglelocal.cli.load_model import load_settings, make_run_options
     from eaglelocal.doctor.checks import check_model, check_server
 
-    def complete(hint: str, message: str) -> str:
-        return complete_hint(hint, PROGRAM, ["chat"], message)
-
     settings = load_settings({})
+
+    def complete(error: EagleLocalError) -> str:
+        name_origin(error, ["chat"], dict(settings.set_by))
+        return complete_hint(error.hint, PROGRAM, ["chat"], error.message)
+
     if settings.url is not None and settings.url != NO_SERVER:
         return check_server(settings.url, find_api_key(settings.url), "", complete)
     return check_model(make_run_options(settings), complete)

@@ -28,10 +28,10 @@ def forget(
     heads: Annotated[bool, typer.Option("--heads", help="Delete the learned versions of heads too.")] = False,
     yes: flags.Yes = False,
 ) -> None:
-    """Delete the texts that lookups and learning have kept on disk, and the caches of conversations.
+    """Delete texts kept on disk to draft or learn from.
 
-    Saved conversations, models and heads stay; --heads deletes the learned versions of heads too. A server that runs
-    goes on with what it has in memory.
+    The caches of conversations are deleted too. Saved conversations, models and heads stay; --heads deletes the
+    learned versions of heads too. A server that runs goes on with what it has in memory.
 
     \b
     eaglelocal forget

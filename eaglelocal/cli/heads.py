@@ -15,7 +15,7 @@ from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import confirm, path_text, standard_output
 from eaglelocal.core.amounts import count_noun, format_age
 from eaglelocal.core.atomic_file import make_absolute
-from eaglelocal.core.records import dataclass
+from eaglelocal.core.records import dataclass, pick
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class HeadsFlags:
 
 @flags.takes()
 def heads(given: HeadsFlags) -> None:
-    """List what draft heads have learned, and choose the version that drafts.
+    """List what heads have learned, and choose the one that drafts.
 
     A version is used with `--learn`, or if it is pinned. Version 0 is the head from which learning began.
 
@@ -204,14 +204,8 @@ def learned_text(learned: LearnedFrom) -> str:
 def head_object(head: KnownHead) -> dict[str, object]:
     versions = head.versions
     return {
-        "target": versions.target,
-        "base": versions.base,
-        "target_path": versions.target_path,
-        "base_path": versions.base_path,
+        **pick(versions, "target", "base", "target_path", "base_path", "used", "current", "pinned"),
         "folder": str(head.folder),
-        "used": versions.used,
-        "current": versions.current,
-        "pinned": versions.pinned,
         "note": head.note,
         "orphan": head.orphan,
         "unknown": "" if head.orphan else head.note or head.doubt,
@@ -222,11 +216,9 @@ def head_object(head: KnownHead) -> dict[str, object]:
 def version_object(version: HeadVersion, folder: Path) -> dict[str, object]:
     learned, figures = version.learned_from, version.figures
     return {
-        "number": version.number,
+        **pick(version, "number", "why", "made_at"),
         "path": str(folder / version.file_name),
         "state": str(version.state),
-        "why": version.why,
-        "made_at": version.made_at,
         "answers": learned.num_answers,
         "tokens": learned.num_tokens,
         "owners": learned.num_owners,

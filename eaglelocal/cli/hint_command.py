@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from eaglelocal.core.user_paths import quote_word
+from eaglelocal.errors import EagleLocalError
+from eaglelocal.settings import PREFIX
 
 FLAG = re.compile(r"--[a-z][a-z-]*")
 MAX_COMMAND_CHARS = 200  # a longer one holds a long question, which is not worth showing again
@@ -51,6 +53,21 @@ def complete_hint(hint: str, program: str, arguments: Sequence[str], message: st
         return _strip_quotes(hint)
     parts = zip(ALTERNATIVE.split(hint), commands, strict=True)
     return "\n".join(command or f"{'or ' * (number > 0)}{part}" for number, (part, command) in enumerate(parts))
+
+
+def name_origin(error: EagleLocalError, arguments: Sequence[str], origins: Mapping[str, str]) -> None:
+    """Let an error about a flag that was not typed say where its value came from, and how to unset it there.
+
+    origins  the place of each setting that was set
+    """
+    for flag in dict.fromkeys(FLAG.findall(f"{error.message} {error.hint}")):
+        name = flag.removeprefix("--").replace("-", "_")
+        if name not in origins or any(word.partition("=")[0] == flag for word in arguments):
+            continue
+        place = origins[name]
+        error.message += f"; {flag} comes from {place}"
+        if (out := LEFT_OUT.fullmatch(error.hint)) is not None and flag in out.groups():
+            error.hint = f"unset {place}" if place.startswith(PREFIX) else f"eaglelocal config unset {name}"
 
 
 def complete_flags(text: str, arguments: Sequence[str], write: Callable[[Sequence[str]], str]) -> str:

@@ -43,7 +43,7 @@ def import_head(
     ] = False,
     as_json: flags.AsJson = False,
 ) -> None:
-    """Convert a published EAGLE or Medusa head to a draft for your target.
+    """Convert a published EAGLE or Medusa head for your target.
 
     Reads EAGLE-3, 3.1 and P-EAGLE heads of SafeAILab, SpecForge, speculators, AngelSlim, ModelOpt and NeMo, and Medusa
     heads, checks them against the target, writes a GGUF file and tries it on about 2000 tokens.

@@ -231,7 +231,8 @@ def find_server(agent: Agent, settings: Settings, output: Output, *, starts: boo
         output.message(f"joined {server.url}: {server.target}, context {endpoint.n_ctx}")
         yield endpoint
         return
-    n_ctx = settings.ctx or agent.min_ctx
+    enough = 0 if is_flag(settings, "ctx") else agent.min_ctx  # a context for every model may be too short for an agent
+    n_ctx = max(settings.ctx or agent.min_ctx, enough)
     if not starts:
         why = "" if settings.url == NO_SERVER else "no server is running: "
         output.message(f"{why}`eaglelocal launch` would start one")

@@ -21,7 +21,8 @@ from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.run_options import ModelChoice, RunOptions, apply_choice, parse_draft
+from eaglelocal.core.records import pick
+from eaglelocal.core.run_options import OF_EVERY_MODEL, ModelChoice, RunOptions, apply_choice, parse_draft
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
 from eaglelocal.core.thinking import parse_thinking
 from eaglelocal.core.user_paths import quote_path
@@ -61,12 +62,7 @@ def default_sampling(settings: Settings) -> SamplingParams:
     if settings.thinking_message is not None:
         thinking = replace(thinking, message=settings.thinking_message)
     return SamplingParams(
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        min_p=settings.min_p,
-        max_tokens=settings.max_tokens,
-        seed=settings.seed,
+        **pick(settings, "temperature", "top_k", "top_p", "min_p", "max_tokens", "seed"),
         stop_loops=bool(settings.stop_loops),
         thinking=thinking,
         left_open=frozenset(name for name in RECOMMENDED if not settings.is_set(name)),
@@ -77,25 +73,17 @@ def make_run_options(settings: Settings, *, parallel: int = 1) -> RunOptions:
     """Return the options of a run as the settings have them."""
     draft, spec = parse_draft(settings.draft), settings.spec
     return RunOptions(
-        target=settings.target,
-        mmproj=settings.mmproj,
+        **pick(
+            settings,
+            *("target", "mmproj", "lora", "draft_type", "ctx", "threads", "gpu_layers", "n_cpu_moe"),
+            *("override_tensor", "device", "split", "rpc", "flash_attn", "model_folders"),
+        ),
         draft=draft.model,
         lookups=draft.lookups,
-        lora=settings.lora,
-        draft_type=settings.draft_type,
         spec=int(spec) if isinstance(spec, str) and spec.isdecimal() else spec,
-        ctx=settings.ctx,
         parallel=parallel,
-        threads=settings.threads,
-        gpu_layers=settings.gpu_layers,
-        n_cpu_moe=settings.n_cpu_moe,
-        override_tensor=settings.override_tensor,
-        device=settings.device,
-        split=settings.split,
-        rpc=settings.rpc,
         kv_type=settings.kv_type if settings.is_set("kv_type") else None,
-        flash_attn=settings.flash_attn,
-        model_folders=settings.model_folders,
+        origins=tuple(each for each in settings.set_by if each[0] in OF_EVERY_MODEL and not is_flag(settings, each[0])),
     )
 
 
@@ -103,9 +91,7 @@ def keep_conversations(options: RunOptions, settings: Settings) -> RunOptions:
     """Return the options of a long-running engine, with the settings for keeping conversations."""
     return replace(
         options,
-        cache_ram=settings.cache_ram,
-        lookup_memory=settings.lookup_memory,
-        cache_disk=settings.cache_disk,
+        **pick(settings, "cache_ram", "lookup_memory", "cache_disk"),
         learns=settings.learn,
     )
 
@@ -135,7 +121,11 @@ def write_plan(decision: Decision, output: MessageOutput) -> Plan:
     from eaglelocal.preparation.decision import make_plan
 
     with shown_progress(output) as show:
-        return make_plan(decision, on_progress=show)
+        plan = make_plan(decision, on_progress=show)
+    used = {"ctx": plan.n_ctx, "kv_type": plan.kv_type, "n_cpu_moe": plan.n_cpu_moe}
+    for cut in decision.options.explain_cuts(decision.target, used):
+        output.note(f"note: {cut}")
+    return plan
 
 
 def load_model(

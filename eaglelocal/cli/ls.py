@@ -13,6 +13,7 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import WIDTH, path_text, standard_output
 from eaglelocal.core.amounts import count_noun, format_age, format_disk
+from eaglelocal.core.records import pick
 
 if TYPE_CHECKING:
     from eaglelocal.hub.heads.head_store import UnfinishedHead
@@ -154,19 +155,15 @@ def folder_object(folder: TrainingFolder) -> dict[str, object]:
 def entry_object(entry: InventoryEntry) -> dict[str, object]:
     about = entry.description
     return {
-        "reference": entry.reference,
-        "origin": entry.origin,
+        **pick(entry, "reference", "origin", "size_bytes", "is_outdated", "modified_at"),
         "repo": entry.repo or None,
         "quant": about.quant or None,
-        "size_bytes": entry.size_bytes,
         "context": about.context,
         "architecture": about.architecture or None,
         "kind": about.kind,
         "is_draft": about.kind == "head",
         "drafts_for": list(entry.targets),
         "projector": str(entry.projector) if entry.projector else None,
-        "is_outdated": entry.is_outdated,
-        "modified_at": entry.modified_at,
         "path": str(entry.path),
         "files": len(entry.paths),
         "problem": about.problem or None,

@@ -12,9 +12,10 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import FrameType
 
+from eaglelocal import locations
 from eaglelocal.cli.early_engine import start_early
 from eaglelocal.cli.hint_command import MAX_COMMAND_CHARS
 from eaglelocal.cli.output import Output, OutputClosed, standard_output
@@ -89,9 +90,12 @@ def find_error_output() -> Output:
 def report_failure(problem: Exception, output: Output) -> int:
     """Show an error and return its exit code; with the traceback if TRACEBACK_VARIABLE is 1."""
     from eaglelocal.cli.command_table import PROGRAM
-    from eaglelocal.cli.hint_command import complete_hint
+    from eaglelocal.cli.hint_command import complete_hint, name_origin
+    from eaglelocal.settings import Settings
 
     error = convert_error(problem)
+    with suppress(EagleLocalError):  # the settings may be what is wrong
+        name_origin(error, sys.argv[1:], dict(Settings.load({}, os.environ, locations.config_file()).set_by))
     error.hint = complete_hint(error.hint, PROGRAM, sys.argv[1:], error.message)
     is_traced = os.environ.get(TRACEBACK_VARIABLE) == "1"
     if is_traced or not isinstance(error, Cancelled):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from eaglelocal import locations
 from eaglelocal.cli.answer_stream import BAD, QUIET, AnswerStream, paint
-from eaglelocal.core.terminal_text import can_move_cursor, clean_line, clean_text, escape_in_json
+from eaglelocal.core.terminal_text import IN_ASCII, can_move_cursor, clean_line, clean_text, escape_in_json, is_utf8
 from eaglelocal.errors import Cancelled, EagleLocalError, ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +55,11 @@ def takes_any_text(stream: TextIO) -> bool:
     return encoding is None or codecs.lookup(encoding).name == "utf-8"
 
 
+def spell(text: str, stream: TextIO) -> str:
+    """Return a text of ours with its signs in ASCII, if the stream or the locale cannot show them."""
+    return text if is_utf8(os.environ) and takes_any_text(stream) else text.translate(IN_ASCII)
+
+
 def count_columns(stream: TextIO) -> int:
     try:
         return os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH
@@ -88,16 +93,16 @@ class Output:
 
     def data(self, text: str, *, end: str = "\n") -> None:
         """Write a command's result to stdout. Raises OutputClosed, or ResourceError if it cannot be written."""
-        self._write(clean_text(text) + end)
+        self._write(spell(clean_text(text), self._stdout) + end)
 
     def lines(self, lines: Iterable[str]) -> None:
         """Write a result of several lines to stdout: none of them makes two. Raises as `data` does."""
         for line in lines:
-            self._write(clean_line(line) + "\n")
+            self._write(spell(clean_line(line), self._stdout) + "\n")
 
     def page(self, lines: Iterable[str]) -> None:
         """Write lines as `lines` does; if a terminal cannot show them at once, through the user's pager."""
-        cleaned = [clean_line(line) for line in lines]
+        cleaned = [spell(clean_line(line), self._stdout) for line in lines]
         if not self.can_show_screen or len(cleaned) < os.get_terminal_size(self._stdout.fileno()).lines:
             return self.lines(cleaned)
         import pydoc
@@ -112,7 +117,7 @@ class Output:
 
     def object(self, value: Mapping[str, object]) -> None:
         """Write a JSON object on one line to stdout."""
-        self.data(format_json(value, is_ascii=not takes_any_text(self._stdout)))
+        self._write(format_json(value, is_ascii=not takes_any_text(self._stdout)) + "\n")
 
     def answer(self, *, tint: bool) -> AnswerStream:
         """Return a stream that shows an answer as it arrives.
@@ -174,7 +179,7 @@ class Output:
         with suppress(OSError):
             self._stdout.flush()
         with suppress(OSError):
-            print(text, end=end, file=self._stderr, flush=True)
+            print(spell(text, self._stderr), end=end, file=self._stderr, flush=True)
 
     def _write(self, text: str) -> None:
         try:
@@ -261,7 +266,7 @@ def format_json(value: Mapping[str, object], *, is_ascii: bool = False) -> str:
 def write_or_ignore(stream: TextIO, text: str) -> None:
     """Write a text; if the stream is closed, the text is lost."""
     try:
-        print(text, end="", file=stream, flush=True)
+        print(spell(text, stream), end="", file=stream, flush=True)
     except OSError:
         return
 

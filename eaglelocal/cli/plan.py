@@ -43,7 +43,7 @@ class PlanFlags:
         complete=complete_machine,
     )
     ram: float | None = flag(None, "GIB", "RAM of --machine, in GiB.", min=1, max=4096)
-    show_all: bool = flag(False, "", "Show every rejected option and why.", "--all")
+    show_all: bool = flag(False, "", "Show all that was rejected; `search` finds models by words.", "--all")
     as_json: flags.AsJson = False
 
 

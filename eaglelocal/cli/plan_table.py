@@ -10,7 +10,7 @@ from eaglelocal.cli.output import Output, format_columns
 from eaglelocal.cli.plan_report import link_lines, list_all_rejected, outcome_object, report_lines
 from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.core.amounts import GIB
-from eaglelocal.core.records import dataclass
+from eaglelocal.core.records import dataclass, pick
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.memory.budget import RAM
@@ -29,6 +29,7 @@ MAX_MACHINE_CHARS = 22
 SEVERAL_CARDS_NOTE = "several cards: 2x-rtx-3090 is two of one kind, rtx-3090+rtx-3060 one of each"
 GIB_NOTE = "GiB: on the GPUs if there are any, else in main memory"
 IN_RAM, IN_RAM_NOTE = "*", "tok/s*: a part of the model stays in main memory, and prompts are read slowly"
+BEST, THIS_MACHINE = "best", "this machine"
 ON_DISK, ON_DISK_NOTE = "+", "quant+: on this disk"
 QUALITY_NOTE = "quality: billions of parameters, weighed by quantization and age; no benchmark"
 
@@ -48,7 +49,7 @@ def plan_one(options: RunOptions, machine: str | None, ram_gib: float | None) ->
         return plan_target(options, machine_name=machine, ram_gib=ram_gib)
     except EagleLocalError as error:
         known = load_machines().get((machine or "").lower())
-        name = known.name if known else machine or "this machine"
+        name = known.name if known else machine or THIS_MACHINE
         return PlanFailure(name, options.target or "", error)
 
 
@@ -101,11 +102,8 @@ def show_choices(choices: Sequence[CatalogChoice], words: Sequence[str], output:
 def choice_object(choice: CatalogChoice) -> dict[str, object]:
     option = choice.option
     return {
-        "reference": option.reference,
-        "target": option.target,
-        "quant": option.quant,
+        **pick(option, "reference", "target", "quant", "is_here"),
         "size_bytes": option.shape.weights_bytes,
-        "is_here": option.is_here,
         "fits": choice.fits,
         "tok_s": choice.tok_s,
     }
@@ -151,11 +149,23 @@ def plan_object(plan: SearchOutcome | PlanFailure) -> dict[str, object]:
 
 def plan_table(plans: Sequence[SearchOutcome | PlanFailure]) -> list[str]:
     """Return a row for each plan and what the columns mean; with the names of the catalog within 80 columns."""
-    rows = [plan_row(plan) for plan in plans]
+    rows, headings, above = [plan_row(plan) for plan in plans], HEADINGS, []
     marks = {ON_DISK_NOTE: any(row[2].endswith(ON_DISK) for row in rows)}
     marks |= {IN_RAM_NOTE: any(row[5].endswith(IN_RAM) for row in rows)}
     notes = [GIB_NOTE, *(note for note, is_used in marks.items() if is_used), QUALITY_NOTE]
-    return [*format_columns([HEADINGS, *rows], right=RIGHT), "", *notes]
+    machines = {plan.machine if isinstance(plan, PlanFailure) else plan.machine.name for plan in plans}
+    machines -= {THIS_MACHINE} if len(machines) > 1 else set()
+    if len(machines) == 1:
+        best, above = find_best(plans), [f"machine  {machines.pop()}", ""]
+        rows = [(*row[1:], BEST if number == best else "") for number, row in enumerate(rows)]
+        headings = (*HEADINGS[1:], "")
+    return [*above, *format_columns([headings, *rows], right=RIGHT), "", *notes]
+
+
+def find_best(plans: Sequence[SearchOutcome | PlanFailure]) -> int | None:
+    """Return the place of the best plan for a machine; None if not several fit."""
+    chosen = {n: plan.chosen for n, plan in enumerate(plans) if not isinstance(plan, PlanFailure) and plan.chosen}
+    return max(chosen, key=lambda number: chosen[number].score) if len(chosen) > 1 else None
 
 
 def plan_row(plan: SearchOutcome | PlanFailure) -> tuple[str, ...]:
@@ -209,11 +219,6 @@ def sort_machines(machines: Iterable[KnownMachine]) -> list[KnownMachine]:
 
 def machine_object(machine: KnownMachine) -> dict[str, object]:
     return {
-        "id": machine.id,
-        "name": machine.name,
+        **pick(machine, "id", "name", "kind", "num_gpus", "memory_bytes", "bandwidth_gb_s"),
         "aliases": list(machine.aliases),
-        "kind": machine.kind,
-        "num_gpus": machine.num_gpus,
-        "memory_bytes": machine.memory_bytes,
-        "bandwidth_gb_s": machine.bandwidth_gb_s,
     }

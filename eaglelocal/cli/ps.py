@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from eaglelocal.cli import flags
 from eaglelocal.cli.output import format_columns, standard_output
 from eaglelocal.core.amounts import format_uptime
+from eaglelocal.core.records import pick
 
 if TYPE_CHECKING:
     from eaglelocal.client.running_servers import RunningServer
@@ -35,12 +36,8 @@ def ps(as_json: flags.AsJson = False) -> None:
 
 def server_object(server: RunningServer, state: str) -> dict[str, object]:
     return {
-        "url": server.url,
-        "port": server.port,
-        "pid": server.pid,
-        "target": server.target,
+        **pick(server, "url", "port", "pid", "target", "started_at"),
         "state": state,
-        "started_at": server.started_at,
     }
 
 

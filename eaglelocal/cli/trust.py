@@ -22,7 +22,7 @@ def trust(
 
     `eaglelocal serve --ssl auto` prints the fingerprint of its certificate: compare it.
 
-    \\b
+    \b
     eaglelocal trust https://192.168.1.20:8421
     """
     from eaglelocal.client import trusted_certificates

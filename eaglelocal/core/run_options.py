@@ -5,6 +5,7 @@ Planning reads them, and puts its decisions about open options into a `Plan`. No
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ AUTO, NONE, NGRAM, LOOKAHEAD, MTP = "auto", "none", "ngram", "lookahead", "mtp"
 PLANNED_KV_TYPES = ("f16", "q8_0", "q8_0,q4_0", "q5_1", "q4_0")  # that planning chooses among, the largest first
 USER_KV_TYPES = ("f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 KV_TYPES = (*USER_KV_TYPES, "bf16", "f32")
+OF_EVERY_MODEL = ("ctx", "kv_type", "n_cpu_moe")  # options whose value another model may be unable to take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,7 @@ class RunOptions:
     is_brief         the model is loaded for one answer, so that loading time counts as much as speed
     learns           draft with a head's current learned version, and keep learning
     model_folders    folders of the user's own models; a target may be a name from them
+    origins          (option, where it was set) of OF_EVERY_MODEL, if not by a flag: each model takes what it can
     """
 
     target: str | None = None
@@ -75,6 +78,7 @@ class RunOptions:
     is_brief: bool = False
     learns: bool = False
     model_folders: tuple[str, ...] = ()
+    origins: tuple[tuple[str, str], ...] = ()
 
     @property
     def drafts(self) -> bool:
@@ -93,6 +97,13 @@ class RunOptions:
             raise UsageError(f"--split tensor cannot divide a cache of type {self.kv_type}", hint="--kv-type f16")
         if self.rpc:
             raise UsageError("--split tensor divides layers among this machine's GPUs, not --rpc", hint="--split layer")
+
+    def explain_cuts(self, model: str, used: Mapping[str, object]) -> Iterator[str]:
+        """Yield how the options that a model's run uses differ from those that were set for every model."""
+        for name, place in self.origins:
+            asked = getattr(self, name)
+            if asked not in (None, used[name]):
+                yield f"{model} takes {name} {used[name]}, not the {asked} of {place}"
 
     @property
     def adapters(self) -> tuple[AdapterFile, ...]:
@@ -169,7 +180,9 @@ def apply_choice(options: RunOptions, choice: ModelChoice) -> RunOptions:
         options = choose_draft(options, choice.draft)
     if choice.spec is not None:
         options = replace(options, spec=int(choice.spec) if choice.spec.isdecimal() else choice.spec)
-    return replace(options, ctx=choice.ctx or options.ctx, kv_type=choice.kv_type or options.kv_type)
+    origins = tuple((name, place) for name, place in options.origins if getattr(choice, name, None) is None)
+    kv_type = choice.kv_type or options.kv_type
+    return replace(options, ctx=choice.ctx or options.ctx, kv_type=kv_type, origins=origins)
 
 
 def choose_draft(options: RunOptions, text: str) -> RunOptions:

@@ -134,3 +134,15 @@ def decode_text(raw: bytes) -> str:
 def format_place(path: Path, error: Exception) -> str:
     """Return `FILE, line N` for a FaultInLine with a line, else the file alone."""
     return f"{path}, line {error.line}" if isinstance(error, FaultInLine) and error.line else str(path)
+
+
+# ---- terminals and files that show only ASCII
+PYTHON_LC_CTYPES = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})  # values of LC_CTYPE that Python sets by itself (PEP 538)
+IN_ASCII = str.maketrans({"█": "#", "░": ".", "━": "=", "─": "-", "·": "-", "…": "..."})  # of the signs that we write
+
+
+def is_utf8(environ: Mapping[str, str]) -> bool:
+    """Return True if the locale is UTF-8, or none is set: most terminals show more than ASCII then."""
+    ctype = environ.get("LC_CTYPE", "")
+    locale = environ.get("LC_ALL") or (ctype not in PYTHON_LC_CTYPES and ctype) or environ.get("LANG")
+    return not locale or "utf8" in locale.lower().replace("-", "")

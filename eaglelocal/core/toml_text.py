@@ -54,23 +54,24 @@ def read_toml_file(path: Path) -> dict[str, Any]:
 TomlValue = str | bool | int | float | tuple[str, ...] | tuple[tuple[str, str], ...]
 # a value of one line, up to the comment behind it
 _VALUE = r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\[[^\]#\n]*\]|\{[^}#\n]*\}|[^\s#"'\[{]+)"""
+_REST_OF_LINE = r"[ \t]*(?:#[^\n]*)?(?:\n|\Z)"
 
 
-def set_key(content: str, name: str, value: TomlValue) -> str:
-    """Return a TOML text with a top-level key set to a value; comments and all other keys stay as they are.
+def set_key(content: str, name: str, value: TomlValue | None) -> str:
+    """Return a TOML text with a top-level key set to a value; None: without its line. The other lines stay.
 
     >>> set_key('theme = "dark"  # at night\\n[keys]\\n', "theme", "light")
     'theme = "light"  # at night\\n[keys]\\n'
 
     Raises ValueError if the key is there in a form that cannot be replaced, or the text is not TOML.
     """
-    before, line = read_toml(content), f"{name} = {write_value(value)}"
+    before, line = read_toml(content), "" if value is None else f"{name} = {write_value(value)}"
     if name in before:
-        written = rf"^[ \t]*{re.escape(name)}[ \t]*=[ \t]*{_VALUE}"
+        written = rf"^[ \t]*{re.escape(name)}[ \t]*=[ \t]*{_VALUE}{'' if line else _REST_OF_LINE}"
         changed = re.sub(written, lambda _: line, content, count=1, flags=re.MULTILINE)
     else:
-        changed = f"{line}\n{content}"  # before all tables
-    if read_toml(changed) != {**before, **read_toml(line)}:
+        changed = f"{line}\n{content}" if line else content  # before all tables
+    if read_toml(changed) != {key: each for key, each in before.items() if key != name} | read_toml(line):
         raise ValueError(f"{name} is set in a form that cannot be replaced")
     return changed
 

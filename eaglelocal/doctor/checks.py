@@ -6,31 +6,148 @@ A check is a function of the facts alone. It returns None if there is nothing to
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
+from pathlib import Path
 
-from eaglelocal.catalog.catalog import load_catalog, load_machines
+from eaglelocal.catalog.catalog import load_machines
 from eaglelocal.catalog.reference import EmbeddedModel
 from eaglelocal.client.http_client import HttpClient
+from eaglelocal.core.amounts import format_disk
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.core.user_paths import quote_path
-from eaglelocal.doctor import folder_checks, machine_checks
-from eaglelocal.doctor.installation import Finding, Installation, ok, problem
-from eaglelocal.errors import EagleLocalError, IncompatibleError, ResourceError, UsageError
+from eaglelocal.doctor import machine_checks
+from eaglelocal.doctor.installation import Disk, Finding, Installation, ok, problem, warning
+from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.hub.derived_models import check_room as check_room_for_derived
-from eaglelocal.hub.draft_resolver import ModelFiles, find_draft, find_files
-from eaglelocal.hub.inflation.generated_files import no_progress
+from eaglelocal.hub.draft_resolver import ModelFiles, find_files
 from eaglelocal.hub.model_library import locate_reference
-from eaglelocal.hub.projector_resolver import find_projector
-from eaglelocal.hub.target_resolver import NATIVE, find_demo, find_target
+from eaglelocal.hub.target_resolver import NATIVE, find_demo
 from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.machine_spec import select_gpus
 from eaglelocal.planning.no_fit_hints import explain_file_pages, explain_no_fit
 from eaglelocal.preparation.autoplan import autoplan, plan_target
-from eaglelocal.preparation.decision import check_ctx, choose_ctx
+from eaglelocal.preparation.decision import check_unwritten, choose_ctx
 from eaglelocal.preparation.machines import this_machine
-from eaglelocal.preparation.models import make_demo_option
+
+MIN_FREE_BYTES = 2 << 30  # smaller than any useful model
+LOW_FREE_BYTES = 15 << 30  # a large model does not fit
+FOLDER_VARIABLES = {"downloads": "HF_HUB_CACHE", "generated models": "XDG_CACHE_HOME"}
+
+
+# ---- files and settings: disks, the hub, the config file, the port, leftovers of earlier runs
+def check_disks(facts: Installation) -> Finding:
+    """Check free space and write access of each disk; return the worst finding."""
+    downloads = next((disk.folder for disk in facts.disks if disk.holds == "downloads"), None)
+    findings = [finding for disk in facts.disks if (finding := _check_disk(disk, downloads))]
+    good = ok("disk", "; ".join(f"{format_disk(disk.free_bytes)} free for {disk.holds}" for disk in facts.disks))
+    return min(findings, key=lambda finding: finding.level != "problem", default=good)
+
+
+def _check_disk(disk: Disk, downloads: Path | None) -> Finding | None:
+    command = f"export {FOLDER_VARIABLES[disk.holds]}=/a/folder/on/another/disk"
+    if disk.holds != "downloads" and downloads is not None:  # else the downloads would move too, and be fetched again
+        command += f" HF_HUB_CACHE={shlex.quote(str(downloads))}"
+    if not disk.is_writable:
+        return problem("disk", f"the folder for {disk.holds} cannot be written: {disk.folder}", command)
+    if disk.free_bytes is None or disk.free_bytes >= LOW_FREE_BYTES:
+        return None
+    text = f"only {format_disk(disk.free_bytes)} free for {disk.holds} in {disk.folder}"
+    return (problem if disk.free_bytes < MIN_FREE_BYTES else warning)("disk", text, command)
+
+
+def check_drift(facts: Installation) -> Finding | None:
+    """Warn if drafts are accepted much less than they were, with what to do about it."""
+    if not facts.drifts:
+        return None
+    worst = min(facts.drifts, key=lambda report: report.ratio)
+    others = f" (and {len(facts.drifts) - 1} more)" if len(facts.drifts) > 1 else ""
+    # another draft, where the model itself has changed; else learning
+    remedy = "eaglelocal train --target REF" if "model file" in worst.changed else "eaglelocal serve --learn"
+    return warning("drift", f"{worst.text}{others}", remedy)
+
+
+def check_hub_token(facts: Installation) -> Finding:
+    """Check the hub's token. Only gated repositories need one, so a missing token is at most a warning."""
+    hub = facts.hub
+    if hub.is_token_malformed:
+        where = f" in {hub.token_variable}" if hub.token_variable else ""
+        text = f"the token for the model hub{where} does not begin with hf_, so the hub will refuse it"
+        return warning("hub_token", text, f"unset {hub.token_variable}" if where else "hf auth login")
+    if hub.has_token:
+        return ok("hub_token", "a token for the model hub is set")
+    if hub.gated:
+        text = f"no token for the model hub is set, and {', '.join(hub.gated)} cannot be pulled without one"
+        return warning("hub_token", text, "hf auth login")
+    return ok("hub_token", "no token for the model hub is set; only gated models need one (hf auth login)")
+
+
+def check_hub_client(facts: Installation) -> Finding | None:
+    """Warn of an environment variable that the hub's client cannot use; only downloads need it."""
+    text = facts.hub.client_problem
+    if not text:
+        return None
+    name = text.split()[0]
+    return warning("hub_client", f"models cannot be pulled: {text}", f"unset {name}" if name in facts.environ else "")
+
+
+def check_offline(facts: Installation) -> Finding | None:
+    if not facts.hub.is_offline:
+        return None
+    return warning("offline", "HF_HUB_OFFLINE is set, so models cannot be pulled", "unset HF_HUB_OFFLINE")
+
+
+def check_partial_downloads(facts: Installation) -> Finding | None:
+    hub = facts.hub
+    if not hub.num_partial:
+        return None
+    downloads = "a download was" if hub.num_partial == 1 else f"{hub.num_partial} downloads were"
+    text = f"{downloads} interrupted, {format_disk(hub.partial_bytes)}: pull again to resume, or delete what is there"
+    old_files = "-path '*/models--*/blobs/*.incomplete' -mmin +10"  # newer ones may be running downloads
+    return warning("partial_downloads", text, f"find {shlex.quote(str(hub.cache))} {old_files} -delete")
+
+
+def check_settings(facts: Installation) -> Finding:
+    if not facts.settings_problem:
+        return ok("settings", "the settings are valid")
+    is_in_file = str(facts.config_file) in facts.settings_problem
+    variable = next((name for name in facts.environ if name in facts.settings_problem), None)
+    command = f"unset {variable}" if variable else ""
+    if is_in_file:
+        command = f"${{EDITOR:-vi}} {shlex.quote(str(facts.config_file))}"
+    hint = "" if facts.settings_hint == command else facts.settings_hint
+    return problem("settings", f"{facts.settings_problem}: {hint}" if hint else facts.settings_problem, command)
+
+
+def check_port(facts: Installation) -> Finding:
+    if facts.port.taken_by is None:
+        state = "is that of a running eaglelocal server" if facts.port.is_ours else "is free"
+        return ok("port", f"port {facts.port.number} {state}")
+    text = f"port {facts.port.number} is taken by {facts.port.taken_by}, so `eaglelocal serve` cannot use it"
+    return warning("port", text, f"eaglelocal serve --port {facts.port.number + 1}")
+
+
+def check_leftovers(facts: Installation) -> Finding | None:
+    number = len(facts.stale_announcements)
+    if not number:
+        return None
+    servers = "a server that is" if number == 1 else f"{number} servers that are"
+    return warning("leftovers", f"the state folder still lists {servers} no longer running", "eaglelocal ps")
+
+
+def check_calibrations(facts: Installation) -> Finding:
+    """Warn of calibrations of another build or driver, which are no longer read."""
+    stale = facts.stale_calibrations
+    if not stale:
+        return ok("calibration", "no calibration is outdated")
+    builds = ", ".join(dict.fromkeys(build for _, build in stale))
+    number = "a calibration is" if len(stale) == 1 else f"{len(stale)} calibrations are"
+    text = f"{number} outdated: measured with {builds}, now it is {facts.current_build}; the next run measures again"
+    names = shlex.join(path.name for path, _ in stale)  # these only: their folder also holds current ones
+    return warning("calibration", text, f"(cd {shlex.quote(str(stale[0][0].parent))} && rm {names})")
+
 
 Check = Callable[[Installation], Finding | None]
 
@@ -48,16 +165,16 @@ CHECKS: tuple[Check, ...] = (
     machine_checks.check_toolkit,
     machine_checks.check_packages,
     machine_checks.check_extras,
-    folder_checks.check_settings,
-    folder_checks.check_disks,
-    folder_checks.check_hub_token,
-    folder_checks.check_hub_client,
-    folder_checks.check_offline,
-    folder_checks.check_partial_downloads,
-    folder_checks.check_calibrations,
-    folder_checks.check_drift,
-    folder_checks.check_port,
-    folder_checks.check_leftovers,
+    check_settings,
+    check_disks,
+    check_hub_token,
+    check_hub_client,
+    check_offline,
+    check_partial_downloads,
+    check_calibrations,
+    check_drift,
+    check_port,
+    check_leftovers,
     machine_checks.check_memory,
     machine_checks.check_swap,
     machine_checks.check_threads,
@@ -76,7 +193,7 @@ def run_checks(facts: Installation) -> list[Finding]:
 # loaded.
 PROGRAM = "eaglelocal "
 READ_FROM_DISK = "; mapped all the same, what exceeds the memory would be read from the disk for each token"
-Complete = Callable[[str, str], str]  # (hint, message) -> the commands that the hint means, a line each
+Complete = Callable[[EagleLocalError], str]  # the commands that the hint means, a line each
 
 
 def check_model(options: RunOptions, complete: Complete) -> Finding:
@@ -101,7 +218,7 @@ def check_server(url: str, api_key: str, model: str, complete: Complete) -> Find
 
 def refuse(error: EagleLocalError, complete: Complete) -> Finding:
     """Return the finding of an error with which `chat` would end; its hint is the command if it is one."""
-    hint = complete(error.hint, error.message).partition("\n")[0]
+    hint = complete(error).partition("\n")[0]
     command = hint if hint.startswith(PROGRAM) else ""
     text = f"`eaglelocal chat` would fail: {error.message}"
     return problem("model", text if command or not hint else f"{text} ({hint})", command)
@@ -117,9 +234,10 @@ def find_model(options: RunOptions) -> str:
     select_gpus(this_machine(load_machines()), named)
     files = decision.files or find_embedded(named)
     if files is None:
-        check_unwritten(named)
+        check_unwritten(dataclasses.replace(decision, options=named), decision.target)
+        find_demo(decision.target).check_room()
     else:
-        choose_ctx(decision.ctx, files.target)
+        choose_ctx(decision, files.target)
         for made in filter(None, (files.target.made, files.draft.made)):
             check_room_for_derived(made)
         if files.task is not ModelTask.TEXT:
@@ -141,19 +259,3 @@ def find_embedded(options: RunOptions) -> ModelFiles | None:
         case EmbeddedModel(text) if text != NATIVE and not find_demo(text).complete:
             return None
     return find_files(reference, options)
-
-
-def check_unwritten(options: RunOptions) -> None:
-    """Check an embedded model that `chat` would write first: its context, the disk, and the named draft and projector.
-
-    Whether those suit it is known only of the native size; files that are missing or broken suit none.
-    """
-    reference = options.target or NATIVE
-    check_ctx(options.ctx, make_demo_option(reference, options, load_catalog()).max_context, reference)
-    find_demo(reference).check_room()
-    native = find_target(EmbeddedModel(NATIVE), on_progress=no_progress)
-    with suppress(IncompatibleError):
-        find_projector(options.mmproj, native)
-    if options.names_draft and options.drafts:
-        with suppress(IncompatibleError):
-            find_draft(options.draft, native)

@@ -271,7 +271,7 @@ def _count_abandoned_bytes(path: Path) -> int:
 def read_port(settings: Settings) -> Port:
     number = settings.port
     if number in [server.port for server in find_running_servers(remove_stale=False)]:
-        return Port(number=number)
+        return Port(number=number, is_ours=True)
     if not is_port_taken(settings.host, number):
         return Port(number=number)
     return Port(number=number, taken_by=find_port_listener(number) or "another program")

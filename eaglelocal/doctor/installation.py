@@ -93,6 +93,7 @@ class Port:
 
     number: int
     taken_by: str | None = None  # a process, as it is shown; None: it is free, or an eaglelocal server has it
+    is_ours: bool = False  # an eaglelocal server has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from eaglelocal.hub.derived_models import SOURCE_HASH_KEY, SOURCE_KEY, make_slug
 from eaglelocal.hub.heads.head_store import TRAINED_HERE
 from eaglelocal.hub.hub_cache import CachedModel, list_models
 from eaglelocal.hub.inflation.inflate import locate_inflated
-from eaglelocal.hub.inflation.inflated_sizes import DEFAULT_SIZE, TYPES, ModelSize
+from eaglelocal.hub.inflation.inflated_sizes import TYPES, ModelSize
 from eaglelocal.hub.model_library import list_library
 from eaglelocal.hub.projector_resolver import find_cached_projector
 from eaglelocal.hub.pull_plan import find_pulled_targets
@@ -122,7 +122,7 @@ def list_inflated() -> list[InventoryEntry]:
         if named is not None and head.is_file():
             num_parameters = round(float(named["size"]) * {"m": 1e6, "b": 1e9}[named["unit"]])
             size = ModelSize(num_parameters, named["type"])
-            reference = make_demo_reference(size)
+            reference = size.reference
             is_outdated = locate_inflated(size, demo_sources(), target.parent).target != target
             found.append(_make_entry(reference, GENERATED, (target, head), is_outdated=is_outdated))
     return found
@@ -158,11 +158,6 @@ def list_imported() -> list[InventoryEntry]:
     paths = list_own(locations.heads_dir(), "*/*.gguf")
     entries = [_make_entry(str(path), IMPORTED, (path,)) for path in paths]
     return [replace(one, origin=TRAINED) if one.description.name.endswith(TRAINED_HERE) else one for one in entries]
-
-
-def make_demo_reference(size: ModelSize) -> str:
-    """Return a reference such as `demo@1b:bf16`; `demo` for the default size."""
-    return "demo" if size == DEFAULT_SIZE else f"demo@{size.slug.replace('-', ':')}"
 
 
 def describe_cached(model: CachedModel) -> InventoryEntry:

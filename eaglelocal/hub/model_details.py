@@ -32,7 +32,6 @@ from eaglelocal.hub.hub_cache import (
 from eaglelocal.hub.inventory import (
     HeaderSummary,
     describe,
-    make_demo_reference,
 )
 from eaglelocal.hub.model_library import locate_reference
 from eaglelocal.hub.projector_resolver import FoundProjector, find_projector_beside
@@ -107,8 +106,8 @@ def describe_model(reference: str, folders: Sequence[str] = ()) -> ModelDetails:
     """
     parsed = locate_reference(reference, folders)
     match parsed:
-        case EmbeddedModel():
-            return _describe_embedded(reference)
+        case EmbeddedModel(text):
+            return _describe_embedded(text)
         case DerivedModel():
             found = find_target(parsed, on_progress=None)
             is_written = found.made is not None and found.made.plan is None
@@ -130,7 +129,7 @@ def _describe_embedded(reference: str) -> ModelDetails:
         target, head = demo_sources()
         return _describe_file(NATIVE, target, own_head=head)
     pair = find_demo(reference)
-    name = make_demo_reference(pair.size)
+    name = pair.size.reference
     if pair.complete:
         return _describe_file(name, pair.target, own_head=pair.head)
     return replace(_sketch(name, pair.target, pair.sketch()[0], is_written=False), own_head=pair.head)

@@ -7,7 +7,6 @@ derived from these. Downloads nothing. Does not know drafts, except that the emb
 from __future__ import annotations
 
 import difflib
-import re
 from dataclasses import field, replace
 from pathlib import Path
 
@@ -45,13 +44,11 @@ from eaglelocal.hub.model_library import is_blob
 NATIVE = "demo@native"
 EXAMPLES = ("demo", NATIVE, "demo@1b", "demo@1b:bf16", "demo@8b:q4_0")
 MAX_LABEL_CHARS = 80
-NAME_PART = re.compile(r"[^\W_]+")
 NOT_TARGETS = {
     "dflash": ("a draft head", "--draft"),
     "eagle3": ("a draft head", "--draft"),
     "clip": ("an image encoder", "--mmproj"),
 }
-EMBEDDED_LABEL = "embedded guide"  # of the embedded model, in all its sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +85,10 @@ def find_target(reference: Reference, *, on_progress: Progress | None) -> FoundT
     match reference:
         case EmbeddedModel(text) if text == NATIVE:
             target, head = demo_sources()
-            return read_target(target, label=f"{EMBEDDED_LABEL} (native size)", head=head)
+            return read_target(target, label=NATIVE, head=head)
         case EmbeddedModel(text):
             pair = find_demo(text).write(on_progress or no_progress)
-            label = f"{EMBEDDED_LABEL} at the cost of {pair.size.phrase} ({pair.size.type})"
-            return read_target(pair.target, label=label, head=pair.head)
+            return read_target(pair.target, label=pair.size.reference, head=pair.head)
         case DerivedModel(source, recipe):
             found = _derive(source, parse_recipe(recipe))
             return found if on_progress is None else write_target(found, on_progress=on_progress)
@@ -104,7 +100,7 @@ def find_target(reference: Reference, *, on_progress: Progress | None) -> FoundT
             if isinstance(reference, Profile) and catalog.find_target(reference.id) is None:
                 raise make_unknown_target_error(reference, catalog)
             model = find_cached(locations.hub_cache_dir(), make_hub_reference(reference, catalog))
-            return replace(read_target(model.path), repo=model.repo)
+            return replace(read_target(model.path, label=model.reference), repo=model.repo)
 
 
 def read_target(path: Path, *, label: str = "", head: Path | None = None) -> FoundTarget:
@@ -169,19 +165,10 @@ def find_demo(reference: str) -> InflatedPair:
 
 
 def make_label(name: str, path: Path) -> str:
-    """Return the file's name, after the name in its header if they have nothing in common; both as they can be printed.
-
-    >>> make_label("Smollm2 135M 8k Lc100K Mix1 Ep2", Path("SmolLM2-135M-Instruct.Q4_1.gguf"))
-    'SmolLM2-135M-Instruct.Q4_1.gguf'
-    >>> make_label("Qwen3 8B", Path("ggml-model-q4_0.gguf"))
-    'Qwen3 8B (ggml-model-q4_0.gguf)'
-    """
-    shown, file_name = make_printable(name).strip()[:MAX_LABEL_CHARS], make_printable(path.name)
+    """Return the file's name as it can be printed; for a blob, whose name is a digest, the name in its header."""
     if is_blob(path):
-        return shown or f"the blob {path.name[:19]}"
-    first, *_ = [*NAME_PART.findall(shown.lower()), ""]
-    is_named = first in NAME_PART.findall(path.stem.lower())
-    return file_name if not shown or is_named else f"{shown} ({file_name})"
+        return make_printable(name).strip()[:MAX_LABEL_CHARS] or f"the blob {path.name[:19]}"
+    return make_printable(path.name)
 
 
 def make_unknown_target_error(entry: Profile, catalog: Catalog) -> UsageError:

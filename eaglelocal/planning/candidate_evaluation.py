@@ -14,7 +14,7 @@ from pathlib import Path
 
 from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.plan import PIECES, Plan
-from eaglelocal.core.records import dataclass
+from eaglelocal.core.records import dataclass, pick
 from eaglelocal.core.run_options import TENSOR, RunOptions
 from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.gguf.header import TensorInfo
@@ -26,7 +26,6 @@ from eaglelocal.memory.contexts import plan_rollback, plan_target_context, settl
 from eaglelocal.memory.estimate import MemorySummary, estimate, sum_apart_bytes, sum_by_purpose
 from eaglelocal.memory.placement import WHOLE, Offload, choose_gpus, place_experts, place_layers
 from eaglelocal.memory.tensor_moves import TensorMove, find_moves
-from eaglelocal.planning.layer_packing import pack_blocks
 from eaglelocal.planning.machine_spec import MachineSpec, name_computing, select_gpus
 from eaglelocal.planning.options import NO_DRAFT_OPTION, DraftOption, ModelOption
 from eaglelocal.planning.speed import HALVES, MAX_DRAFT, Curve, Prediction, expect_cells, make_curve, move_work, predict
@@ -165,17 +164,14 @@ class CandidateEvaluator:
             target=NO_FILE,
             target_label=option.target,
             draft_kind=draft.kind,
-            n_ctx=setup.n_ctx,
+            **pick(setup, "n_ctx", "n_batch", "kv_type", "swa_full"),
             num_slots=self.options.parallel,
-            n_batch=setup.n_batch,
             gpu_layers=offload.gpu_layers,
             n_cpu_moe=offload.n_cpu_moe,
             overrides=self.overrides,
-            kv_type=setup.kv_type,
             flash_attn=self.options.flash_attn,
             split=self._split,
             shares=self._shares or offload.shares,
-            swa_full=setup.swa_full,
         )
         return settle_plan(
             plan,
@@ -361,3 +357,27 @@ def layer_weights(shape: ModelShape, n_cpu_moe: int) -> list[int]:
 def count_fitting(sizes: Sequence[int], free_bytes: int) -> int:
     """Return how many of the sizes, from the last on, fit into the free bytes."""
     return sum(1 for taken in accumulate(reversed(sizes)) if taken <= free_bytes)
+
+
+def pack_blocks(sizes: Sequence[int], rooms: Sequence[int], *, from_last: bool = False) -> tuple[float, ...]:
+    """Return how many consecutive blocks each device takes, if one after another takes all that it has room for.
+
+    The last to choose takes the rest, whether or not it has room. llama.cpp divides layers by free memory: a slower
+    card would hold as many as it can even where a faster one has room for all.
+
+    from_last  the last device chooses first
+
+    >>> pack_blocks([4, 4, 4, 1], [9, 5]), pack_blocks([4, 4, 4, 1], [9, 5], from_last=True)
+    ((2.0, 2.0), (2.0, 2.0))
+    """
+    if from_last:
+        return pack_blocks(sizes[::-1], rooms[::-1])[::-1]
+    counts, start = [], 0
+    for room in rooms[:-1]:
+        end = start
+        while end < len(sizes) and sizes[end] <= room:
+            room -= sizes[end]
+            end += 1
+        counts.append(float(end - start))
+        start = end
+    return (*counts, float(len(sizes) - start))

@@ -157,6 +157,7 @@ def explain_choice(outcome: SearchOutcome, chosen: Candidate) -> tuple[str, ...]
     """Return the reasons for the chosen plan, the most important first."""
     return (
         *_about_quant(chosen.option),
+        *_about_cuts(outcome, chosen),
         *_about_goal(outcome, chosen),
         *_about_layers(outcome, chosen),
         *_about_shares(outcome.machine, chosen.offload),
@@ -178,6 +179,11 @@ def explain_choice(outcome: SearchOutcome, chosen: Candidate) -> tuple[str, ...]
 def _about_quant(option: ModelOption) -> Iterator[str]:
     if option.stands_for:
         yield f"{option.stands_for} is not in the catalog by that name: planned as {option.quant}, the nearest"
+
+
+def _about_cuts(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
+    used = {"ctx": chosen.setup.n_ctx, "kv_type": chosen.setup.kv_type, "n_cpu_moe": chosen.n_cpu_moe}
+    yield from outcome.options.explain_cuts(chosen.option.target, used)
 
 
 def _about_goal(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:

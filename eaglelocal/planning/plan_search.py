@@ -19,6 +19,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import PLANNED_KV_TYPES, TENSOR, RunOptions
 from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.gguf.hazards import graph_problem
+from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.projector import UNSPLIT_KINDS
 from eaglelocal.memory.budget import RAM
 from eaglelocal.memory.cache_types import (
@@ -97,6 +98,7 @@ def list_setups(option: ModelOption, options: RunOptions, devices: Sequence[str]
     devices  that compute: GPUs, or RAM. A processor reads a quantized cache slowly: only the least context has it.
     """
     on_gpu = RAM not in devices
+    options = limit_options(options, option.shape, option.max_context)
     contexts = list_contexts(option, options, on_gpu=on_gpu)
     windows = (True, False) if option.shape.has_windows else (True,)
     last_with_choice = max(CONTEXTS) if on_gpu else contexts[-1]
@@ -104,7 +106,7 @@ def list_setups(option: ModelOption, options: RunOptions, devices: Sequence[str]
         CacheSetup(n_ctx=ctx, kv_type=kv_type, swa_full=whole)
         for ctx in contexts
         for kv_type in list_kv_types(options, devices)[: 1 if ctx > last_with_choice and options.ctx is None else None]
-        if not explain_refused_cache(option, options, kv_type)
+        if not explain_refused_cache(option.shape, options, kv_type)
         for whole in windows
     )
 
@@ -125,14 +127,29 @@ def list_contexts(option: ModelOption, options: RunOptions, *, on_gpu: bool) -> 
     return (longest, *(ctx for ctx in halves if min(CONTEXTS) <= ctx < longest))
 
 
-def explain_refused_cache(option: ModelOption, options: RunOptions, kv_type: str) -> str:
+def limit_options(options: RunOptions, shape: ModelShape, max_context: int) -> RunOptions:
+    """Return the options with as much as this model can take of those that were set for every model.
+
+    max_context  tokens that it was trained for; 0: unknown
+    """
+    for name, _ in options.origins:
+        if name == "ctx" and options.ctx and 0 < max_context < options.ctx:
+            options = replace(options, ctx=max_context)
+        elif name == "kv_type" and options.kv_type and explain_refused_cache(shape, options, options.kv_type):
+            options = replace(options, kv_type="f16")
+        elif name == "n_cpu_moe" and options.n_cpu_moe and shape.experts_problem(options.n_cpu_moe):
+            options = replace(options, n_cpu_moe=shape.n_layer if shape.expert_bytes else 0)
+    return options
+
+
+def explain_refused_cache(shape: ModelShape, options: RunOptions, kv_type: str) -> str:
     """Return the reason why llama.cpp would abort with this cache type, or refuse it; empty if it would not.
 
     Each slot counts as a cache of its own, because whether slots share one depends on the offload.
     """
-    if problem := graph_problem(option.shape.architecture, kv_type=kv_type, num_caches=options.parallel):
+    if problem := graph_problem(shape.architecture, kv_type=kv_type, num_caches=options.parallel):
         return f"{problem}; --kv-type f16 goes, or --parallel 1"
-    return explain_refused_type(option.shape, kv_type, options.flash_attn)
+    return explain_refused_type(shape, kv_type, options.flash_attn)
 
 
 def list_kv_types(options: RunOptions, devices: Sequence[str]) -> tuple[str, ...]:
@@ -172,15 +189,17 @@ def exceeds_room(setup: CacheSetup, memory: CandidateMemory, options: RunOptions
 
 def exceeds_trained_context(option: ModelOption, options: RunOptions) -> bool:
     """Return whether --ctx is more than the model was trained for."""
-    return bool(options.ctx and option.max_context and options.ctx > option.max_context)
+    ctx = limit_options(options, option.shape, option.max_context).ctx
+    return bool(ctx and option.max_context and ctx > option.max_context)
 
 
 def find_refusal(option: ModelOption, options: RunOptions) -> tuple[str, str]:
     """Return why a model cannot run as asked, whatever the machine, and the flag that helps; empty if it can."""
+    options = limit_options(options, option.shape, option.max_context)
     if exceeds_trained_context(option, options):
         reason = f"it was trained for {option.max_context} tokens, --ctx asks for {options.ctx}"
         return reason, f"--ctx {option.max_context}"
-    if options.kv_type and (problem := explain_refused_cache(option, options, options.kv_type)):
+    if options.kv_type and (problem := explain_refused_cache(option.shape, options, options.kv_type)):
         return problem, "--kv-type f16"
     if problem := option.shape.experts_problem(options.n_cpu_moe or 0):
         return f"{problem}, --n-cpu-moe asks for {options.n_cpu_moe}", "leave --n-cpu-moe out"
@@ -257,7 +276,8 @@ class _Search:
         if not self.evaluator.has_gpus:
             return WHOLE
         blocks, layers = option.shape.n_layer + option.shape.n_layer_ahead, self._options.gpu_layers
-        return Offload(None if layers is None or layers > blocks else layers, self._options.n_cpu_moe or 0)
+        experts = limit_options(self._options, option.shape, option.max_context).n_cpu_moe
+        return Offload(None if layers is None or layers > blocks else layers, experts or 0)
 
     def _push_bounds(self, option: ModelOption) -> bool:
         """Push the bounds of an option, or reject it; return False if its weights exceed all free memory."""

@@ -106,6 +106,7 @@ def _choose_target(options: RunOptions, on_disk: Sequence[LocalModel], other_nee
 
 def _plan_embedded(options: RunOptions, reference: str, other_needs: Needs) -> Decision:
     """Plan an inflated embedded model: it may need layers in RAM, or no head."""
+    options = dataclasses.replace(options, target=reference)
     decision = Decision(options)
     if reference == NATIVE:
         return decision

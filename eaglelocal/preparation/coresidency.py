@@ -83,7 +83,7 @@ def estimate_minimum_needs(decision: Decision, free_memory: Sequence[FreeMemory]
     if files is None:
         return ()
     if files.task is not ModelTask.TEXT:
-        n_ctx = choose_ctx(options.ctx, files.target)
+        n_ctx = choose_ctx(decision, files.target)
         return estimate_embedding_needs(files.target.header, n_ctx, free_memory, gpu_layers=options.gpu_layers)
     if decision.candidate is None or decision.candidate.setup.n_ctx <= CTX_KEPT or options.ctx is not None:
         return decision.needs

@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.catalog.reference import EmbeddedModel
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.draft import describe_draft
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import MAX_SLOTS, NO_ROOM_FOR_IMAGES, PIECES, Plan
-from eaglelocal.core.records import dataclass
+from eaglelocal.core.records import dataclass, pick
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.core.run_options import AUTO, NGRAM, NONE, RunOptions
 from eaglelocal.errors import IncompatibleError, UsageError
 from eaglelocal.gguf.lora_adapter import check_adapter, read_adapter
+from eaglelocal.gguf.model_shape import describe_shape
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.draft_resolver import (
     FoundDraft,
@@ -32,7 +33,10 @@ from eaglelocal.hub.projector_resolver import FoundProjector
 from eaglelocal.hub.target_resolver import NATIVE, FoundTarget, find_demo, write_target
 from eaglelocal.memory.budget import Needs
 from eaglelocal.planning.candidate import Candidate, offload_text
-from eaglelocal.preparation.models import LocalModel, read_demo
+from eaglelocal.planning.machine_spec import select_gpus
+from eaglelocal.planning.plan_search import find_refusal, limit_options
+from eaglelocal.preparation.machines import add_servers, this_machine
+from eaglelocal.preparation.models import LocalModel, make_demo_option
 from eaglelocal.text.reasoning.model_families import read_template_features
 
 EMBEDDED = "demo"
@@ -77,14 +81,11 @@ class Decision:
 
     @property
     def ctx(self) -> int | None:
-        return (
-            self.options.ctx if self.options.ctx is not None or self.candidate is None else self.candidate.setup.n_ctx
-        )
+        return self.options.ctx if self.candidate is None else self.candidate.setup.n_ctx
 
     @property
     def kv_type(self) -> str | None:
-        explicit = self.options.kv_type
-        return explicit if explicit is not None or self.candidate is None else self.candidate.setup.kv_type
+        return self.options.kv_type if self.candidate is None else self.candidate.setup.kv_type
 
     @property
     def gpu_layers(self) -> int | None:
@@ -94,8 +95,7 @@ class Decision:
 
     @property
     def n_cpu_moe(self) -> int | None:
-        explicit = self.options.n_cpu_moe
-        return explicit if explicit is not None or self.candidate is None else self.candidate.n_cpu_moe or None
+        return self.options.n_cpu_moe if self.candidate is None else self.candidate.n_cpu_moe or None
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -143,7 +143,12 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     options = decision.options
     spec = read_spec(options)
     files = decision.files or locate_files(decision, on_progress)
-    n_ctx = choose_ctx(decision.ctx, files.target)
+    adapters = check_adapters(options.adapters, files.target)
+    n_ctx = choose_ctx(decision, files.target)
+    if decision.candidate is None and options.origins:  # which planning would have taken into account
+        info = files.target.info
+        limited = limit_options(options, describe_shape(info), info.context_length or 0)
+        decision = dataclasses.replace(decision, options=limited)
     projector = FoundProjector() if decision.without_projector else files.projector
     target, draft = write_files(files, decision, on_progress)
     features = read_template_features(target.info.chat_template)
@@ -153,28 +158,20 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         projector=projector.path,
         is_projector_required=options.mmproj not in (AUTO, NONE),
         projector_note=projector.note,
-        lookups=options.lookups,
+        **pick(
+            options,
+            *("lookups", "threads", "overrides", "flash_attn", "device", "rpc", "binds_answers", "is_brief"),
+            *("cache_ram", "lookup_memory", "cache_disk"),
+        ),
         spec=spec,
         n_ctx=n_ctx,
         num_slots=options.parallel,
-        threads=options.threads,
-        gpu_layers=decision.gpu_layers,
+        **pick(decision, "gpu_layers", "swa_full", "shares"),
         n_cpu_moe=decision.n_cpu_moe or 0,
-        overrides=options.overrides,
         n_batch=PIECES[0] if decision.candidate is None else decision.candidate.setup.n_batch,
         kv_type=decision.kv_type or "f16",
-        flash_attn=options.flash_attn,
-        swa_full=decision.swa_full,
-        device=options.device,
         split=options.split_mode,
-        rpc=options.rpc,
-        shares=decision.shares,
-        binds_answers=options.binds_answers,
-        is_brief=options.is_brief,
-        cache_ram=options.cache_ram,
-        lookup_memory=options.lookup_memory,
-        cache_disk=options.cache_disk,
-        adapters=check_adapters(options.adapters, target.path, files.task) if options.lora else (),
+        adapters=adapters,
         task=files.task,
         takes_tools=features.takes_tools,
         thinks=features.thinks,
@@ -207,22 +204,32 @@ def read_spec(options: RunOptions) -> Spec:
 
 def locate_files(decision: Decision, on_progress: Progress) -> ModelFiles:
     """Find the files. Those of the embedded model are written, after a look at what else can be wrong."""
-    reference, options = locate_reference(decision.target, decision.options.model_folders), decision.options
+    reference = locate_reference(decision.target, decision.options.model_folders)
     if isinstance(reference, EmbeddedModel) and reference.text != NATIVE and not find_demo(reference.text).complete:
-        target, _ = read_demo(reference.text)
-        check_ctx(decision.ctx, target.context_length or DEFAULT_CTX, reference.text)
-        with suppress(IncompatibleError):  # a draft or projector that is there may fit only the larger model
-            find_files(EmbeddedModel(NATIVE), options)
-    return find_files(reference, options, on_progress=on_progress)
+        check_unwritten(decision, reference.text)
+    return find_files(reference, decision.options, on_progress=on_progress)
 
 
-def check_adapters(adapters: tuple[AdapterFile, ...], target: Path, task: ModelTask) -> tuple[AdapterFile, ...]:
+def check_unwritten(decision: Decision, reference: str) -> None:
+    """Raise what loading an embedded model that was not written yet would raise, as far as its headers tell."""
+    options, catalog = decision.options, load_catalog()
+    if options.device or options.split != "layer" or options.override_tensor or options.rpc:
+        select_gpus(add_servers(this_machine(catalog.machines), options.rpc), options)
+    option = make_demo_option(reference, options, catalog)
+    limit_ctx(decision, option.max_context, reference)
+    problem, hint = find_refusal(option, options)
+    if problem:
+        raise UsageError(f"{reference}: {problem}", hint=hint)
+    with suppress(IncompatibleError):  # a draft or projector that is there may fit only the larger model
+        find_files(EmbeddedModel(NATIVE), options)
+
+
+def check_adapters(adapters: tuple[AdapterFile, ...], target: FoundTarget) -> tuple[AdapterFile, ...]:
     """Return the adapters. Raises UsageError, ModelFileError or IncompatibleError if one cannot be used."""
-    if task is not ModelTask.TEXT:
+    if adapters and target.task is not ModelTask.TEXT:
         raise UsageError("--lora is for models that write text", hint="leave --lora out")
-    header = read_header(target)
     for adapter in adapters:
-        check_adapter(adapter.path.name, read_adapter(read_header(adapter.path)), header)
+        check_adapter(adapter.path.name, read_adapter(read_header(adapter.path)), target.header)
     return adapters
 
 
@@ -243,18 +250,24 @@ def write_files(files: ModelFiles, decision: Decision, on_progress: Progress) ->
     return target, dataclasses.replace(draft, label=label)
 
 
-def choose_ctx(ctx: int | None, target: FoundTarget) -> int:
-    """Return the context of each slot in tokens: `ctx`, else what the model was trained for, at most DEFAULT_CTX.
+def choose_ctx(decision: Decision, target: FoundTarget) -> int:
+    """Return the context of each slot in tokens: as decided, else as trained for, at most DEFAULT_CTX.
 
-    Raises UsageError if `ctx` is more than the model was trained for.
+    Raises UsageError if a flag asks for more than the model was trained for.
     """
     trained = target.info.context_length or DEFAULT_CTX
-    check_ctx(ctx, trained, target.label)
-    return min(trained, DEFAULT_CTX) if ctx is None else ctx
+    return limit_ctx(decision, trained, target.label) or min(trained, DEFAULT_CTX)
 
 
-def check_ctx(ctx: int | None, trained: int, label: str) -> None:
-    """Raise UsageError if `ctx` is set, and more than the model of this name was trained for."""
-    if ctx is not None and not 1 <= ctx <= trained:
-        message = f"--ctx must lie between 1 and {trained}, which {label} was trained for, not {ctx}"
-        raise UsageError(message, hint=f"`--ctx {trained}`")
+def limit_ctx(decision: Decision, trained: int, label: str) -> int | None:
+    """Return the decided context, cut to what the model was trained for if it was set for every model.
+
+    Raises UsageError if a flag asks for more.
+    """
+    ctx = decision.ctx
+    if ctx is None or 1 <= ctx <= trained:
+        return ctx
+    if "ctx" in dict(decision.options.origins):
+        return trained
+    message = f"--ctx must lie between 1 and {trained}, which {label} was trained for, not {ctx}"
+    raise UsageError(message, hint=f"`--ctx {trained}`")

@@ -154,7 +154,7 @@ def estimate_held(plan: Plan, info: EngineInfo) -> Needs:
 def describe_decision(decision: Decision) -> ModelPreview:
     """Return a decision as a preview. Raises UsageError on a context that the model was not trained for."""
     files, candidate = decision.files, decision.candidate
-    n_ctx = choose_ctx(decision.ctx, files.target) if files is not None else decision.ctx or 0
+    n_ctx = choose_ctx(decision, files.target) if files is not None else decision.ctx or 0
     kv_type = decision.kv_type or "f16"
     if not decision.fits:
         return ModelPreview(fits=False, n_ctx=n_ctx, kv_type=kv_type, problem="too large for this machine")

@@ -78,7 +78,7 @@ def find_models(options: RunOptions, catalog: Catalog) -> tuple[ModelOption, ...
         return restrict_entries(every, options)
     parsed = locate_reference(options.target, options.model_folders)
     if isinstance(parsed, EmbeddedModel):
-        return (make_demo_option(options.target, options, catalog),)
+        return (make_demo_option(parsed.text, options, catalog),)
     entry = find_known_target(parsed, catalog)
     if entry is None or isinstance(parsed, File | DerivedModel):
         return (make_local_option(find_files(parsed, options), options.target, options, catalog),)

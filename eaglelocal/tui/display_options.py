@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from eaglelocal import locations
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.terminal_text import is_utf8
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import DEFAULT, Settings, write_setting
 from eaglelocal.tui.glyphs import ASCII, UNICODE, Glyphs
@@ -47,9 +48,6 @@ class DisplayOptions:
         return f"kept, but {self.theme_variable} decides at the next start" if self.theme_variable else "kept"
 
 
-PYTHON_LC_CTYPES = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})  # values of LC_CTYPE that Python sets by itself (PEP 538)
-
-
 def make_display_options(settings: Settings, environ: Mapping[str, str] = os.environ) -> DisplayOptions:
     config_file, origin = locations.config_file(), settings.origins()["theme"]
     is_unicode = settings.glyphs == "unicode" or (settings.glyphs == "auto" and is_utf8(environ))
@@ -63,13 +61,6 @@ def make_display_options(settings: Settings, environ: Mapping[str, str] = os.env
         theme_file=config_file,
         theme_variable="" if origin in (DEFAULT, str(config_file)) else origin,
     )
-
-
-def is_utf8(environ: Mapping[str, str]) -> bool:
-    """Return True if the locale is UTF-8, or none is set: most terminals show more than ASCII then."""
-    ctype = environ.get("LC_CTYPE", "")
-    locale = environ.get("LC_ALL") or (ctype not in PYTHON_LC_CTYPES and ctype) or environ.get("LANG")
-    return not locale or "utf8" in locale.lower().replace("-", "")
 
 
 # ---- keys

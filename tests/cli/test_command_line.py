@@ -323,3 +323,23 @@ def test_an_unexpected_failure_says_that_it_is_a_bug(environ: dict[str, str]) ->
     assert "Traceback" not in done.stderr
     environ["EAGLELOCAL_TRACEBACK"] = "1"
     assert "Traceback" in subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60).stderr
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("config", "--help"), ("trust", "--help")])
+def test_the_summaries_of_commands_fit_80_columns(environ: dict[str, str], arguments: tuple[str, ...]) -> None:
+    shown = run({**environ, "COLUMNS": "80"}, *arguments).stdout
+    assert not [line for line in shown.splitlines()[1:] if line.endswith("...") or "\\b" in line]
+
+
+def test_a_setting_is_removed(environ: dict[str, str]) -> None:
+    file = Path(environ["XDG_CONFIG_HOME"]) / "eaglelocal" / "config.toml"
+    assert run(environ, "config", "unset", "ctx").returncode == 0 and not file.exists()
+    file.parent.mkdir(parents=True)
+    file.write_text("# mine\nctx = 512  # short\ntop_k = 7\n")
+    done = run({**environ, "EAGLELOCAL_CTX": "256"}, "config", "unset", "ctx")
+    assert "but EAGLELOCAL_CTX decides here" in done.stderr
+    assert file.read_text() == "# mine\ntop_k = 7\n"
+    assert "--ctx comes from" not in run(environ, "plan", "demo").stderr
+    file.write_text("split = '1,1,1,1,1'\n")
+    done = run(environ, "plan", "demo")
+    assert f"--split comes from {file}" in done.stderr and "hint: eaglelocal config unset split" in done.stderr

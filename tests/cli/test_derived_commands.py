@@ -41,7 +41,7 @@ def test_it_is_planned_without_being_written(target: Path, capsys: pytest.Captur
     assert chosen["target"] == "source-target at the cost of an 8 B model (q4_k_m)"
     assert 4.0 < chosen["memory"]["weights_bytes"] / 2**30 < 5.0
     assert chosen["quant"] == "Q4_K_M"
-    assert "inflated: it answers as test guide (source-target.gguf) does" in chosen["reasons"]
+    assert "inflated: it answers as source-target.gguf does" in chosen["reasons"]
     assert chosen["commands"]["pull"] is None
     assert not locations.generated_models_dir().exists()
 

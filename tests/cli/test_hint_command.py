@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.cli.hint_command import complete_hint
+from eaglelocal.cli.hint_command import complete_hint, name_origin
+from eaglelocal.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -69,3 +70,19 @@ def test_a_guess_becomes_the_command_with_the_word_that_was_meant(
     hint: str, arguments: list[str], message: str, shown: str
 ) -> None:
     assert complete_hint(hint, "eaglelocal", arguments, message) == shown
+
+
+@pytest.mark.parametrize(
+    ("message", "hint", "place", "shown"),
+    [
+        ("--split 1,1 is wrong", "leave --split out", "EAGLELOCAL_SPLIT", "unset EAGLELOCAL_SPLIT"),
+        ("--split 1,1 is wrong", "leave --split out", "/c.toml", "eaglelocal config unset split"),
+        ("x has no MTP layer", "--split none", "EAGLELOCAL_SPLIT", "--split none"),
+    ],
+)
+def test_an_error_names_where_a_setting_came_from(message: str, hint: str, place: str, shown: str) -> None:
+    for arguments in (["chat"], ["chat", "--split=1,1"]):
+        error = UsageError(message, hint=hint)
+        name_origin(error, arguments, {"split": place})
+        came = (f"{message}; --split comes from {place}", shown) if len(arguments) == 1 else (message, hint)
+        assert (error.message, error.hint) == came

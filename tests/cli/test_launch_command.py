@@ -20,8 +20,10 @@ from doubles.empty_home import home_variables
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.cli.launch import AGENTS, Endpoint, format_command
+from eaglelocal.cli.launch import AGENTS, Endpoint, find_server, format_command
+from eaglelocal.cli.output import standard_output
 from eaglelocal.errors import UsageError
+from eaglelocal.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 SERVER = Endpoint("http://127.0.0.1:8421", "qwen", 65_536, "key")
@@ -149,6 +151,18 @@ def test_too_small_a_context_is_refused(environ: dict[str, str]) -> None:
         done = run(environ, "launch", "aider", "--url", url)
     assert done.returncode == 2 and "aider needs a context of 16384 tokens" in done.stderr
     assert not Path(environ["RECORD"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "n_ctx"), [({}, "4096", 16384), ({}, "32768", 32768), ({"ctx": 4096}, "", 4096)]
+)
+def test_a_context_for_every_model_is_raised_to_what_the_agent_needs(
+    flags: dict[str, object], environ: str, n_ctx: int, tmp_path: Path
+) -> None:
+    given = {"url": "none", **flags}
+    settings = Settings.load(given, {"EAGLELOCAL_CTX": environ}, tmp_path / "config.toml")
+    with find_server(AGENTS["aider"], settings, standard_output(), starts=False) as server:
+        assert server.n_ctx == n_ctx
 
 
 def test_a_server_that_was_started_ends_also_where_it_does_not_suffice(environ: dict[str, str]) -> None:

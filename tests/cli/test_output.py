@@ -136,6 +136,25 @@ def test_an_object_survives_every_encoding(encoding: str, is_readable: bool) -> 
     assert ("鷲" in report) is is_readable
 
 
+@pytest.mark.parametrize(("encoding", "locale", "drawn"), [
+    ("utf-8", "de_DE.UTF-8", "█·"), ("utf-8", "C", "#-"), ("ascii", "de_DE.UTF-8", "#-"),
+])  # fmt: skip
+def test_what_we_draw_is_ascii_where_nothing_else_can_be_shown(
+    encoding: str, locale: str, drawn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", locale)
+    stdout, stderr = (io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace") for _ in range(2))
+    sink = Output(stdout=stdout, stderr=stderr, environ={})
+    sink.lines(["█·"])
+    sink.data("█·")
+    sink.page(["█·"])
+    sink.note("█·")
+    sink.object({"text": "█·"})
+    *lines, written = stdout.buffer.getvalue().decode(encoding).splitlines()
+    assert lines == [drawn] * 3 and json.loads(written) == {"text": "█·"}
+    assert stderr.buffer.getvalue().decode(encoding) == f"{drawn}\n"
+
+
 def test_messages_and_errors_go_to_stderr() -> None:
     stdout, stderr = io.StringIO(), io.StringIO()
     sink = output(stdout, {}, stderr)

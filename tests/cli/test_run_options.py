@@ -8,6 +8,7 @@ import pytest
 from doubles.vision_models import write_vision_pair
 
 from eaglelocal.bench.bench_prompts import BenchPrompt
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.cli import bench, tune
 from eaglelocal.cli.bench_report import BenchOptions
 from eaglelocal.cli.chat import continue_target
@@ -15,8 +16,10 @@ from eaglelocal.cli.load_model import make_run_options
 from eaglelocal.cli.output import standard_output
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.core.request import AUTO_SPEC, Image, Message
-from eaglelocal.core.run_options import ModelChoice, apply_choice
+from eaglelocal.core.run_options import ModelChoice, RunOptions, apply_choice
 from eaglelocal.core.sampling import GREEDY
+from eaglelocal.preparation.autoplan import autoplan
+from eaglelocal.preparation.models import find_models
 from eaglelocal.settings import Settings
 
 
@@ -82,3 +85,20 @@ def test_a_continued_conversation_brings_its_model_unless_one_is_named(tmp_path:
     assert continue_target(Settings.load({"draft": "ngram"}, {}, config), held).draft == "ngram"
     named = Settings.load({"target": "qwen3-8b"}, {}, config)
     assert continue_target(named, held) is named
+
+
+def test_the_alias_of_the_embedded_model_is_shown_as_its_name() -> None:
+    assert autoplan(RunOptions(target="embedded")).target == "demo"
+    (option,) = find_models(RunOptions(target="embedded@1b:q4_0"), load_catalog())
+    assert option.reference == "demo@1b:q4_0"
+
+
+def test_only_settings_that_are_no_flags_hold_for_every_model(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("ctx = 4096\nseed = 3\n")
+    settings = Settings.load({"kv_type": "q8_0"}, {"EAGLELOCAL_N_CPU_MOE": "4"}, config)
+    origins = {"ctx": str(config), "n_cpu_moe": "EAGLELOCAL_N_CPU_MOE"}
+    options = make_run_options(settings)
+    assert dict(options.origins) == origins
+    chosen = apply_choice(options, ModelChoice(ctx=2048))  # in a chat, for this model
+    assert (chosen.ctx, dict(chosen.origins)) == (2048, {"n_cpu_moe": origins["n_cpu_moe"]})

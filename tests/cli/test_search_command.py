@@ -24,10 +24,18 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("words", [("GPT-OSS", "mxfp4"), ("gpt-oss mxfp4",)])
 def test_rows_have_all_the_words_and_say_what_fits(words: tuple[str, ...]) -> None:
     shown = run_command("search", *words, "--machine", "rtx-3060").stdout
-    heading, *rows = shown.partition("\n\n")[0].splitlines()
-    assert heading.split()[:3] == ["machine", "model", "quant"]
-    assert [row.split()[3:5] for row in rows] == [["gpt-oss-120b", "MXFP4"], ["gpt-oss-20b", "MXFP4"]]
+    machine, table, _ = shown.split("\n\n")
+    heading, *rows = table.splitlines()
+    assert machine == "machine  RTX 3060 12GB" and heading.split()[:2] == ["model", "quant"]
+    assert [row.split()[:2] for row in rows] == [["gpt-oss-120b", "MXFP4"], ["gpt-oss-20b", "MXFP4"]]
     assert "no room" in rows[0] and "no room" not in rows[1]
+
+
+def test_the_best_model_for_the_machine_is_marked() -> None:
+    lines = run_command("search", "qwen3-8b", "--machine", "rtx-3090").stdout.splitlines()
+    (best,) = [line for line in lines if line.endswith("best")]
+    assert best.split()[:2] == ["qwen3-8b", "Q8_0"]
+    assert "best" not in run_command("search", "gpt-oss", "mxfp4", "--machine", "rtx-3060").stdout
 
 
 def test_its_object_has_size_speed_and_place() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from eaglelocal.core.toml_text import set_key
+from eaglelocal.core.toml_text import read_toml, set_key
 from eaglelocal.errors import ResourceError, UsageError
-from eaglelocal.settings import READERS, Settings, write_setting
+from eaglelocal.settings import READERS, SETTINGS, Settings, read_setting, suggest_value, write_setting
 
 
 @pytest.fixture
@@ -261,6 +262,9 @@ def test_a_byte_order_mark_is_no_part_of_the_file(config: Path) -> None:
 )
 def test_a_setting_is_written_and_the_rest_stays(before: str, after: str) -> None:
     assert set_key(before, "theme", "light") == after
+    without = set_key(after, "theme", None)
+    assert read_toml(without) == {name: value for name, value in read_toml(after).items() if name != "theme"}
+    assert set(without.splitlines()) <= set(after.splitlines())
 
 
 @pytest.mark.parametrize("before", ["theme = [\n3]\n", 'theme = """dark"""\n', "[theme]\n", "x = [\n"])
@@ -297,3 +301,36 @@ def test_a_path_among_the_models_that_leads_nowhere_names_its_place(config: Path
     folder = str(config.parent)
     settings = Settings.load({"models": f"{folder},qwen3-8b"}, {}, config)
     assert settings.model_folders == (folder,)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "hint"),
+    [
+        ("chat.theme", "nord", "eaglelocal config set theme dark"),
+        ("theme", "monokay", "eaglelocal config set theme monokai"),
+        ("flash_attn", "onn", "eaglelocal config set flash_attn on"),
+        ("notify", "yes", "eaglelocal config set notify true"),
+        ("temperature", "warm", "eaglelocal config set temperature 0.7"),
+        ("ctx", "0", "eaglelocal config unset ctx"),
+    ],
+)
+def test_a_wrong_value_gets_a_command_with_a_valid_one(name: str, given: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_setting(name, given)
+    assert caught.value.hint == hint
+    *_, known, value = shlex.split(hint)
+    if known in SETTINGS:
+        SETTINGS[known].read(value)
+
+
+@pytest.mark.parametrize("name", [name for name, flag in SETTINGS.items() if flag.words])
+def test_every_word_of_a_setting_is_a_value(name: str) -> None:
+    for word in SETTINGS[name].words:
+        SETTINGS[name].read(word)
+        assert suggest_value(name, f"{word}x") in SETTINGS[name].words
+
+
+def test_more_threads_than_llama_cpp_takes_are_refused() -> None:
+    assert SETTINGS["threads"].read("512") == 512
+    with pytest.raises(ValueError, match="from 1 to 512"):
+        SETTINGS["threads"].read("513")

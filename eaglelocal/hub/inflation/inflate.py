@@ -97,7 +97,7 @@ class InflatedPair:
 
     def _write(self, plans: tuple[FilePlan, FilePlan], on_progress: Progress) -> None:
         total_bytes = sum(plan.data_bytes for plan in plans)
-        what = f"writing the embedded guide at the cost of {self.size.phrase} ({format_disk(total_bytes)}, once)"
+        what = f"writing {self.size.reference} at the cost of {self.size.phrase} ({format_disk(total_bytes)}, once)"
         tally = WriteProgress(total_bytes, what, on_progress)
         target, head = make_partial_path(self.target), make_partial_path(self.head)
         write_plan(plans[1], head, tally.add)

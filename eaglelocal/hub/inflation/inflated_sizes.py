@@ -38,6 +38,11 @@ class ModelSize:
         return f"{self._number}{self._unit.lower()}-{self.type}"
 
     @property
+    def reference(self) -> str:
+        """The reference of the embedded model in this size: `demo@1b:bf16`; `demo` for the default size."""
+        return "demo" if self == DEFAULT_SIZE else f"demo@{self.slug.replace('-', ':')}"
+
+    @property
     def label(self) -> str:
         """The size for people: `1 B`."""
         return f"{self._number} {self._unit}"

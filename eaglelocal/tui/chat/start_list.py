@@ -16,13 +16,13 @@ from textual import events
 from textual.message import Message
 from textual.worker import get_current_worker
 
+from eaglelocal.catalog.reference import EMBEDDED_NAMES
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation_file import SavedConversation
 from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.amounts import format_age, format_disk
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
-from eaglelocal.hub.target_resolver import EMBEDDED_LABEL
 from eaglelocal.preparation.model_choices import CatalogChoice
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.panel.panel_text import format_tok_s
@@ -137,7 +137,7 @@ class StartList(LinesWidget):
     def _show(self, model: ActiveModel | None, best: CatalogChoice | None, saved: Sequence[SavedConversation]) -> None:
         if self.is_wanted and self.is_attached:
             rows = make_rows(best, saved, time.time(), self.app.size.height // 2 - 4)
-            is_embedded = model is not None and model.local_name.startswith(EMBEDDED_LABEL)
+            is_embedded = model is not None and model.local_name.partition("@")[0] in EMBEDDED_NAMES
             self.show_rows(rows, EMBEDDED_NOTE if rows and is_embedded else "")
 
     def show_rows(self, rows: Sequence[StartRow], note: str) -> None:

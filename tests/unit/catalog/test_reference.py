@@ -60,6 +60,8 @@ def test_kinds(text: str, expected: Reference) -> None:
 
 
 def test_what_is_there_is_a_file_whatever_it_looks_like() -> None:
+    assert parse_reference("embedded") == parse_reference("demo")
+    assert parse_reference("embedded@1b:q4_0") == EmbeddedModel("demo@1b:q4_0")
     assert parse_reference("user/repo", exists=lambda text: text == "user/repo") == File(Path("user/repo"))
     assert parse_reference("demo", exists=lambda _: True) == EmbeddedModel("demo")  # but a folder demo is no model
 

@@ -62,6 +62,24 @@ def test_a_type_that_the_entry_lacks_is_not_proposed() -> None:
     assert caught.value.hint == "did you mean qwen3-8b?"
 
 
+@pytest.mark.parametrize(("id", "tag"), [("llama3.2", "3b"), ("qwen3", "1b"), ("gemma", "2b")])
+def test_much_larger_models_are_not_proposed(id: str, tag: str) -> None:
+    catalog = load_catalog()
+    with pytest.raises(UsageError) as caught:
+        catalog.target(id, tag)
+    near = caught.value.hint.removeprefix("did you mean ").rstrip("?").split(" or ")
+    assert all(catalog.targets[name].outline.parameters_b <= 4 * float(tag.rstrip("b")) for name in near)
+
+
+def test_smaller_models_come_first_where_no_size_was_named() -> None:
+    catalog = load_catalog()
+    with pytest.raises(UsageError) as caught:
+        catalog.target("lama3")
+    near = caught.value.hint.removeprefix("did you mean ").rstrip("?").split(" or ")
+    sizes = [catalog.targets[name].outline.parameters_b for name in near]
+    assert len(sizes) > 1 and sizes == sorted(sizes)
+
+
 @pytest.mark.parametrize(("id", "hint"), [("coder", "eaglelocal search coder"), ("zzzzzz", "eaglelocal plan --all")])
 def test_a_part_of_names_is_searched(id: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.cli.doctor import findings_lines, findings_object, summarize
 from eaglelocal.cli.output import WIDTH
-from eaglelocal.doctor.checks import CHECKS, run_checks
+from eaglelocal.doctor.checks import CHECKS, check_port, run_checks
 from eaglelocal.doctor.gather import NEWER_HEADERS, _find_missing_packages, list_gated_repos
 from eaglelocal.doctor.installation import (
     DeviceFiles,
@@ -570,3 +570,9 @@ def test_no_check_fails_on_a_machine_of_which_little_is_known(data: st.DataObjec
     )
     assert CHECKS
     assert findings_lines(run_checks(on(machine, tools=data.draw(st.sampled_from([BUILT, Tools()])))))
+
+
+@pytest.mark.parametrize(("is_ours", "state"), [(True, "is that of a running eaglelocal server"), (False, "is free")])
+def test_a_port_that_serve_can_use_or_has(is_ours: bool, state: str) -> None:
+    finding = check_port(dataclasses.replace(WELL, port=Port(number=8421, is_ours=is_ours)))
+    assert (finding.level, finding.text) == ("ok", f"port 8421 {state}")

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from eaglelocal.cli.plan_report import commands
 from eaglelocal.core.run_options import RunOptions
-from eaglelocal.planning.candidate_evaluation import CandidateEvaluator
-from eaglelocal.planning.layer_packing import pack_blocks
+from eaglelocal.planning.candidate_evaluation import CandidateEvaluator, pack_blocks
 from eaglelocal.planning.machine_spec import MachineSpec
 from eaglelocal.planning.no_fit_hints import explain_choice
 from eaglelocal.planning.plan_search import SearchOutcome, search_plan

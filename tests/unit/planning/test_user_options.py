@@ -55,6 +55,30 @@ def test_layers_that_were_asked_for_stay_on_the_gpu(layers: int) -> None:
     assert chosen_of(outcome).gpu_layers == (layers if layers < 65 else None)
 
 
+@pytest.mark.parametrize(
+    ("target", "name", "asked", "used"),
+    [
+        ("qwen3-8b", "ctx", 10**6, 40960),
+        ("glm-4.7-flash", "kv_type", "q8_0,q4_0", "f16"),
+        ("qwen3-8b", "n_cpu_moe", 3, 0),
+        ("qwen3-30b-a3b", "n_cpu_moe", 99, 48),
+    ],
+)
+def test_options_for_every_model_are_cut_to_what_a_model_takes(
+    target: str, name: str, asked: object, used: object
+) -> None:
+    model = option(target, "Q4_K_M")
+    machine = replace_ram(machine_named("rtx-3090"), 64 * GIB)
+    by_flag = search_plan((model,), machine, replace(RunOptions(), **{name: asked}))
+    assert by_flag.chosen is None
+    options = replace(by_flag.options, origins=((name, "EAGLELOCAL_X"),))
+    outcome = search_plan((model,), machine, options)
+    chosen = chosen_of(outcome)
+    assert {"ctx": chosen.setup.n_ctx, "kv_type": chosen.setup.kv_type, "n_cpu_moe": chosen.n_cpu_moe}[name] == used
+    cut = f"{model.target} takes {name} {used}, not the {asked} of EAGLELOCAL_X"
+    assert cut in explain_choice(outcome, chosen)
+
+
 def test_without_layers_on_the_gpu_it_is_as_fast_as_the_processor() -> None:
     asked, name = RunOptions(goal="balanced", ctx=8192), ("qwen3-8b", "Q4_K_M")
     machine = machine_named("rtx-3090")

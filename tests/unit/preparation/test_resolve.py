@@ -132,7 +132,7 @@ def test_a_path_becomes_a_plan(target: str) -> None:
     )
     assert found == Plan(
         target=Path(target),
-        target_label="tiny (target.gguf)",
+        target_label="target.gguf",
         draft_kind="ngram",
         draft_label="lookup in the text so far",
         draft_reason="no head is known for this target",
@@ -159,7 +159,7 @@ def test_the_embedded_pair_as_it_is_shipped(shipped: Path) -> None:
     found = plan(target="demo@native")
     assert (found.target, found.draft) == (shipped / "guide-target.gguf", shipped / "guide-head.gguf")
     assert (found.draft_kind, found.spec) == ("eagle3", AUTO_SPEC)
-    assert found.target_label == "embedded guide (native size)"
+    assert found.target_label == "demo@native"
     assert found.draft_label == "its own EAGLE-3.1 head"
     assert found.speculates
 
@@ -167,9 +167,9 @@ def test_the_embedded_pair_as_it_is_shipped(shipped: Path) -> None:
 @pytest.mark.parametrize(
     ("reference", "label"),
     [
-        ("demo", "embedded guide at the cost of a 300 M model (bf16)"),
-        ("demo@1b", "embedded guide at the cost of a 1 B model (bf16)"),
-        ("demo@1.5B:Q4_0", "embedded guide at the cost of a 1.5 B model (q4_0)"),
+        ("demo", "demo"),
+        ("demo@1b", "demo@1b:bf16"),
+        ("demo@1.5B:Q4_0", "demo@1.5b:q4_0"),
     ],
 )
 def test_an_inflated_pair_is_found_and_labelled(shipped: Path, reference: str, label: str) -> None:
@@ -193,7 +193,18 @@ def test_an_installation_without_the_embedded_model(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"ctx": 10**6}, {"draft": "nope"}, {"draft": "./nope.gguf"}, {"mmproj": "./nope.gguf"}]
+    "wrong",
+    [
+        {"ctx": 10**6},
+        {"draft": "nope"},
+        {"draft": "./nope.gguf"},
+        {"mmproj": "./nope.gguf"},
+        {"lora": ("./nope.gguf",)},
+        {"device": "CUDA7"},
+        {"split": "1,1,1,1,1"},
+        {"n_cpu_moe": 3},
+        {"override_tensor": ("no_such_tensor=CPU",)},
+    ],
 )
 def test_the_embedded_model_is_not_written_for_options_that_cannot_be(
     wrong: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -202,6 +213,12 @@ def test_the_embedded_model_is_not_written_for_options_that_cannot_be(
     with pytest.raises((UsageError, ModelFileError)):
         plan(target="demo@300m", **wrong)
     assert not (tmp_path / "generated").exists()
+
+
+def test_a_model_takes_what_it_can_of_options_that_were_set_for_every_model() -> None:
+    asked = {"ctx": 10**6, "n_cpu_moe": 3}
+    found = plan(target="demo@native", **asked, origins=(("ctx", "EAGLELOCAL_CTX"), ("n_cpu_moe", "config.toml")))
+    assert (found.n_ctx, found.n_cpu_moe) == (2048, 0)
 
 
 @pytest.mark.parametrize("reference", ["demo@", "demo@1x", "demo@1b:q9", "demo@900b", "demo@1k"])
@@ -214,12 +231,13 @@ def test_wrong_sizes_are_errors_of_usage(shipped: Path, reference: str) -> None:
     ("name", "file", "label"),
     [
         ("Smollm2 135M 8k Lc100K Mix1 Ep2", "SmolLM2-135M-Instruct.Q4_1.gguf", "SmolLM2-135M-Instruct.Q4_1.gguf"),
-        ("Qwen3 8B", "ggml-model-q4_0.gguf", "Qwen3 8B (ggml-model-q4_0.gguf)"),
+        ("Qwen3 8B", "ggml-model-q4_0.gguf", "ggml-model-q4_0.gguf"),
+        ("Qwen3 8B", f"sha256-{'0' * 64}", "Qwen3 8B"),
         ("", "x.gguf", "x.gguf"),
         ("", "x\nevil: \x85\udcff.gguf", "x\ufffdevil: \ufffd\ufffd.gguf"),
     ],
 )
-def test_a_file_is_called_by_its_name_if_that_says_which_model_it_is(name: str, file: str, label: str) -> None:
+def test_a_file_is_called_by_its_name_and_a_blob_by_that_in_its_header(name: str, file: str, label: str) -> None:
     assert make_label(name, Path(file)) == label
 
 
@@ -283,7 +301,7 @@ def test_a_head_is_no_target(tmp_path: Path) -> None:
 
 
 def test_a_name_from_a_file_cannot_drive_the_terminal(tmp_path: Path) -> None:
-    path = Model(name="\x1b[2J\nevil" + "x" * 500).write(tmp_path / "m.gguf")
+    path = Model(name="\x1b[2J\nevil" + "x" * 500).write(tmp_path / f"sha256-{'0' * 64}")
     label = plan(target=str(path)).target_label
     assert label.isprintable()
     assert label.startswith("\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}evil")
@@ -352,7 +370,7 @@ def test_a_head_by_path(tmp_path: Path, target: str, modern: bool, label: str) -
 def test_a_draft_model_by_path(tmp_path: Path, target: str) -> None:
     path = Model("qwen2", "small").write(tmp_path / "draft.gguf")
     found = plan(target=target, draft=str(path))
-    assert (found.draft_kind, found.draft, found.draft_label) == ("draft_model", path, "draft model small (draft.gguf)")
+    assert (found.draft_kind, found.draft, found.draft_label) == ("draft_model", path, "draft model draft.gguf")
 
 
 @pytest.mark.parametrize(
