@@ -64,8 +64,8 @@ def check_hub_client(facts: Installation) -> Finding | None:
     text = facts.hub.client_problem
     if not text:
         return None
-    name = text.split()[0]
-    return warning("hub_client", f"models cannot be pulled: {text}", f"unset {name}" if name in facts.environ else "")
+    variable = next((name for name in facts.environ if name in text), "")
+    return warning("hub_client", f"models cannot be pulled: {text}", f"unset {variable}" if variable else "")
 
 
 def check_offline(facts: Installation) -> Finding | None:

@@ -26,7 +26,7 @@ from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.own_package import NAME, find_source
 from eaglelocal.doctor.installation import DeviceFiles, Disk, Hub, Installation, NativePart, Port, Tools, try_library
 from eaglelocal.errors import UsageError
-from eaglelocal.hub.client_settings import check_settings
+from eaglelocal.hub.client_settings import prepare_client
 from eaglelocal.learning.drift import read_reports
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe.machine import Machine
@@ -237,9 +237,9 @@ def read_hub(settings: Settings, environ: Mapping[str, str]) -> Hub:
     token = environ[variable].strip() if variable else saved
     client_problem = ""
     try:
-        check_settings(environ)
+        prepare_client(environ)
     except UsageError as error:
-        client_problem = error.message
+        client_problem = f"{error.message} ({error.hint})"
     sizes = [size for path in cache.glob("models--*/blobs/*.incomplete") if (size := _count_abandoned_bytes(path))]
     return Hub(
         cache=cache,

@@ -408,13 +408,6 @@ def test_a_setting_of_this_machine_is_named_and_the_hub_is_not_blamed(person: Pe
     assert person.hub.asked == []
 
 
-def test_settings_without_effect_are_named_once(person: Person) -> None:
-    done = person.runs("pull", GUIDE, "--yes", HF_HUB_VERBOSITY="loud", HF_HUB_ENABLE_HF_TRANSFER="1")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("HF_HUB_VERBOSITY") == done.stderr.count("HF_HUB_ENABLE_HF_TRANSFER") == 1
-    assert "Unknown option" not in done.stderr and "Warning" not in done.stderr
-
-
 def test_a_proxy_that_does_not_answer_is_named(person: Person) -> None:
     proxies = {"http_proxy": "http://me:secret@127.0.0.1:9", "no_proxy": "", "NO_PROXY": ""}
     done = person.runs("pull", GUIDE, "--yes", **proxies)
