@@ -51,7 +51,6 @@ CHECKS: tuple[Check, ...] = (
     folder_checks.check_settings,
     folder_checks.check_disks,
     folder_checks.check_hub_token,
-    folder_checks.check_hub_client,
     folder_checks.check_offline,
     folder_checks.check_partial_downloads,
     folder_checks.check_calibrations,

@@ -59,15 +59,6 @@ def check_hub_token(facts: Installation) -> Finding:
     return ok("hub_token", "no token for the model hub is set; only gated models need one (hf auth login)")
 
 
-def check_hub_client(facts: Installation) -> Finding | None:
-    """Warn of an environment variable that the hub's client cannot use; only downloads need it."""
-    text = facts.hub.client_problem
-    if not text:
-        return None
-    variable = next((name for name in facts.environ if name in text), "")
-    return warning("hub_client", f"models cannot be pulled: {text}", f"unset {variable}" if variable else "")
-
-
 def check_offline(facts: Installation) -> Finding | None:
     if not facts.hub.is_offline:
         return None

@@ -7,6 +7,7 @@ here: a bad one would look like a hub that does not answer. Opens no connection.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import logging
 import os
@@ -31,8 +32,7 @@ def prepare_client(environ: Environ = os.environ, *, connects: bool = True) -> N
     """
     with _silence_import():
         try:
-            import huggingface_hub.constants
-
+            importlib.import_module("huggingface_hub.constants")
             if connects:
                 _make_request()
             token = _read_token() if connects else ""

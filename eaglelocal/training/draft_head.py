@@ -22,8 +22,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_indices, read_rows, read_tensor
 from eaglelocal.training.device import fast_dtype
-from eaglelocal.training.eagle_head import HEAD_NAMES, EagleHead, HeadShape
-from eaglelocal.training.medusa_parts import MedusaParts, make_parts_shape
+from eaglelocal.training.eagle_head import HEAD_NAMES, EagleHead, HeadShape, MedusaParts, make_parts_shape
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]

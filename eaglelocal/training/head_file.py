@@ -44,8 +44,7 @@ from eaglelocal.training.draft_head import (
     choose_vocabulary,
     make_draft_head,
 )
-from eaglelocal.training.eagle_head import HEAD_NAMES, EagleHead, fold_fc
-from eaglelocal.training.medusa_parts import MedusaParts
+from eaglelocal.training.eagle_head import HEAD_NAMES, EagleHead, MedusaParts, fold_fc
 from eaglelocal.training.target_capture import TargetCapture
 
 

@@ -19,8 +19,7 @@ from huggingface_hub import constants, hf_hub_download, scan_cache_dir
 from eaglelocal.core.atomic_file import make_folder
 from eaglelocal.errors import DownloadError, EagleLocalError, ResourceError, UsageError
 from eaglelocal.hub import download, hub_api
-from eaglelocal.hub.download import DownloadOrder, count_missing_bytes, download_files
-from eaglelocal.hub.download_orders import order_model
+from eaglelocal.hub.download import DownloadOrder, count_missing_bytes, download_files, order_model
 from eaglelocal.hub.hub_api import RetryPolicy, fetch_repo
 from eaglelocal.hub.hub_cache import PARTIAL, HubReference, find_partials, list_models, repo_folder
 from eaglelocal.hub.transfer import ByteCount, DownloadProgress
