@@ -13,7 +13,7 @@ from eaglelocal.gguf.ggml_types import GgmlType
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
-from eaglelocal.gguf.writer import StreamedTensor, copy_entries, write_streamed
+from eaglelocal.gguf.writer import GgufPart, StreamedTensor, copy_entries, write_streamed
 
 RANK, ALPHA = 4, 8.0
 F32 = GgmlType(0, "F32", 1, 4)
@@ -73,7 +73,7 @@ def merge_loras(path: Path, target: Path, *adapters: tuple[Path, float]) -> Path
         tensors.append(StreamedTensor(name, tensor.shape, F32, partial(as_bytes, values)))
     entries = copy_entries(header, without=frozenset())
     architecture = str(header.metadata["general.architecture"])
-    write_streamed(path, architecture, entries=entries, tensors=tensors, on_bytes=lambda _: None)
+    write_streamed(path, [GgufPart(architecture, entries, tensors)], lambda _: None)
     return path
 
 

@@ -23,7 +23,15 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS, GGML_TYPES_BY_NAME, GgmlType
 from eaglelocal.gguf.header import ArrayValue, Header, TensorInfo
-from eaglelocal.gguf.writer import LAYOUT_KEYS, KeyValue, StreamedTensor, copy_entries, max_file_bytes, write_streamed
+from eaglelocal.gguf.writer import (
+    LAYOUT_KEYS,
+    GgufPart,
+    KeyValue,
+    StreamedTensor,
+    copy_entries,
+    max_file_bytes,
+    write_streamed,
+)
 
 SPARE_DISK_BYTES = 256 << 20  # to be left free
 _TEMPORARY = ".partial"
@@ -75,7 +83,7 @@ def check_disk(what: str, needed_bytes: int, free_bytes: int, *, hint: str) -> N
 def write_plan(plan: FilePlan, path: Path, on_bytes: Callable[[int], None]) -> None:
     """Write a file. Raises ResourceError if the disk is full or cannot be written."""
     try:
-        write_streamed(path, plan.architecture, entries=plan.entries, tensors=plan.tensors, on_bytes=on_bytes)
+        write_streamed(path, [GgufPart(plan.architecture, plan.entries, plan.tensors)], on_bytes)
     except OSError as error:
         raise ResourceError(
             f"cannot write {path.name}: {error.strerror}", hint="see that the disk has room and is not read-only"
