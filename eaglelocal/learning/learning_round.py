@@ -16,12 +16,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from eaglelocal.client.client import Client
 from eaglelocal.client.engine_client import EngineClient
 from eaglelocal.core.atomic_file import PRIVATE, make_folder, write_atomically
-from eaglelocal.core.json_text import read_object
+from eaglelocal.core.json_text import read_object, read_record
 from eaglelocal.core.own_files import append_own, read_own
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
@@ -239,15 +238,8 @@ def hold_folder(folder: Path) -> Iterator[None]:
 
 def read_state(folder: Path) -> LearningState:
     """Return the state of a folder; an empty one if there is none, or it is damaged."""
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        content: Any = read_object(read_own(folder / STATE))
-        round_, watch = content["round"], content["watch"]
-        return LearningState(
-            float(content["learned_until"]),
-            round_ and LearningRound(int(round_["start"]), tuple(map(str, round_["keys"])), float(round_["until"])),
-            None if content["candidate"] is None else int(content["candidate"]),
-            watch and VersionWatch(int(watch["version"]), int(watch["before"]), float(watch["since"])),
-        )
+    with suppress(OSError, ValueError):
+        return read_record(LearningState, read_object(read_own(folder / STATE)))
     return LearningState()
 
 

@@ -260,10 +260,7 @@ def _find_loss(target: Path, key: str) -> str:
     missing = next((part for part in list_named_parts(target) if not part.is_file()), None)
     if missing is not None:
         raise _UnclearError(f"{missing} is missing")
-    if fingerprint_model(target) == key:
-        return ""
-    is_split = fingerprint(target) == key
-    return f"{target} was known by its first part alone" if is_split else f"{target} has changed"
+    return "" if fingerprint_model(target) == key else f"{target} has changed"
 
 
 def _is_gone(path: Path) -> bool:
