@@ -166,6 +166,18 @@ def write_pieces(
         raise ValueError(f"tensor {name} came as {written} bytes, not {num_bytes}")
 
 
+def count_share(total_bytes: int, on_progress: Callable[[float], None]) -> Callable[[int], None]:
+    """Return a callback that takes the size of each piece written, and reports the share that is done."""
+    done_bytes = 0
+
+    def count(num_bytes: int) -> None:
+        nonlocal done_bytes
+        done_bytes += num_bytes
+        on_progress(done_bytes / total_bytes)
+
+    return count
+
+
 def _pad(file: BinaryIO, alignment: int = ALIGNMENT) -> None:
     file.write(bytes(-file.tell() % alignment))
 

@@ -33,12 +33,11 @@ from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS, REFERENCE_KEY
 from eaglelocal.gguf.header import ArrayValue, Header, Shard
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.writer import StreamedTensor, list_entries
+from eaglelocal.gguf.writer import StreamedTensor, count_share, list_entries
 from eaglelocal.hub.inflation.generated_files import (
     QUANTIZABLE,
     FilePlan,
     Progress,
-    WriteProgress,
     check_disk,
     hold_folder,
     make_partial_path,
@@ -274,14 +273,19 @@ def _write(made: DerivedFile, on_progress: Progress) -> None:
     plan, partial = made.plan, make_partial_path(made.path)
     if plan is None:
         raise ModelFileError(f"{made.path.name} was removed just now", hint="run the command again")
-    quantized_bytes = made.header.tensor_bytes if made.quantized_to else 0
-    tally = WriteProgress(plan.data_bytes + quantized_bytes, f"writing {made.label}", on_progress)
+    total_bytes = plan.data_bytes + (made.header.tensor_bytes if made.quantized_to else 0)
+
+    def report(share: float) -> None:
+        on_progress(min(share, 1.0), f"writing {made.label}")
+
+    count = count_share(total_bytes, report)
     if made.quantized_to is None:
-        write_plan(plan, partial, tally.add)
+        write_plan(plan, partial, count)
     else:
         whole = make_partial_path(made.path.with_name(f"{made.path.stem}-whole.gguf"))
-        write_plan(plan, whole, tally.add)
-        quantize_file(whole, partial, FILE_TYPE_IDS[made.quantized_to], on_bytes=tally.reach(plan.data_bytes))
+        write_plan(plan, whole, count)
+        kind = FILE_TYPE_IDS[made.quantized_to]
+        quantize_file(whole, partial, kind, on_bytes=lambda done: report((plan.data_bytes + done) / total_bytes))
         whole.unlink()
     read_header(partial)
     flush_and_rename(partial, made.path)

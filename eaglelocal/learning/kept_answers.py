@@ -12,7 +12,6 @@ first: no owner can displace the answers of others.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import itertools
 import os
@@ -23,13 +22,13 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
 from eaglelocal.core.atomic_file import PRIVATE, make_absolute, make_folder, write_atomically
-from eaglelocal.core.own_files import append_own, list_own, open_own, read_own
+from eaglelocal.core.own_files import append_own, hold_lock, list_own, open_own, read_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import LOCAL
 
@@ -108,7 +107,7 @@ class KeptAnswers:
         if len(record) > self._max_bytes:
             return
         digest = hash_owner(owner)
-        with self._locked():
+        with hold_lock(self.folder / LOCK):
             files = self._prune(answer.kept_at, room=len(record))
             path = self._choose_file(digest, answer.kept_at, files)
             make_folder(path.parent, PRIVATE)
@@ -119,7 +118,7 @@ class KeptAnswers:
     def prune(self, now: float) -> None:
         """Delete answers that are too old or exceed the size limit. Raises OSError."""
         if self.folder.is_dir():
-            with self._locked():
+            with hold_lock(self.folder / LOCK):
                 self._prune(now, room=0)
 
     def read(self, *, max_tokens: int = MAX_READ_TOKENS) -> list[KeptAnswer]:
@@ -178,14 +177,6 @@ class KeptAnswers:
                 began_at = int(path.name.partition("-")[0]) / 1000
                 found.append(_AnswerFile(path, path.parent.name, began_at, path.stat().st_size))
         return found
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        make_folder(self.folder, PRIVATE)
-        with append_own(self.folder / LOCK) as lock:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def hash_owner(owner: str) -> str:

@@ -30,7 +30,7 @@ from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.upper_layers import split_head
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor, max_file_bytes, write_streamed
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, count_share, max_file_bytes, write_streamed
 from eaglelocal.probe.probe import free_bytes
 from eaglelocal.probe.process_info import is_alive, start_mark
 
@@ -180,18 +180,6 @@ def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTe
         write_streamed(path, parts, count)
     except OSError as error:
         raise _make_write_error(path.parent, error) from error
-
-
-def count_share(total_bytes: int, on_progress: Progress) -> Callable[[int], None]:
-    """Return a callback that takes the size of each piece written, and reports the share that is done."""
-    done_bytes = 0
-
-    def count(num_bytes: int) -> None:
-        nonlocal done_bytes
-        done_bytes += num_bytes
-        on_progress(done_bytes / total_bytes)
-
-    return count
 
 
 def check_disk(folder: Path, wanted_bytes: int, *, remedy: str) -> None:

@@ -10,12 +10,11 @@ Knows neither how a version was learned nor who loads it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,10 +24,9 @@ from eaglelocal.core.atomic_file import (
     flush_file,
     is_gone,
     make_absolute,
-    make_folder,
     write_atomically,
 )
-from eaglelocal.core.own_files import append_own, fingerprint, read_own
+from eaglelocal.core.own_files import fingerprint, hold_lock, read_own
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.header import list_named_parts
 from eaglelocal.gguf.model_info import fingerprint_model
@@ -151,7 +149,7 @@ class HeadVersions:
     ) -> HeadVersion:
         """Move a complete head (see `scratch_path`) into the folder, as the next version; it is not used yet."""
         flush_file(made)  # before taking the lock: it takes long, and a learning process may be frozen meanwhile
-        with self._locked():
+        with hold_lock(self.folder / LOCK):
             known, _ = self.read()
             # judged by files too: an engine may still use one whose record was lost
             files = [int(path.stem[1:]) for path in self.folder.glob("v*.gguf") if VERSION_NAME.fullmatch(path.name)]
@@ -204,7 +202,7 @@ class HeadVersions:
         self._change(change)
 
     def _change(self, change: Callable[[VersionList], VersionList]) -> VersionList:
-        with self._locked():
+        with hold_lock(self.folder / LOCK):
             return self._write(change(self.read()[0]))
 
     def _write(self, versions: VersionList) -> VersionList:
@@ -220,15 +218,6 @@ class HeadVersions:
                     path.unlink()
         delete_leftovers(self.folder)
         return kept
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock of the folder; it ends with the process, however that ends."""
-        make_folder(self.folder)
-        with append_own(self.folder / LOCK) as lock:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 class _UnclearError(Exception):

@@ -90,27 +90,6 @@ def write_plan(plan: FilePlan, path: Path, on_bytes: Callable[[int], None]) -> N
         ) from error
 
 
-class WriteProgress:
-    """A sum of what was written, for the progress bar."""
-
-    def __init__(self, total_bytes: int, what: str, on_progress: Progress) -> None:
-        self._total_bytes = total_bytes
-        self._what = what
-        self._on_progress = on_progress
-        self._done_bytes = 0
-
-    def add(self, num_bytes: int) -> None:
-        self._report(self._done_bytes + num_bytes)
-
-    def reach(self, before_bytes: int) -> Callable[[int], None]:
-        """Return a callback that takes the bytes of the current file, and adds `before_bytes`."""
-        return lambda num_bytes: self._report(before_bytes + num_bytes)
-
-    def _report(self, done_bytes: int) -> None:
-        self._done_bytes = done_bytes
-        self._on_progress(min(done_bytes / self._total_bytes, 1.0), self._what)
-
-
 def _open_lock(folder: Path) -> BufferedWriter:
     try:
         make_folder(folder, SHARED)

@@ -19,10 +19,10 @@ from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.writer import count_share
 from eaglelocal.hub.inflation.generated_files import (
     FilePlan,
     Progress,
-    WriteProgress,
     check_disk,
     hold_folder,
     make_partial_path,
@@ -98,10 +98,10 @@ class InflatedPair:
     def _write(self, plans: tuple[FilePlan, FilePlan], on_progress: Progress) -> None:
         total_bytes = sum(plan.data_bytes for plan in plans)
         what = f"writing the embedded guide at the cost of {self.size.phrase} ({format_disk(total_bytes)}, once)"
-        tally = WriteProgress(total_bytes, what, on_progress)
+        count = count_share(total_bytes, lambda share: on_progress(share, what))
         target, head = make_partial_path(self.target), make_partial_path(self.head)
-        write_plan(plans[1], head, tally.add)
-        write_plan(plans[0], target, tally.add)
+        write_plan(plans[1], head, count)
+        write_plan(plans[0], target, count)
         check_head(EagleInfo.from_header(read_header(head)), ModelInfo.from_header(read_header(target)))
         flush_and_rename(head, self.head)
         flush_and_rename(target, self.target)
