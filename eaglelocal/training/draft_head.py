@@ -49,7 +49,7 @@ class Matrix:
         return self.header.tensors[self.name].shape[0]
 
     def rows(self, rows: Sequence[int]) -> Floats:
-        return read_rows(self.header.path, self.header, self.name, rows)
+        return read_rows(self.header, self.name, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def read_head_shape(info: EagleInfo, *, max_context: int) -> HeadShape:
         fc_norm_eps=info.fc_norm_eps,
         rope_theta=_read_float(header, "eagle3.rope.freq_base", 10_000.0),
         rope_scale=_read_float(header, "eagle3.rope.scaling.factor", 1.0) if scaling == "linear" else 1.0,
-        rope_factors=tuple(read_tensor(header.path, header, factors).tolist()) if factors in header.tensors else (),
+        rope_factors=tuple(read_tensor(header, factors).tolist()) if factors in header.tensors else (),
         window=info.window,
         fc_norm=info.fc_norm,
         norm_before_fc=info.norm_before_fc,
@@ -235,7 +235,7 @@ def choose_vocabulary(source: HeadSource, new_tokens: Ints | None) -> DraftVocab
         return DraftVocabulary(
             new_tokens, embeddings, borrowed, owns_output=new_tokens is not None, owns_embeddings=False, is_new=True
         )
-    tokens = read_indices(start.header.path, start.header, "d2t") if start.draft_vocab is not None else None
+    tokens = read_indices(start.header, "d2t") if start.draft_vocab is not None else None
     return DraftVocabulary(
         tokens,
         Matrix(start.header, "token_embd.weight") if start.has_own_embeddings else embeddings,
@@ -299,7 +299,7 @@ def fill_head(head: EagleHead, header: Header) -> None:
     """Load the file's weights into the head. The gains of fc_norm stay folded into fc, which is the same function."""
 
     def weights(name: str) -> Tensor:
-        return torch.from_numpy(read_tensor(header.path, header, f"{name}.weight"))
+        return torch.from_numpy(read_tensor(header, f"{name}.weight"))
 
     row = head.shape.tap_row
     head.fc.weight.copy_(weights("fc")[:, : row.size])

@@ -65,10 +65,10 @@ def merge_loras(path: Path, target: Path, *adapters: tuple[Path, float]) -> Path
     loras = [(read_header(adapter), scale) for adapter, scale in adapters]
     tensors = []
     for name, tensor in header.tensors.items():
-        values = read_tensor(target, header, name)
+        values = read_tensor(header, name)
         for lora, scale in loras:
             if name + ".lora_a" in lora.tensors:
-                a, b = (read_tensor(lora.path, lora, name + part) for part in (".lora_a", ".lora_b"))
+                a, b = (read_tensor(lora, name + part) for part in (".lora_a", ".lora_b"))
                 values = values + np.float32(scale * ALPHA / RANK) * (b @ a)
         tensors.append(StreamedTensor(name, tensor.shape, F32, partial(as_bytes, values)))
     entries = copy_entries(header, without=frozenset())

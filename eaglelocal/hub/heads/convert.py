@@ -206,7 +206,7 @@ def is_same_matrix(own: StoredTensor, target: ModelInfo, name: str) -> bool:
     if lent is None or lent.shape != own.shape[::-1]:
         return False
     rows = np.linspace(0, own.shape[0] - 1, SAMPLED_ROWS).astype(int).tolist()
-    theirs = read_rows(target.header.path, target.header, name, rows)
+    theirs = read_rows(target.header, name, rows)
     ours = np.concatenate([own.rows(row, row + 1) for row in rows])
     return float(np.linalg.norm(ours - theirs)) <= SAME_SHARE * float(np.linalg.norm(ours))
 

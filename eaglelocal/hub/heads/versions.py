@@ -92,36 +92,30 @@ class HeadVersions:
 
         "" means that they can draft, or that it is unknown; then `find_doubt` has the reason.
         """
-        try:
-            return self._find_loss(models)
-        except _UnclearError:
-            return ""
+        return self._find_loss(models)[0]
 
     def find_doubt(self) -> str:
         """Return why it is unknown whether versions can draft: a file is unreadable, or its path is not recorded."""
-        try:
-            self._find_loss(())
-        except _UnclearError as error:
-            return str(error)
-        return ""
+        return self._find_loss(())[1]
 
-    def _find_loss(self, models: Collection[str]) -> str:
-        """Return why they cannot draft, or "" if they can. Raises _UnclearError."""
+    def _find_loss(self, models: Collection[str]) -> tuple[str, str]:
+        """Return why they cannot draft, and why that is unknown; both empty if they can."""
         known, note = self.read()
         target, base = Path(known.target_path), Path(known.base_path)
         if note:
-            raise _UnclearError(note)
+            return "", note
         if not (target.is_absolute() and base.is_absolute()):
-            raise _UnclearError("where its files are was not kept, or only relative to a folder")
+            return "", "where its files are was not kept, or only relative to a folder"
         try:
-            if lost := _find_loss(target, known.target_key):
-                return "" if known.target_key in models else lost
+            lost, doubt = _find_target_loss(target, known.target_key)
+            if lost or doubt:
+                return "" if known.target_key in models else lost, doubt
             if _is_gone(base):
-                return f"{base} is not there any more"
+                return f"{base} is not there any more", ""
             has_changed = _name_folder(known.target_key, base) != self.folder.name
         except OSError as error:
-            raise _UnclearError(f"{error.filename or target} cannot be read ({error.strerror})") from error
-        return f"{base} has changed" if has_changed else ""
+            return "", f"{error.filename or target} cannot be read ({error.strerror})"
+        return f"{base} has changed" if has_changed else "", ""
 
     # ---- changes; each raises OSError where the folder cannot be written
     def name(self, *, target: Path, target_label: str, base: Path, base_label: str) -> None:
@@ -220,10 +214,6 @@ class HeadVersions:
         return kept
 
 
-class _UnclearError(Exception):
-    """Raised with the reason why it is unknown whether versions of a head draft."""
-
-
 def prune(versions: VersionList) -> VersionList:
     """Return the versions to keep: the used and the current one, then the newest; rolled-back ones are kept last."""
 
@@ -239,17 +229,14 @@ def _name_folder(target_key: str, base: Path) -> str:
     return hashlib.blake2b(f"{target_key} {fingerprint(base)}".encode(), digest_size=8).hexdigest()
 
 
-def _find_loss(target: Path, key: str) -> str:
-    """Return what happened to the file of a target with this fingerprint; "" if it is still there.
-
-    Raises OSError, and _UnclearError if a part is missing: the others cannot be identified then.
-    """
+def _find_target_loss(target: Path, key: str) -> tuple[str, str]:
+    """Return what happened to the file of a target with this fingerprint, and why that is unknown. Raises OSError."""
     if _is_gone(target):
-        return f"{target} is not there any more"
+        return f"{target} is not there any more", ""
     missing = next((part for part in list_named_parts(target) if not part.is_file()), None)
-    if missing is not None:
-        raise _UnclearError(f"{missing} is missing")
-    return "" if fingerprint_model(target) == key else f"{target} has changed"
+    if missing is not None:  # the others cannot be identified then
+        return "", f"{missing} is missing"
+    return "" if fingerprint_model(target) == key else f"{target} has changed", ""
 
 
 def _is_gone(path: Path) -> bool:
