@@ -22,7 +22,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_indices, read_rows, read_tensor
 from eaglelocal.training.device import fast_dtype
-from eaglelocal.training.eagle_head import HEAD_NAMES, EagleHead, HeadShape, MedusaParts, make_parts_shape
+from eaglelocal.training.eagle_head import HEAD_NAMES, EagleHead, HeadShape, MedusaParts
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -252,7 +252,15 @@ def choose_head_shape(source: HeadSource, *, max_context: int) -> HeadShape:
     if source.is_medusa:
         if target.architecture in NO_NORMED_STATE:
             raise IncompatibleError(f"llama.cpp does not give the states that a Medusa head reads of {target.name}")
-        return make_parts_shape(target.n_embd, target.n_layer + 1, num_parts=source.num_depths, max_context=max_context)
+        return HeadShape(
+            width=target.n_embd,
+            tap_width=target.n_embd,
+            taps=(target.n_layer + 1,),
+            max_context=max_context,
+            fc_norm=False,
+            norm_output=False,
+            num_depths=source.num_depths,
+        )
     if source.start is None:
         shape = make_new_shape(target, source.taps, max_context=max_context)
     else:

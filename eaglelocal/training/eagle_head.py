@@ -259,18 +259,6 @@ def gather_rows(x: Tensor, positions: Tensor) -> Tensor:
 
 
 # ---- medusa parts
-def make_parts_shape(width: int, tap: int, *, num_parts: int, max_context: int) -> HeadShape:
-    return HeadShape(
-        width=width,
-        tap_width=width,
-        taps=(tap,),
-        max_context=max_context,
-        fc_norm=False,
-        norm_output=False,
-        num_depths=num_parts,
-    )
-
-
 class MedusaParts(nn.Module):
     """The layers of a Medusa head. They begin at zero, so each part first predicts the target's own next token."""
 
