@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -45,7 +45,6 @@ from eaglelocal.hub.inflation.generated_files import (
     write_plan,
 )
 from eaglelocal.hub.inflation.inflated_sizes import BLOCK_STEP, DEFAULT_SIZE, SUPERBLOCK_STEP, ModelSize, parse_size
-from eaglelocal.probe.probe import free_bytes
 
 METHOD = "1"  # part of every name: raise it when the same source would give another file
 SOURCE_KEY = "eaglelocal.source"  # as a file: URL, because paths need not be text
@@ -201,9 +200,7 @@ def derive_head(target: DerivedFile, eagle: EagleInfo) -> DerivedFile:
     return DerivedFile(path, label, plan.sketch_header(), head, target.recipe, plan=plan)
 
 
-def write_derived(
-    made: DerivedFile, *, on_progress: Progress, free_bytes: Callable[[Path], int] = free_bytes
-) -> DerivedFile:
+def write_derived(made: DerivedFile, *, on_progress: Progress) -> DerivedFile:
     """Return the file, written now if it is missing. Leaves nothing behind if that fails.
 
     Raises ResourceError if the disk is too small or llama.cpp cannot quantize it, ModelFileError if the source is gone.
@@ -214,15 +211,15 @@ def write_derived(
     else:
         with hold_folder(folder):
             if not made.path.is_file():  # the process that held the lock may have written it
-                check_room(made, free_bytes=free_bytes)
+                check_room(made)
                 _write(made, on_progress)
     return replace(made, header=read_header(made.path), plan=None)
 
 
-def check_room(made: DerivedFile, *, free_bytes: Callable[[Path], int] = free_bytes) -> None:
+def check_room(made: DerivedFile) -> None:
     """Raise ResourceError if the disk has no room for writing the file."""
     hint = "free some space, or take a smaller size, such as `@300m`"
-    check_disk(made.label, made.disk_bytes, free_bytes(made.path.parent), hint=hint)
+    check_disk(made.label, made.disk_bytes, made.path.parent, hint=hint)
 
 
 def make_slug(recipe: Recipe, digest: str) -> str:

@@ -134,14 +134,13 @@ def download_files(
     *,
     retries: RetryPolicy,
     on_progress: Callable[[DownloadProgress], None],
-    free: int | None = None,
 ) -> list[Path]:
     """Fetch what is missing; return, for each order, the file that llama.cpp opens.
 
     Raises DownloadError and ResourceError. A later call resumes.
     """
     check_names(orders, cache)
-    check_disk(orders, cache, free=free_bytes(cache) if free is None else free)
+    check_disk(orders, cache, free=free_bytes(cache))
     byte_count = ByteCount(sum(order.size_bytes for order in orders), on_progress)
     for order in orders:
         try:

@@ -32,6 +32,7 @@ from eaglelocal.gguf.writer import (
     max_file_bytes,
     write_streamed,
 )
+from eaglelocal.probe.probe import free_bytes
 
 SPARE_DISK_BYTES = 256 << 20  # to be left free
 _TEMPORARY = ".partial"
@@ -73,11 +74,11 @@ def make_partial_path(path: Path) -> Path:
     return path.with_name(path.name + _TEMPORARY)
 
 
-def check_disk(what: str, needed_bytes: int, free_bytes: int, *, hint: str) -> None:
-    """Raise ResourceError if needed_bytes do not fit beside SPARE_DISK_BYTES."""
-    if needed_bytes + SPARE_DISK_BYTES > free_bytes:
-        needed, free = format_disk(needed_bytes + SPARE_DISK_BYTES), format_disk(free_bytes)
-        raise ResourceError(f"{what} takes {needed} on disk, {free} are free", hint=hint)
+def check_disk(what: str, needed_bytes: int, folder: Path, *, hint: str) -> None:
+    """Raise ResourceError if needed_bytes do not fit in the folder beside SPARE_DISK_BYTES."""
+    needed, free = needed_bytes + SPARE_DISK_BYTES, free_bytes(folder)
+    if needed > free:
+        raise ResourceError(f"{what} takes {format_disk(needed)} on disk, {format_disk(free)} are free", hint=hint)
 
 
 def write_plan(plan: FilePlan, path: Path, on_bytes: Callable[[int], None]) -> None:

@@ -353,14 +353,18 @@ def test_a_silent_storage_is_given_up(
     assert "connection" in error.message and len(waits.slept_s) == 3
 
 
-def test_a_disk_without_room_is_asked_first(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
+def test_a_disk_without_room_is_asked_first(
+    hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order = order_of(waits.retries)
     leave_partial(tmp_path, CONTENT[:1_000_000])
     needed = len(CONTENT) - 1_000_000 + (64 << 20)
+    monkeypatch.setattr("eaglelocal.hub.download.free_bytes", lambda folder: needed - 1)
     with pytest.raises(ResourceError, match="MB free"):
-        download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None, free=needed - 1)
+        download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None)
     assert not hub.asked_of_storage()
-    download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None, free=needed)
+    monkeypatch.setattr("eaglelocal.hub.download.free_bytes", lambda folder: needed)
+    download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None)
 
 
 def test_a_disk_that_becomes_full_keeps_what_came(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
@@ -424,7 +428,8 @@ def test_on_a_disk_without_links_files_are_downloaded_once(
     path = fetched(tmp_path, waits)
     assert path.read_bytes() == CONTENT and not path.is_symlink()
     assert count_missing_bytes([order], tmp_path) == 0
-    download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None, free=0)  # needs no room
+    monkeypatch.setattr("eaglelocal.hub.download.free_bytes", lambda folder: 0)
+    download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None)  # needs no room
 
 
 def test_no_other_user_may_write_fetched_files_whatever_the_umask(
