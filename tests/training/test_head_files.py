@@ -121,7 +121,7 @@ def check_same_head(first: Header, again: Header) -> None:
 
 def tensors_in(header: Header) -> dict[str, np.ndarray]:
     return {
-        name: (read_indices if name == "d2t" else read_tensor)(header.path, header, name) for name in header.tensors
+        name: (read_indices if name == "d2t" else read_tensor)(header, name) for name in header.tensors
     }
 
 
