@@ -120,9 +120,7 @@ def check_same_head(first: Header, again: Header) -> None:
 
 
 def tensors_in(header: Header) -> dict[str, np.ndarray]:
-    return {
-        name: (read_indices if name == "d2t" else read_tensor)(header, name) for name in header.tensors
-    }
+    return {name: (read_indices if name == "d2t" else read_tensor)(header, name) for name in header.tensors}
 
 
 def test_a_head_that_was_trained_here_keeps_its_name(target: Path, tmp_path: Path) -> None:
