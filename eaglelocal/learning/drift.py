@@ -31,7 +31,7 @@ MIN_HISTORY, MAX_HISTORY = 400.0, 10_000.0  # drafts
 MIN_RECENT, MAX_RECENT = 120.0, 400.0
 ALIKE = 4.0  # drafts of one answer are alike: this many count as one independent draft
 SURE = 2.0  # standard errors
-MAX_KINDS, MAX_BATCHES, MAX_NAME = 64, 40, 200
+MAX_KINDS, MAX_BATCHES = 64, 40
 
 
 class Level(StrEnum):
