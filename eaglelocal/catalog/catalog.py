@@ -189,9 +189,9 @@ def _check_names(catalog: Catalog) -> None:
 
 
 def _unknown_entry(who: str, what: str, id: str, known: Mapping[str, object]) -> UsageError:
-    return UsageError(
-        f"unknown {what} {id!r} in the catalog's {who}", hint=_suggest(id, known, otherwise="see profiles/")
-    )
+    near = _find_near(id, known)
+    hint = f"did you mean {' or '.join(near)}?" if near else "see profiles/"
+    return UsageError(f"unknown {what} {id!r} in the catalog's {who}", hint=hint)
 
 
 def _normalize(name: str) -> str:
@@ -203,11 +203,6 @@ def _list_files(folders: tuple[Path, ...], folder_name: str) -> Iterator[Path]:
     """Yield the shipped files first, so that the user's entries replace them."""
     for folder in folders:
         yield from sorted((folder / folder_name).glob("*.toml"))
-
-
-def _suggest(word: str, known: Mapping[str, object], *, otherwise: str) -> str:
-    near = _find_near(word, known)
-    return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 
 def _find_near(word: str, known: Mapping[str, object]) -> list[str]:

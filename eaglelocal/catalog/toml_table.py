@@ -64,10 +64,7 @@ class TomlTable:
         return record(**known)
 
     def text(self, key: str) -> str | None:
-        value = self._get(key)
-        if value is None or isinstance(value, str):
-            return value
-        raise self._value_error(key, "text", value)
+        return self._read_typed(key, "text", str)
 
     def month(self, key: str) -> str | None:
         """Return a month, `YYYY-MM`."""
@@ -77,60 +74,42 @@ class TomlTable:
         raise self._value_error(key, "a month such as 2026-04", value)
 
     def flag(self, key: str) -> bool | None:
-        value = self._get(key)
-        if value is None or isinstance(value, bool):
-            return value
-        raise self._value_error(key, "true or false", value)
+        return self._read_typed(key, "true or false", bool)
 
     def count(self, key: str, *, minimum: int = 0, maximum: int = MAX_NUMBER) -> int | None:
-        value = self._get(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self._value_error(key, "a whole number", value)
-        return int(self._check_bounds(key, value, minimum, maximum))
+        value = self._read_typed(key, "a whole number", int)
+        return None if value is None else int(self._check_bounds(key, value, minimum, maximum))
 
     def number(self, key: str, *, minimum: float = 0.0, maximum: float = MAX_NUMBER) -> float | None:
-        value = self._get(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._value_error(key, "a number", value)
-        return float(self._check_bounds(key, value, minimum, maximum))
+        value = self._read_typed(key, "a number", int, float)
+        return None if value is None else float(self._check_bounds(key, value, minimum, maximum))
 
     def texts(self, key: str) -> tuple[str, ...] | None:
-        value = self._get(key)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
-            raise self._value_error(key, "a list of texts", value)
-        return tuple(value)
+        what = "a list of texts"
+        value = self._read_typed(key, what, list)
+        if value is not None and not all(isinstance(part, str) for part in value):
+            raise self._value_error(key, what, value)
+        return None if value is None else tuple(value)
 
     def pairs(self, key: str) -> tuple[tuple[int, float], ...] | None:
         """Return a list of `[whole number, number]`."""
-        value = self._get(key)
-        if value is None:
-            return None
-        if not isinstance(value, list) or not all(_is_pair(part) for part in value):
-            raise self._value_error(key, "a list of [whole number, number]", value)
-        return tuple((first, float(second)) for first, second in value)
+        what = "a list of [whole number, number]"
+        value = self._read_typed(key, what, list)
+        if value is not None and not all(map(_is_pair, value)):
+            raise self._value_error(key, what, value)
+        return None if value is None else tuple((first, float(second)) for first, second in value)
 
     def values(self, key: str) -> Mapping[str, Value] | None:
         """Return a table of plain values under any keys."""
-        value = self._get(key)
-        if value is None:
-            return None
-        if not isinstance(value, dict) or not all(isinstance(part, Value) for part in value.values()):
-            raise self._value_error(key, "a table of texts and numbers", value)
-        return MappingProxyType(value)
+        what = "a table of texts and numbers"
+        value = self._read_typed(key, what, dict)
+        if value is not None and not all(isinstance(part, Value) for part in value.values()):
+            raise self._value_error(key, what, value)
+        return None if value is None else MappingProxyType(value)
 
     def table(self, key: str) -> TomlTable | None:
-        value = self._get(key)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise self._value_error(key, "a table", value)
-        return TomlTable(value, path=self.path, name=self._full_key(key))
+        value = self._read_typed(key, "a table", dict)
+        return None if value is None else TomlTable(value, path=self.path, name=self._full_key(key))
 
     def tables(self) -> Iterator[tuple[str, TomlTable]]:
         """Yield every key, each of which must be a table."""
@@ -165,9 +144,13 @@ class TomlTable:
         )
         raise self._value_error(key, bounds, value)
 
-    def _get(self, key: str) -> object:
+    def _read_typed(self, key: str, what: str, *kinds: type[T]) -> T | None:
+        """Return a value of one of these types. A flag is no number."""
         self._read_keys.add(key)
-        return self.content.get(key)
+        value = self.content.get(key)
+        if value is None or (isinstance(value, kinds) and (kinds == (bool,) or not isinstance(value, bool))):
+            return value
+        raise self._value_error(key, what, value)
 
     def _value_error(self, key: str, what: str, value: object) -> UsageError:
         return self.error(f"{self._full_key(key)} must be {what}, not {value!r:.60}")

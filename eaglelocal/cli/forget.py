@@ -85,7 +85,6 @@ def forget_answers(target: str, output: Output, *, yes: bool) -> None:
 
 def describe_folder(folder: Path) -> str:
     from eaglelocal.cli.deletion import format_size, list_files
-    from eaglelocal.learning.kept_answers import read_owner
 
     files, size = list_files(folder), format_size([folder])
     if folder == locations.learned_dir():
@@ -93,7 +92,7 @@ def describe_folder(folder: Path) -> str:
     if folder == locations.conversation_cells_dir():
         return f"{path_text(folder)}: caches of {count_noun(len(files), 'conversation')}, {size}"
     if folder == locations.learning_dir():
-        owners = {read_owner(path.parent) for path in files if path.parent.parent.name == "answers"}
+        owners = {path.parent.name for path in files if path.parent.parent.name == "answers"}
         names = ", ".join(name_models(folder))
         return f"{path_text(folder)}: answers of {count_noun(len(owners), 'key')} to learn from, {size} ({names})"
     return f"{path_text(folder)}: texts of {count_noun(len(files), 'key')}, {size}"

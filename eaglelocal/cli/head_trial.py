@@ -25,7 +25,8 @@ from eaglelocal.gguf.eagle_info import ACCEPTANCE_LENGTH_KEY, NORM_OUTPUT_KEY
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tap_row import TapRow
 from eaglelocal.gguf.writer import patch_header, roll_columns
-from eaglelocal.hub.heads.convert import HeadReading, ReadHead
+from eaglelocal.hub.heads.convert import ReadHead
+from eaglelocal.hub.heads.head_config import HeadReading
 from eaglelocal.hub.heads.medusa_head import MedusaHead
 from eaglelocal.hub.heads.version_records import (
     MIN_WEAK,

@@ -45,15 +45,13 @@ def pull(given: PullFlags) -> None:
     eaglelocal pull qwen3-8b --quant Q5_K_M --yes
     eaglelocal pull qwen3-8b --verify
     """
-    from eaglelocal.hub.client_settings import list_unused_settings, prepare_client
+    from eaglelocal.hub.client_settings import prepare_client
 
     output = standard_output()
     plan = plan_here(given.target, given.draft, given.quant, output)
     if plan is None:
         return output.message(f"{EMBEDDED_NAMES[0]} is embedded: there is nothing to download")
     prepare_client()
-    for line in list_unused_settings():
-        output.message(line)
     from eaglelocal.cli.pull_files import check_files, discard_damaged, fetch_all, look_up_orders, verify_on_disk
 
     orders = look_up_orders(plan, given.mmproj, output)

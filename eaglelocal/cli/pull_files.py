@@ -27,6 +27,7 @@ from eaglelocal.errors import (
 from eaglelocal.gguf.mtp import has_mtp
 from eaglelocal.hub.download import (
     DownloadOrder,
+    add_projector,
     check_disk,
     check_names,
     count_missing_bytes,
@@ -34,8 +35,10 @@ from eaglelocal.hub.download import (
     download_files,
     find_complete_files,
     find_places,
+    needs_import,
+    order_draft,
+    order_model,
 )
-from eaglelocal.hub.download_orders import add_projector, needs_import, order_draft, order_model
 from eaglelocal.hub.draft_resolver import read_draft_file
 from eaglelocal.hub.hub_api import RetryPolicy, is_repo_missing, silence_client
 from eaglelocal.hub.hub_cache import PromisedFile, find_cached, find_damaged, find_nearest_repo, list_promised_files

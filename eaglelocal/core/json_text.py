@@ -10,8 +10,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 MAX_DEPTH = 64
+T = TypeVar("T")
 
 
 class NestedTooDeep(ValueError):
@@ -47,6 +53,38 @@ def read_object(text: str | bytes, max_depth: int = MAX_DEPTH) -> dict[str, obje
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")
     return value
+
+
+def read_record(record: type[T], value: object) -> T:
+    """Return a dataclass of the values under its fields' names, as `asdict` and JSON leave them.
+
+    Raises ValueError where a field is missing or of another type than it is annotated with.
+    """
+    kinds: Any = record
+    names = [one.name for one in fields(kinds)]
+    if not isinstance(value, dict) or any(name not in value for name in names):
+        raise ValueError("a field is missing")
+    hints = get_type_hints(record)
+    return record(**{name: _read_kind(hints[name], value[name]) for name in names})
+
+
+def _read_kind(kind: Any, value: object) -> object:
+    """Return a value of an annotated type: a record, an enum, text, a number, a flag, or a collection of these."""
+    outer, inner = get_origin(kind), get_args(kind)
+    if NoneType in inner:
+        return None if value is None else _read_kind(inner[0], value)
+    if outer in (list, tuple) and isinstance(value, list):
+        return outer(_read_kind(inner[0], one) for one in value)
+    if outer in (dict, Mapping) and isinstance(value, dict):
+        return {name: _read_kind(inner[1], one) for name, one in value.items()}
+    if is_dataclass(kind):
+        return read_record(kind, value)  # type: ignore[arg-type]
+    if outer is None and issubclass(kind, Enum):
+        return kind(value)
+    wanted = (int, float) if kind is float else outer or kind
+    if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"{value!r:.40} is of the wrong type")
+    return float(value) if kind is float else value
 
 
 def is_nested_deeper(value: object, levels: int) -> bool:

@@ -8,6 +8,7 @@ once what is skipped.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import os
 import stat
@@ -17,7 +18,7 @@ from functools import lru_cache
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
 
-from eaglelocal.core.atomic_file import OWN_FILE
+from eaglelocal.core.atomic_file import OWN_FILE, make_folder
 
 KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
 MAX_BYTES = 64 << 20  # of a file that is read whole
@@ -49,6 +50,23 @@ def read_own(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a file of a folder of ours. Raises OSError as `open_own`, and for more than `max_bytes`."""
     with _warning(path), open_own(path) as file:
         return _read(path, file, max_bytes)
+
+
+@contextmanager
+def hold_lock(path: Path, *, waits: bool = True) -> Iterator[None]:
+    """Hold the lock of a file of a folder of ours, which ends with the process, however that ends.
+
+    Raises OSError if the file cannot be made; BlockingIOError if another process holds it and this one does not wait.
+    """
+    make_folder(path.parent)
+    with append_own(path) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise
+        except OSError:  # a file system without locks
+            pass
+        yield
 
 
 def is_own(path: Path) -> bool:

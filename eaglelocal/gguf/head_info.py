@@ -132,7 +132,7 @@ def _read_d2t_range(header: Header) -> tuple[int, int] | None:
         if len(tokens) != (header.array_count(DRAFT_TOKENS_KEY) or 0):
             raise malformed_error(header.path.name, f"{DRAFT_TOKENS_KEY} is no list of tokens")
         return (min(tokens), max(tokens)) if tokens else None
-    return read_index_range(header.path, header, "d2t")
+    return read_index_range(header, "d2t")
 
 
 def layer_inputs_problem(target: ModelInfo) -> str:

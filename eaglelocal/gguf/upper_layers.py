@@ -19,14 +19,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.architectures import EAGLE
 from eaglelocal.gguf.cursor import malformed_error
 from eaglelocal.gguf.ggml_types import GGML_TYPES_BY_NAME
-from eaglelocal.gguf.header import Header, Scalar, TensorInfo, ValueType
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor
+from eaglelocal.gguf.header import Header, Scalar, TensorInfo
+from eaglelocal.gguf.writer import GgufPart, KeyValue, StreamedTensor, list_entries
 
 NUM_LAYERS_KEY = "eaglelocal.num_layers"  # of both GGUFs together; only in heads of several layers
 DRAFT_TOKENS_KEY = "eaglelocal.draft_tokens"  # d2t of such a head: llama.cpp has no place for it
@@ -44,14 +43,6 @@ SHARED_KEYS = frozenset(
         "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
     }
 )  # fmt: skip
-
-
-class GgufPart(NamedTuple):
-    """A GGUF of a file, with its architecture, keys and tensors."""
-
-    architecture: str
-    entries: Sequence[KeyValue]
-    tensors: Sequence[StreamedTensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +131,8 @@ def split_head(entries: Sequence[KeyValue], tensors: Sequence[StreamedTensor]) -
     upper = make_upper_metadata(metadata, output.shape[1])
     return [
         GgufPart(EAGLE, entries, [*_first_tensors(tensors), norm, *_make_unread(norm.shape[0])]),
-        GgufPart(UPPER, [_make_entry(key, value) for key, value in upper.items()], list(_upper_tensors(tensors))),
+        GgufPart(UPPER, list_entries(upper), list(_upper_tensors(tensors)), ALIGNMENT),
     ]
-
-
-def _make_entry(key: str, value: Scalar) -> KeyValue:
-    if isinstance(value, str):
-        return KeyValue(key, ValueType.STRING, value)
-    return KeyValue(key, ValueType.FLOAT32 if isinstance(value, float) else ValueType.UINT32, value)
 
 
 def _first_tensors(tensors: Iterable[StreamedTensor]) -> Iterator[StreamedTensor]:

@@ -104,37 +104,28 @@ def _length(value: Scalar | tuple[Scalar, ...]) -> int:
     return len(value) if isinstance(value, tuple) else 1
 
 
-def write_streamed(
-    path: Path,
-    architecture: str,
-    *,
-    entries: Iterable[KeyValue],
-    tensors: Sequence[StreamedTensor],
-    on_bytes: Callable[[int], None],
-) -> None:
+@dataclass(frozen=True, slots=True)
+class GgufPart:
+    """A GGUF of a file; most files have one. Those behind the first begin at a multiple of `alignment`."""
+
+    architecture: str
+    entries: Sequence[KeyValue]
+    tensors: Sequence[StreamedTensor]
+    alignment: int = ALIGNMENT
+
+
+def write_streamed(path: Path, parts: Sequence[GgufPart], on_bytes: Callable[[int], None]) -> None:
     """Write the file and flush it. `on_bytes` is called with the size of each piece written."""
-    _write_head(path, architecture, entries, tensors)
+    _write_head(path, parts[0])
     with path.open("ab") as file:
-        _append_data(file, tensors, on_bytes)
-
-
-def append_streamed(
-    path: Path,
-    architecture: str,
-    *,
-    entries: Iterable[KeyValue],
-    tensors: Sequence[StreamedTensor],
-    on_bytes: Callable[[int], None],
-    alignment: int,
-) -> None:
-    """Write another GGUF behind the one in the file, at a multiple of `alignment`, and flush it."""
-    with tempfile.TemporaryDirectory() as folder:
-        head = Path(folder) / "head.gguf"
-        _write_head(head, architecture, entries, tensors)
-        with path.open("ab") as file:
-            _pad(file, alignment)
-            file.write(head.read_bytes())
-            _append_data(file, tensors, on_bytes)
+        _append_data(file, parts[0].tensors, on_bytes)
+        for part in parts[1:]:
+            _pad(file, part.alignment)
+            with tempfile.TemporaryDirectory() as folder:
+                head = Path(folder) / "head.gguf"
+                _write_head(head, part)
+                file.write(head.read_bytes())
+            _append_data(file, part.tensors, on_bytes)
 
 
 def _append_data(file: BinaryIO, tensors: Sequence[StreamedTensor], on_bytes: Callable[[int], None]) -> None:
@@ -145,15 +136,15 @@ def _append_data(file: BinaryIO, tensors: Sequence[StreamedTensor], on_bytes: Ca
     file.flush()
 
 
-def _write_head(path: Path, architecture: str, entries: Iterable[KeyValue], tensors: Sequence[StreamedTensor]) -> None:
+def _write_head(path: Path, part: GgufPart) -> None:
     import numpy as np
     from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter  # slow to import
 
-    writer = GGUFWriter(path, architecture)
-    for entry in entries:
+    writer = GGUFWriter(path, part.architecture)
+    for entry in part.entries:
         element = None if entry.element_type is None else GGUFValueType(entry.element_type)
         writer.add_key_value(entry.key, entry.value, GGUFValueType(entry.type), sub_type=element)
-    for tensor in tensors:
+    for tensor in part.tensors:
         kind = GGMLQuantizationType(tensor.type.id)
         writer.add_tensor_info(tensor.name, tensor.shape[::-1], np.dtype(np.float32), tensor.nbytes, raw_dtype=kind)
     writer.write_header_to_file()
@@ -173,6 +164,18 @@ def write_pieces(
         on_bytes(piece.nbytes)
     if written != num_bytes:
         raise ValueError(f"tensor {name} came as {written} bytes, not {num_bytes}")
+
+
+def count_share(total_bytes: int, on_progress: Callable[[float], None]) -> Callable[[int], None]:
+    """Return a callback that takes the size of each piece written, and reports the share that is done."""
+    done_bytes = 0
+
+    def count(num_bytes: int) -> None:
+        nonlocal done_bytes
+        done_bytes += num_bytes
+        on_progress(done_bytes / total_bytes)
+
+    return count
 
 
 def _pad(file: BinaryIO, alignment: int = ALIGNMENT) -> None:

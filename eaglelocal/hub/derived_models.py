@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -33,12 +33,11 @@ from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS, REFERENCE_KEY
 from eaglelocal.gguf.header import ArrayValue, Header, Shard
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.writer import StreamedTensor, list_entries
+from eaglelocal.gguf.writer import StreamedTensor, count_share, list_entries
 from eaglelocal.hub.inflation.generated_files import (
     QUANTIZABLE,
     FilePlan,
     Progress,
-    WriteProgress,
     check_disk,
     hold_folder,
     make_partial_path,
@@ -46,7 +45,6 @@ from eaglelocal.hub.inflation.generated_files import (
     write_plan,
 )
 from eaglelocal.hub.inflation.inflated_sizes import BLOCK_STEP, DEFAULT_SIZE, SUPERBLOCK_STEP, ModelSize, parse_size
-from eaglelocal.probe.probe import free_bytes
 
 METHOD = "1"  # part of every name: raise it when the same source would give another file
 SOURCE_KEY = "eaglelocal.source"  # as a file: URL, because paths need not be text
@@ -202,9 +200,7 @@ def derive_head(target: DerivedFile, eagle: EagleInfo) -> DerivedFile:
     return DerivedFile(path, label, plan.sketch_header(), head, target.recipe, plan=plan)
 
 
-def write_derived(
-    made: DerivedFile, *, on_progress: Progress, free_bytes: Callable[[Path], int] = free_bytes
-) -> DerivedFile:
+def write_derived(made: DerivedFile, *, on_progress: Progress) -> DerivedFile:
     """Return the file, written now if it is missing. Leaves nothing behind if that fails.
 
     Raises ResourceError if the disk is too small or llama.cpp cannot quantize it, ModelFileError if the source is gone.
@@ -215,15 +211,15 @@ def write_derived(
     else:
         with hold_folder(folder):
             if not made.path.is_file():  # the process that held the lock may have written it
-                check_room(made, free_bytes=free_bytes)
+                check_room(made)
                 _write(made, on_progress)
     return replace(made, header=read_header(made.path), plan=None)
 
 
-def check_room(made: DerivedFile, *, free_bytes: Callable[[Path], int] = free_bytes) -> None:
+def check_room(made: DerivedFile) -> None:
     """Raise ResourceError if the disk has no room for writing the file."""
     hint = "free some space, or take a smaller size, such as `@300m`"
-    check_disk(made.label, made.disk_bytes, free_bytes(made.path.parent), hint=hint)
+    check_disk(made.label, made.disk_bytes, made.path.parent, hint=hint)
 
 
 def make_slug(recipe: Recipe, digest: str) -> str:
@@ -274,14 +270,19 @@ def _write(made: DerivedFile, on_progress: Progress) -> None:
     plan, partial = made.plan, make_partial_path(made.path)
     if plan is None:
         raise ModelFileError(f"{made.path.name} was removed just now", hint="run the command again")
-    quantized_bytes = made.header.tensor_bytes if made.quantized_to else 0
-    tally = WriteProgress(plan.data_bytes + quantized_bytes, f"writing {made.label}", on_progress)
+    total_bytes = plan.data_bytes + (made.header.tensor_bytes if made.quantized_to else 0)
+
+    def report(share: float) -> None:
+        on_progress(min(share, 1.0), f"writing {made.label}")
+
+    count = count_share(total_bytes, report)
     if made.quantized_to is None:
-        write_plan(plan, partial, tally.add)
+        write_plan(plan, partial, count)
     else:
         whole = make_partial_path(made.path.with_name(f"{made.path.stem}-whole.gguf"))
-        write_plan(plan, whole, tally.add)
-        quantize_file(whole, partial, FILE_TYPE_IDS[made.quantized_to], on_bytes=tally.reach(plan.data_bytes))
+        write_plan(plan, whole, count)
+        kind = FILE_TYPE_IDS[made.quantized_to]
+        quantize_file(whole, partial, kind, on_bytes=lambda done: report((plan.data_bytes + done) / total_bytes))
         whole.unlink()
     read_header(partial)
     flush_and_rename(partial, made.path)

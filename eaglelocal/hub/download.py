@@ -1,4 +1,4 @@
-"""Downloads of models from a hub into its cache: free space is checked first, then files are fetched one by one.
+"""Downloads of models from a hub into its cache: orders of files, and fetching them once the disk has room.
 
 Files are stored as the hub's client stores them (blob, link in the snapshot, ref) and under its locks, so that every
 program that uses the cache finds them, and two processes that need the same file fetch it once.
@@ -7,6 +7,7 @@ program that uses the cache finds them, and two processes that need the same fil
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,10 +17,21 @@ from huggingface_hub.utils import WeakFileLock
 from eaglelocal.core.amounts import format_disk
 from eaglelocal.core.atomic_file import SHARED, make_folder, sync_folder, write_atomically
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.run_options import AUTO, NONE
 from eaglelocal.core.user_paths import quote_path
-from eaglelocal.errors import DownloadError, ResourceError
-from eaglelocal.hub.hub_api import RemoteFile, RemoteRepo, RetryPolicy, format_name
-from eaglelocal.hub.hub_cache import MAIN, OTHER_DISK, PromisedFile, make_write_error, repo_folder
+from eaglelocal.errors import DownloadError, ResourceError, UsageError
+from eaglelocal.hub.hub_api import (
+    RemoteFile,
+    RemoteRepo,
+    RetryPolicy,
+    check_access,
+    fetch_repo,
+    format_name,
+    is_repo_missing,
+)
+from eaglelocal.hub.hub_cache import MAIN, OTHER_DISK, HubReference, PromisedFile, make_write_error, repo_folder
+from eaglelocal.hub.projector_resolver import list_model_names, list_projectors, match_projectors, parse_projector
+from eaglelocal.hub.repo_builds import choose_build, join_names
 from eaglelocal.hub.transfer import ByteCount, DownloadProgress, make_partial_path, transfer
 from eaglelocal.probe.probe import free_bytes
 
@@ -122,14 +134,13 @@ def download_files(
     *,
     retries: RetryPolicy,
     on_progress: Callable[[DownloadProgress], None],
-    free: int | None = None,
 ) -> list[Path]:
     """Fetch what is missing; return, for each order, the file that llama.cpp opens.
 
     Raises DownloadError and ResourceError. A later call resumes.
     """
     check_names(orders, cache)
-    check_disk(orders, cache, free=free_bytes(cache) if free is None else free)
+    check_disk(orders, cache, free=free_bytes(cache))
     byte_count = ByteCount(sum(order.size_bytes for order in orders), on_progress)
     for order in orders:
         try:
@@ -220,3 +231,90 @@ def _write_ref(order: DownloadOrder, cache: Path) -> None:
     make_folder(folder / "refs", SHARED)
     # other programs read every file in `refs` as a reference, so the temporary file is outside that folder
     write_atomically(folder / "refs" / MAIN, order.repo.commit, mode=READABLE, scratch=folder)
+
+
+# ---- orders: the files to fetch for a reference, from a hub's lists
+CONFIG = "config.json"
+WEIGHTS = (".safetensors", ".safetensors.index.json")
+# formats that can be read without running code in them
+PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin(\.index\.json)?|medusa_lm_head\.pt")
+
+
+def order_model(reference: HubReference, retries: RetryPolicy) -> DownloadOrder:
+    """Order a model as GGUF, from the first of its repositories that has the quantization.
+
+    Raises UsageError with the available quantizations, DownloadError if no repository can be read.
+    """
+    problems: list[DownloadError | UsageError] = []
+    for name in reference.repos:
+        try:
+            repo = fetch_repo(name, retries)
+            build = choose_build(repo.builds, reference.quant, repo=name, drafts=reference.drafts)
+        except UsageError as problem:
+            problems.append(problem)
+        except DownloadError as problem:
+            if not is_repo_missing(problem):
+                raise
+            problems.append(problem)
+        else:
+            order = DownloadOrder(repo, repo.list_files(build), f"{repo.id}:{build.tag}")
+            return check_readable(order, retries)
+    raise problems[0]
+
+
+def order_head(name: str, retries: RetryPolicy) -> DownloadOrder:
+    """Order the files of a draft head for a later import. Raises UsageError if the repository has none."""
+    repo = fetch_repo(name, retries)
+    config = [file for file in repo.files if file.name == CONFIG]
+    weights = [file for file in repo.files if file.name.endswith(WEIGHTS)]
+    weights = weights or [file for file in repo.files if PICKLED.fullmatch(file.name)]
+    if not (config and weights):
+        raise UsageError(f"{name} is not a draft head: it has no {CONFIG} with weights", hint=f"see {repo.page}")
+    return check_readable(DownloadOrder(repo, (*config, *weights), name), retries)
+
+
+def order_draft(reference: HubReference, retries: RetryPolicy) -> DownloadOrder:
+    """Order a draft: as GGUF if the repository has one, else as a head to import."""
+    try:
+        return order_model(reference, retries)
+    except UsageError as problem:
+        if reference.quant is not None:
+            raise
+        try:
+            return order_head(reference.repos[0], retries)
+        except UsageError:
+            raise problem from None
+
+
+def add_projector(order: DownloadOrder, mmproj: str) -> DownloadOrder:
+    """Add to an order the named image projector, or for `auto` the best that its repository has for the model.
+
+    Raises UsageError if it has none of that name.
+    """
+    build = next((build for build in order.repo.builds if order.files[0].name in build.names), None)
+    if build is None or build.is_draft or mmproj == NONE:
+        return order
+    sizes = {file.name: file.size_bytes for file in order.repo.files}
+    names = list_projectors(sizes)
+    if mmproj == AUTO:
+        projectors = [parse_projector(name, size_bytes=sizes[name]) for name in names]
+        is_alone = len(list_model_names(sizes)) <= 1
+        found = [one.name for one in match_projectors(projectors, [build.stem.rpartition("/")[2]], is_alone=is_alone)]
+    else:
+        found = [name for name in names if mmproj.lower() in (name.lower(), name.rsplit("/", 1)[-1].lower())]
+        if not found:
+            has = f"it has {join_names(names, like=mmproj)}" if names else "it has none; --mmproj none"
+            raise UsageError(f"{order.repo.id} has no projector {mmproj}", hint=has)
+    chosen = [file for file in order.repo.files if file.name in found[:1]]
+    return DownloadOrder(order.repo, (*order.files, *chosen), order.reference)
+
+
+def needs_import(order: DownloadOrder) -> bool:
+    return order.files[0].name == CONFIG
+
+
+def check_readable(order: DownloadOrder, retries: RetryPolicy) -> DownloadOrder:
+    """Return the order if its files may be read; otherwise raise before anything is downloaded."""
+    if order.repo.is_gated:
+        check_access(order.repo, order.files[0], retries)
+    return order

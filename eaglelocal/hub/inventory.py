@@ -161,18 +161,10 @@ def list_imported() -> list[InventoryEntry]:
 
 
 def describe_cached(model: CachedModel) -> InventoryEntry:
-    about = describe_file(model.path)
-    return InventoryEntry(
-        reference=model.reference,
-        origin=HUB,
-        paths=model.paths,
-        size_bytes=model.size_bytes,
-        modified_at=model.modified_at,
-        description=about,
-        repo=model.repo,
-        commit=model.commit,
-        projector=find_cached_projector(model.path) if about.kind == "model" and not model.build.is_draft else None,
-    )
+    entry = _make_entry(model.reference, HUB, model.paths)
+    has_projector = entry.description.kind == "model" and not model.build.is_draft
+    projector = find_cached_projector(model.path) if has_projector else None
+    return replace(entry, repo=model.repo, commit=model.commit, projector=projector)
 
 
 def describe_file(path: Path) -> HeaderSummary:

@@ -33,6 +33,7 @@ from eaglelocal.gguf.draft_pairing import read_model
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.lora_adapter import is_adapter
 from eaglelocal.gguf.model_info import ModelInfo
+from eaglelocal.gguf.projector import ARCHITECTURE as PROJECTOR
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.derived_models import DerivedFile, Inflation, Recipe, derive_target, parse_recipe, write_derived
 from eaglelocal.hub.hub_cache import check_file, find_cached, list_gguf_names, make_hub_reference
@@ -44,11 +45,6 @@ from eaglelocal.hub.model_library import is_blob
 NATIVE = "demo@native"
 EXAMPLES = ("demo", NATIVE, "demo@1b", "demo@1b:bf16", "demo@8b:q4_0")
 MAX_LABEL_CHARS = 80
-NOT_TARGETS = {
-    "dflash": ("a draft head", "--draft"),
-    "eagle3": ("a draft head", "--draft"),
-    "clip": ("an image encoder", "--mmproj"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +101,9 @@ def find_target(reference: Reference, *, on_progress: Progress | None) -> FoundT
 
 def read_target(path: Path, *, label: str = "", head: Path | None = None) -> FoundTarget:
     header = read_header(path)
-    architecture = str(header.metadata.get("general.architecture"))
-    if architecture in NOT_TARGETS:
-        what, flag = NOT_TARGETS[architecture]
-        hint = f"eaglelocal chat --target MODEL {flag} {quote_path(path)}"
-        raise ModelFileError(f"{path.name} is {what}, not a model that can answer", hint=hint)
+    if header.metadata.get("general.architecture") == PROJECTOR:
+        hint = f"eaglelocal chat --target MODEL --mmproj {quote_path(path)}"
+        raise ModelFileError(f"{path.name} is an image encoder, not a model that can answer", hint=hint)
     if is_adapter(header):
         hint = f"eaglelocal chat --target MODEL --lora {quote_path(path)}"
         raise ModelFileError(f"{path.name} is a LoRA adapter, not a model that can answer", hint=hint)

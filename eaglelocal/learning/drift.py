@@ -19,11 +19,10 @@ from contextlib import suppress
 from dataclasses import asdict, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from eaglelocal import locations
 from eaglelocal.core.atomic_file import write_atomically
-from eaglelocal.core.json_text import read_object
+from eaglelocal.core.json_text import read_object, read_record
 from eaglelocal.core.own_files import list_own, read_own
 from eaglelocal.core.records import dataclass
 
@@ -32,7 +31,7 @@ MIN_HISTORY, MAX_HISTORY = 400.0, 10_000.0  # drafts
 MIN_RECENT, MAX_RECENT = 120.0, 400.0
 ALIKE = 4.0  # drafts of one answer are alike: this many count as one independent draft
 SURE = 2.0  # standard errors
-MAX_KINDS, MAX_BATCHES, MAX_NAME = 64, 40, 200
+MAX_KINDS, MAX_BATCHES = 64, 40
 
 
 class Level(StrEnum):
@@ -56,6 +55,10 @@ class Counts:
     @property
     def share(self) -> float:
         return self.accepted / self.drafts if self.drafts else 0.0
+
+    @property
+    def is_sound(self) -> bool:
+        return 0 <= self.accepted <= self.drafts + 1e-6 <= 2 * MAX_HISTORY
 
     def add(self, drafts: float, accepted: float, most: float) -> None:
         """Add counts; older counts decay if the sum exceeds `most` drafts."""
@@ -184,33 +187,14 @@ class TargetHistory:
     @classmethod
     def from_json(cls, content: bytes) -> TargetHistory:
         """Read a history. Raises ValueError for anything else."""
-        stored: Any = read_object(content)
-        try:
-            target, kinds = stored["target"], stored["kinds"]
-            if stored["format"] != FORMAT or len(kinds) > MAX_KINDS or not isinstance(target, str):
-                raise ValueError("it is no history of drafts")
-            return cls(target, {kind[:MAX_NAME]: read_kind(one) for kind, one in kinds.items()})
-        except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
-            raise ValueError("it is no history of drafts") from error
-
-
-def read_kind(stored: Any) -> KindHistory:
-    batches = stored["batches"][:MAX_BATCHES]
-    runs = [AnswerRun(read_counts(one["counts"]), read_conditions(one["conditions"])) for one in batches]
-    return KindHistory(read_counts(stored["history"]), runs, read_conditions(stored["before"]))
-
-
-def read_counts(stored: Any) -> Counts:
-    drafts, accepted = float(stored["drafts"]), float(stored["accepted"])
-    if not 0 <= accepted <= drafts + 1e-6 <= 2 * MAX_HISTORY:
-        raise ValueError("counts are not those of drafts")
-    return Counts(drafts, accepted)
-
-
-def read_conditions(stored: Any) -> dict[str, str]:
-    if len(stored) > MAX_KINDS:
-        raise ValueError("too many conditions")
-    return {str(name)[:MAX_NAME]: str(value)[:MAX_NAME] for name, value in stored.items()}
+        stored = read_object(content)
+        history = read_record(cls, stored)
+        counts = [
+            one for kind in history.kinds.values() for one in (kind.history, *(batch.counts for batch in kind.batches))
+        ]
+        if stored.get("format") != FORMAT or not all(one.is_sound for one in counts):
+            raise ValueError("it is no history of drafts")
+        return history
 
 
 # ---- drift files: the histories of acceptance on disk, one file for each target, and a server's watch over them

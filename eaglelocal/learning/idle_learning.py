@@ -28,8 +28,7 @@ from eaglelocal.hub.heads.versions import HeadVersions, find_versions
 from eaglelocal.learning.answer_keeper import AnswerKeeper, RequestActivity
 from eaglelocal.learning.kept_answers import DAY_S, KeptAnswers, hash_owner, prune_noted
 from eaglelocal.learning.learner import LearningJob, SessionReport
-from eaglelocal.learning.learning_child import LearningChild
-from eaglelocal.learning.learning_process import FAILED
+from eaglelocal.learning.learning_process import FAILED, LearningChild
 from eaglelocal.learning.learning_round import MIN_NEW
 from eaglelocal.probe.cpuinfo import count_usable_threads
 from eaglelocal.probe.machine import runs_on_battery

@@ -12,13 +12,13 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import astuple
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, variance
 from typing import Any, TypeVar
 
 from eaglelocal.core.atomic_file import PRIVATE, make_folder
-from eaglelocal.core.json_text import read_json
+from eaglelocal.core.json_text import read_json, read_record
 from eaglelocal.core.own_files import append_own, read_own
 from eaglelocal.core.records import dataclass
 
@@ -150,7 +150,7 @@ class JudgedFile:
         """Add a text. Raises OSError."""
         self.texts[key] = text
         make_folder(self._path.parent, PRIVATE)
-        line = json.dumps([key, None if text is None else astuple(text)]) + "\n"
+        line = json.dumps([key, None if text is None else asdict(text)]) + "\n"
         with append_own(self._path) as file:
             file.write(line.encode())
 
@@ -163,13 +163,8 @@ def read_judged(path: Path) -> dict[str, JudgedText | None]:
     except OSError:
         return found
     for line in lines:
-        with suppress(ValueError, TypeError, OverflowError):  # of a write that was cut off, and the next one
+        with suppress(ValueError, TypeError):  # of a write that was cut off, and the next one
             pair: Any = read_json(line)
             key, figures = pair
-            found[str(key)] = None if figures is None else read_text(*figures)
+            found[str(key)] = None if figures is None else read_record(JudgedText, figures)
     return found
-
-
-def read_text(owner: object, kind: Any, num_tokens: Any, *figures: Any) -> JudgedText:
-    new, old, first_new, first_old = map(float, figures)
-    return JudgedText(str(owner), int(kind), int(num_tokens), new, old, first_new, first_old)

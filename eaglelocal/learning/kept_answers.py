@@ -175,25 +175,13 @@ class KeptAnswers:
         for path in list_own(self.folder, f"*/*{SUFFIX}"):
             with suppress(OSError, ValueError):  # deleted meanwhile, or not ours
                 began_at = int(path.name.partition("-")[0]) / 1000
-                found.append(_AnswerFile(path, read_owner(path.parent), began_at, path.stat().st_size))
+                found.append(_AnswerFile(path, path.parent.name, began_at, path.stat().st_size))
         return found
 
 
 def hash_owner(owner: str) -> str:
     """Return the name of an owner's folder; requests without an owner belong to this machine's user."""
-    return _digest(owner or LOCAL)
-
-
-def read_owner(folder: Path) -> str:
-    """Return the hash of a folder's owner. Old chats' answers lie in the folder of requests without an owner."""
-    return hash_owner("") if folder.name == _NOBODY else folder.name
-
-
-def _digest(name: str) -> str:
-    return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-
-
-_NOBODY = _digest("")
+    return hashlib.blake2b((owner or LOCAL).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 def note_target(folder: Path, target: Path, max_age_s: float) -> None:

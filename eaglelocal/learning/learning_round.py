@@ -7,22 +7,20 @@ if they have enough, so that no owner alone decides what is learned.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from eaglelocal.client.client import Client
 from eaglelocal.client.engine_client import EngineClient
-from eaglelocal.core.atomic_file import PRIVATE, make_folder, write_atomically
-from eaglelocal.core.json_text import read_object
-from eaglelocal.core.own_files import append_own, read_own
+from eaglelocal.core.atomic_file import write_atomically
+from eaglelocal.core.json_text import read_object, read_record
+from eaglelocal.core.own_files import hold_lock, read_own
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, Message
@@ -226,28 +224,18 @@ class LearningState:
 @contextmanager
 def hold_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, which ends with the process. Raises ResourceError while another process has it."""
-    make_folder(folder, PRIVATE)
-    with append_own(folder / LOCK) as lock:
+    with ExitStack() as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held.enter_context(hold_lock(folder / LOCK, waits=False))
         except BlockingIOError:
             raise ResourceError("another process learns from these answers") from None
-        except OSError:  # a file system without locks
-            pass
         yield
 
 
 def read_state(folder: Path) -> LearningState:
     """Return the state of a folder; an empty one if there is none, or it is damaged."""
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        content: Any = read_object(read_own(folder / STATE))
-        round_, watch = content["round"], content["watch"]
-        return LearningState(
-            float(content["learned_until"]),
-            round_ and LearningRound(int(round_["start"]), tuple(map(str, round_["keys"])), float(round_["until"])),
-            None if content["candidate"] is None else int(content["candidate"]),
-            watch and VersionWatch(int(watch["version"]), int(watch["before"]), float(watch["since"])),
-        )
+    with suppress(OSError, ValueError):
+        return read_record(LearningState, read_object(read_own(folder / STATE)))
     return LearningState()
 
 

@@ -177,7 +177,7 @@ def read_head_format(info: EagleInfo) -> HeadFormat:
     """Read what the engine adds from its file; llama.cpp ignores the keys that announce it."""
     return HeadFormat(
         tap_eps=info.fc_norm_eps if info.fc_norm else None,
-        output_gains=read_tensor(info.header.path, info.header, "output_norm.weight") if info.norm_output else None,
+        output_gains=read_tensor(info.header, "output_norm.weight") if info.norm_output else None,
         output_eps=info.rms_eps,
         row_size=info.input_width,
     )

@@ -116,7 +116,7 @@ class PlanLoader:
             on_gpu=self.parts.uses_gpu and not plan.rpc,  # llama.cpp could take a server's device
             n_batch=plan.n_batch,
             device=plan.device,
-            row_end=read_tensor(header.path, header, ROW_END) if ROW_END in header.tensors else None,
+            row_end=read_tensor(header, ROW_END) if ROW_END in header.tensors else None,
             max_tokens=max_image_tokens(kind, n_ctx=plan.n_ctx, n_batch=plan.n_batch),
         )
         reader = LlamaImageReader(self.library, model, projector, params)

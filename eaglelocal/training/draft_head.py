@@ -22,8 +22,7 @@ from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.tensors import read_indices, read_rows, read_tensor
 from eaglelocal.training.device import fast_dtype
-from eaglelocal.training.eagle_head import HEAD_NAMES, EagleHead, HeadShape
-from eaglelocal.training.medusa_parts import MedusaParts, make_parts_shape
+from eaglelocal.training.eagle_head import HEAD_NAMES, EagleHead, HeadShape, MedusaParts
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -50,7 +49,7 @@ class Matrix:
         return self.header.tensors[self.name].shape[0]
 
     def rows(self, rows: Sequence[int]) -> Floats:
-        return read_rows(self.header.path, self.header, self.name, rows)
+        return read_rows(self.header, self.name, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +165,7 @@ def read_head_shape(info: EagleInfo, *, max_context: int) -> HeadShape:
         fc_norm_eps=info.fc_norm_eps,
         rope_theta=_read_float(header, "eagle3.rope.freq_base", 10_000.0),
         rope_scale=_read_float(header, "eagle3.rope.scaling.factor", 1.0) if scaling == "linear" else 1.0,
-        rope_factors=tuple(read_tensor(header.path, header, factors).tolist()) if factors in header.tensors else (),
+        rope_factors=tuple(read_tensor(header, factors).tolist()) if factors in header.tensors else (),
         window=info.window,
         fc_norm=info.fc_norm,
         norm_before_fc=info.norm_before_fc,
@@ -236,7 +235,7 @@ def choose_vocabulary(source: HeadSource, new_tokens: Ints | None) -> DraftVocab
         return DraftVocabulary(
             new_tokens, embeddings, borrowed, owns_output=new_tokens is not None, owns_embeddings=False, is_new=True
         )
-    tokens = read_indices(start.header.path, start.header, "d2t") if start.draft_vocab is not None else None
+    tokens = read_indices(start.header, "d2t") if start.draft_vocab is not None else None
     return DraftVocabulary(
         tokens,
         Matrix(start.header, "token_embd.weight") if start.has_own_embeddings else embeddings,
@@ -253,7 +252,15 @@ def choose_head_shape(source: HeadSource, *, max_context: int) -> HeadShape:
     if source.is_medusa:
         if target.architecture in NO_NORMED_STATE:
             raise IncompatibleError(f"llama.cpp does not give the states that a Medusa head reads of {target.name}")
-        return make_parts_shape(target.n_embd, target.n_layer + 1, num_parts=source.num_depths, max_context=max_context)
+        return HeadShape(
+            width=target.n_embd,
+            tap_width=target.n_embd,
+            taps=(target.n_layer + 1,),
+            max_context=max_context,
+            fc_norm=False,
+            norm_output=False,
+            num_depths=source.num_depths,
+        )
     if source.start is None:
         shape = make_new_shape(target, source.taps, max_context=max_context)
     else:
@@ -300,7 +307,7 @@ def fill_head(head: EagleHead, header: Header) -> None:
     """Load the file's weights into the head. The gains of fc_norm stay folded into fc, which is the same function."""
 
     def weights(name: str) -> Tensor:
-        return torch.from_numpy(read_tensor(header.path, header, f"{name}.weight"))
+        return torch.from_numpy(read_tensor(header, f"{name}.weight"))
 
     row = head.shape.tap_row
     head.fc.weight.copy_(weights("fc")[:, : row.size])

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.tap_row import TapRow
+from eaglelocal.hub.heads.medusa_head import MedusaShape
+from eaglelocal.hub.heads.safetensors_files import Floats
 
 HEAD_NAMES = {
     "token_norm.weight": "blk.0.attn_norm",
@@ -254,3 +256,49 @@ def attend(query: Tensor, prefix: KvTensors, is_seen: Tensor, *, own: list[KvTen
 def gather_rows(x: Tensor, positions: Tensor) -> Tensor:
     """Gather rows of x [batch, length, width] at positions [batch, n] into [batch, n, width]."""
     return x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+
+
+# ---- medusa parts
+class MedusaParts(nn.Module):
+    """The layers of a Medusa head. They begin at zero, so each part first predicts the target's own next token."""
+
+    mask_hidden = None
+
+    def __init__(self, shape: HeadShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.layers = nn.ModuleList(nn.Linear(shape.width, shape.width) for _ in range(shape.num_depths))
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+    def fuse(self, taps: Sequence[Tensor]) -> Tensor:
+        return taps[0]
+
+    def forward(
+        self, embedded: Tensor, g: Tensor, anchors: Tensor, num_steps: int, kept_share: float = 1.0
+    ) -> list[Tensor]:
+        """Return for each step the lm_head's input [batch, chains, width]; the arguments are those of EagleHead.
+
+        g [batch, length, width] the target's states after the output norm; `embedded` is not used
+        """
+        states, num_chains = gather_rows(g, anchors), anchors.shape[1]
+        found = []
+        for step, layer in zip(range(num_steps), self.layers, strict=False):
+            kept = states[:, : math.ceil(num_chains * max(kept_share**step, MIN_KEPT_SHARE))]
+            found.append(kept + F.silu(layer(kept)))
+        return found
+
+    @property
+    def medusa_shape(self) -> MedusaShape:
+        return MedusaShape(len(self.layers), 1, self.shape.width, has_own_outputs=False)
+
+    @torch.no_grad()
+    def read_matrices(self) -> list[Floats]:
+        """Return W of each part."""
+        return [layer.get_parameter("weight").float().cpu().numpy() for layer in self.layers]
+
+    @torch.no_grad()
+    def read_biases(self) -> Floats:
+        """Return the biases [parts, 1, width]."""
+        biases = torch.stack([layer.get_parameter("bias") for layer in self.layers]).unsqueeze(1)
+        return biases.float().cpu().numpy()

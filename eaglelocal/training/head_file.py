@@ -24,7 +24,7 @@ from eaglelocal.gguf.eagle_info import (
     EagleInfo,
 )
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS
-from eaglelocal.gguf.header import ValueType
+from eaglelocal.gguf.header import Scalar
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_span, stream_indices, stream_vector
 from eaglelocal.gguf.writer import KeyValue, StreamedTensor, copy_entries, list_entries
@@ -44,8 +44,7 @@ from eaglelocal.training.draft_head import (
     choose_vocabulary,
     make_draft_head,
 )
-from eaglelocal.training.eagle_head import HEAD_NAMES, EagleHead, fold_fc
-from eaglelocal.training.medusa_parts import MedusaParts
+from eaglelocal.training.eagle_head import HEAD_NAMES, EagleHead, MedusaParts, fold_fc
 from eaglelocal.training.target_capture import TargetCapture
 
 
@@ -62,16 +61,16 @@ def make_head_entries(head: EagleHead | MedusaParts, source: HeadSource, *, name
         biases = head.read_biases()
         return make_medusa_entries(head.medusa_shape, biases, source.target, name=name, kind=kind)
     shape, start = head.shape, source.start
-    changed = [
-        KeyValue("general.name", ValueType.STRING, name),
-        KeyValue("general.file_type", ValueType.UINT32, FILE_TYPE_IDS[kind]),
-        KeyValue(TARGET_NAME_KEY, ValueType.STRING, source.target.name),
-        KeyValue(ACCEPTANCE_LENGTH_KEY, ValueType.FLOAT32, 0.0),  # until it is measured
-        *_make_mask_entries(head),
-    ]
+    keys = {
+        "general.name": name,
+        "general.file_type": FILE_TYPE_IDS[kind],
+        TARGET_NAME_KEY: source.target.name,
+        ACCEPTANCE_LENGTH_KEY: 0.0,  # until it is measured
+        **_describe_mask(head),
+    }
     if start is not None:
-        return [*changed, *copy_entries(start.header, without=frozenset(entry.key for entry in changed))]
-    counts = {
+        return [*list_entries(keys), *copy_entries(start.header, without=frozenset(keys))]
+    keys |= {
         "eagle3.context_length": source.target.context_length,
         "eagle3.embedding_length": shape.width,
         "eagle3.block_count": 1,
@@ -82,33 +81,27 @@ def make_head_entries(head: EagleHead | MedusaParts, source: HeadSource, *, name
         "eagle3.attention.value_length": shape.head_size,
         "eagle3.rope.dimension_count": shape.head_size,
         "eagle3.vocab_size": source.target.n_vocab,
-    }
-    flags = {
         "eagle3.norm_before_residual": shape.norm_before_residual,
         "eagle3.norm_before_fc": shape.norm_before_fc,
         FC_NORM_KEY: shape.fc_norm,
-        **({} if source.is_parallel else {NORM_OUTPUT_KEY: shape.norm_output}),
+        NORM_OUTPUT_KEY: shape.norm_output,
+        **shape.tap_row.keys(),
+        "eagle3.attention.layer_norm_rms_epsilon": shape.norm_eps,
+        "eagle3.rope.freq_base": shape.rope_theta,
     }
-    return [
-        *changed,
-        *(KeyValue(key, ValueType.UINT32, count) for key, count in counts.items()),
-        *(KeyValue(key, ValueType.BOOL, flag) for key, flag in flags.items()),
-        *list_entries(shape.tap_row.keys()),
-        KeyValue("eagle3.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, shape.norm_eps),
-        KeyValue("eagle3.rope.freq_base", ValueType.FLOAT32, shape.rope_theta),
-        *copy_tokenizer(source.target),
-    ]
+    return [*list_entries(keys), *copy_tokenizer(source.target)]
 
 
-def _make_mask_entries(head: EagleHead) -> Iterator[KeyValue]:
-    """Yield the keys that make the head a P-EAGLE head, if it is one."""
+def _describe_mask(head: EagleHead) -> dict[str, Scalar | tuple[Scalar, ...]]:
+    """Return the keys that make the head a P-EAGLE head; none if it is another."""
     if head.mask_hidden is None or head.shape.mask is None:
-        return
-    hidden = tuple(head.mask_hidden.tolist())
-    yield KeyValue(MASK_TOKEN_KEY, ValueType.UINT32, head.shape.mask)
-    yield KeyValue(NUM_DEPTHS_KEY, ValueType.UINT32, head.shape.num_depths)
-    yield KeyValue(MASK_HIDDEN_KEY, ValueType.ARRAY, hidden, ValueType.FLOAT32)
-    yield KeyValue(NORM_OUTPUT_KEY, ValueType.BOOL, False)
+        return {}
+    return {
+        MASK_TOKEN_KEY: head.shape.mask,
+        NUM_DEPTHS_KEY: head.shape.num_depths,
+        MASK_HIDDEN_KEY: tuple(head.mask_hidden.tolist()),
+        NORM_OUTPUT_KEY: False,
+    }
 
 
 @torch.no_grad()

@@ -30,10 +30,9 @@ from eaglelocal.training.draft_head import (
     choose_vocabulary,
     select_frequent_tokens,
 )
-from eaglelocal.training.eagle_head import EagleHead, HeadShape
-from eaglelocal.training.kept_states import held_in
+from eaglelocal.training.eagle_head import EagleHead, HeadShape, MedusaParts
 from eaglelocal.training.loop import uses_muon
-from eaglelocal.training.medusa_parts import MedusaParts
+from eaglelocal.training.target_capture import held_in
 
 
 def check_memory_and_disk(

@@ -36,10 +36,9 @@ from eaglelocal.training.draft_head import (
     select_frequent_tokens,
     select_mask,
 )
-from eaglelocal.training.kept_states import KeptStates
 from eaglelocal.training.loop import Recipe, TrainingRun, train
 from eaglelocal.training.progress import TrainingProgress
-from eaglelocal.training.target_capture import TargetCapture
+from eaglelocal.training.target_capture import KeptStates, TargetCapture
 
 HELD_OUT_ROWS = 4  # in a batch, if they fit
 ROUND_SEEDS = 1 << 32  # more than a round has batches

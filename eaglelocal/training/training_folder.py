@@ -67,12 +67,12 @@ def enter_folder(folder: Path, target: str, fingerprint: str) -> Iterator[None]:
 
 def _claim(folder: Path, lock: BufferedWriter, target: str, fingerprint: str) -> None:
     before = _read_claim(folder)
-    if before and fingerprint not in before[1:] and before != [target]:  # once, only the name was written
+    if before and fingerprint not in before[1:]:
         hint = f"rm -r {quote_path(folder)}, or `--work {suggest_folder()}`"
         raise UsageError(f"{folder} holds the answers of another target: {before[0]}", hint=hint)
-    if fingerprint not in before[1:]:
+    if not before:
         with suppress(OSError):  # a full disk: later writes will report it
-            lock.write((f"{fingerprint}\n" if before else f"{target}\n{fingerprint}\n").encode(errors="replace"))
+            lock.write(f"{target}\n{fingerprint}\n".encode(errors="replace"))
             lock.flush()
 
 

@@ -36,7 +36,7 @@ def assert_embedded(path: Path) -> None:
     ours, theirs = read_header(HEAD), read_header(path)
     assert ours.tensors.keys() == theirs.tensors.keys()
     for name in ours.tensors:
-        np.testing.assert_array_equal(read_tensor(HEAD, ours, name), read_tensor(path, theirs, name))
+        np.testing.assert_array_equal(read_tensor(ours, name), read_tensor(theirs, name))
     info = EagleInfo.from_header(theirs)
     assert (info.target_layers, info.fc_norm, info.norm_output, info.norm_before_residual) == ((1, 3, 5), 1, 1, 1)
 

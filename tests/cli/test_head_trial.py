@@ -67,7 +67,7 @@ class Engines:
 
 
 def read_fc(path: Path) -> bytes:
-    return read_tensor(path, read_header(path), "fc.weight").tobytes()
+    return read_tensor(read_header(path), "fc.weight").tobytes()
 
 
 @dataclass

@@ -18,7 +18,6 @@ from eaglelocal.cli.heads import KnownHead, head_lines, learned_text
 from eaglelocal.cli.load_model import LoadingEngine
 from eaglelocal.cli.output import standard_output
 from eaglelocal.client import engine_client
-from eaglelocal.core.own_files import fingerprint
 from eaglelocal.core.plan import Plan
 from eaglelocal.hub.heads.version_records import HeldBackFigures, LearnedFrom, VersionList
 from eaglelocal.hub.heads.versions import HeadVersions, find_versions
@@ -148,19 +147,6 @@ def test_heads_of_a_changed_or_lost_file_are_listed_and_deleted(run: Run, tmp_pa
     assert run("--prune", "--yes").returncode == 0
     assert not store.folder.exists() and not work.exists() and kept.path(2).is_file()
     assert "all learned heads have their model" in run("--prune", "--yes").stderr
-
-
-def test_a_split_model_known_by_its_first_part_is_distinguished(run: Run, tmp_path: Path) -> None:
-    """Its versions may be another model's whose first part is the same, so they are not used."""
-    parts = [tmp_path / f"model-0000{number}-of-00002.gguf" for number in (1, 2)]
-    for part in parts:
-        part.write_bytes(part.name.encode())
-    store = learn(parts[0], demo_sources()[1])
-    records = store.folder / "versions.json"
-    earlier = store.folder.rename(store.folder.with_name("earlier"))
-    whole = json.loads((earlier / records.name).read_text())
-    (earlier / records.name).write_text(json.dumps(whole | {"target_key": fingerprint(parts[0])}))
-    assert f"{parts[0]} was known by its first part alone" in run().stdout
 
 
 def make_lost(folder: Path) -> tuple[HeadVersions, Path]:

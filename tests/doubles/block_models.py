@@ -119,7 +119,7 @@ def norms(width: int) -> tuple[tuple[str, int], ...]:
 def write_bigram_head(path: Path, target: Path, shape: TargetShape) -> Path:
     """Write a DSpark head that predicts as the target would from the last token alone: its backbone adds nothing."""
     header = read_header(target)
-    read = {name: read_tensor(target, header, f"{name}.weight") for name in ("token_embd", "output_norm", "output")}
+    read = {name: read_tensor(header, f"{name}.weight") for name in ("token_embd", "output_norm", "output")}
     embeddings = read["token_embd"]
     normed = embeddings / np.sqrt((embeddings**2).mean(axis=1, keepdims=True) + 1e-5) * read["output_norm"]
     writer, width = gguf.GGUFWriter(str(path), "dflash"), shape.n_embd
@@ -154,12 +154,10 @@ class Reference:
     def __init__(self, path: Path, target: Path, shape: BlockShape) -> None:
         header, beside = read_header(path), read_header(target)
         self._shape = shape
-        self._weights = {
-            name: read_tensor(path, header, name).astype(np.float64) for name in header.tensors.keys() - {"d2t"}
-        }
+        self._weights = {name: read_tensor(header, name).astype(np.float64) for name in header.tensors.keys() - {"d2t"}}
         for name in ("token_embd.weight", "output.weight"):
             if name not in self._weights:
-                self._weights[name] = read_tensor(target, beside, name).astype(np.float64)
+                self._weights[name] = read_tensor(beside, name).astype(np.float64)
 
     def logits(self, features: np.ndarray, first: int, token: int, depth: int) -> np.ndarray:
         """Return logits [depth, draft vocab] after a root; features [rows, taps, n_embd]: of positions before it."""

@@ -162,7 +162,7 @@ def checkpoint_of(path: Path) -> Checkpoint:
     """Return the checkpoint of one of our GGUFs: gains that were folded into fc stay there, and fc_norms are ones."""
     header = read_header(path)
     info = EagleInfo.from_header(header)
-    arrays = {common: read_tensor(path, header, name) for common, name in LAYER_PARTS.items() if name in header.tensors}
+    arrays = {common: read_tensor(header, name) for common, name in LAYER_PARTS.items() if name in header.tensors}
     arrays["fc.weight"] = arrays["fc.weight"][:, : info.tap_row.size]
     for part in "qk":
         name = f"layer.self_attn.{part}_proj.weight"
@@ -171,7 +171,7 @@ def checkpoint_of(path: Path) -> Checkpoint:
         ones = np.ones(info.target_hidden_size, np.float32)
         arrays |= {f"fc_norm.{i}.weight": ones for i in range(len(info.target_layers))}
     if info.norm_before_fc:
-        arrays["input_norm.weight"] = info.tap_row.cut_gains(read_tensor(path, header, "enc.output_norm.weight"))
+        arrays["input_norm.weight"] = info.tap_row.cut_gains(read_tensor(header, "enc.output_norm.weight"))
     theta = header.metadata["eagle3.rope.freq_base"]
     assert isinstance(theta, float)
     return Checkpoint(
@@ -184,7 +184,7 @@ def checkpoint_of(path: Path) -> Checkpoint:
         head_dim=info.head_dim,
         eps=info.rms_eps,
         theta=theta,
-        draft_tokens=read_indices(path, header, "d2t") if info.draft_vocab else None,
+        draft_tokens=read_indices(header, "d2t") if info.draft_vocab else None,
         norm_output=info.norm_output,
         norm_before_residual=info.norm_before_residual,
     )

@@ -48,7 +48,7 @@ class NumpyBert:
 
     def __init__(self, path: Path) -> None:
         header = read_header(path)
-        self.tensors = {name: read_tensor(path, header, name) for name in header.tensors}
+        self.tensors = {name: read_tensor(header, name) for name in header.tensors}
 
     def states(self, tokens: tuple[int, ...]) -> Floats:
         """Return the last hidden states, [tokens, n_embd]."""

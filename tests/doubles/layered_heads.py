@@ -30,12 +30,12 @@ def add_upper_layers(
     entries = [*copy_entries(header, without=frozenset()), KeyValue(NUM_LAYERS_KEY, ValueType.UINT32, num_layers)]
     tensors = [_as_it_is(header, name) for name in header.tensors if name != "d2t"]
     if info.draft_vocab is not None:
-        tokens = draft_tokens or tuple(read_indices(head, header, "d2t").tolist())
+        tokens = draft_tokens or tuple(read_indices(header, "d2t").tolist())
         entries.append(KeyValue(DRAFT_TOKENS_KEY, ValueType.ARRAY, tokens, ValueType.INT32))
     lender = read_header(target)
     for name in {"output.weight", "token_embd.weight"} - header.tensors.keys():
         lent = name if name in lender.tensors else "token_embd.weight"
-        tensors.append(_matrix(name, read_tensor(target, lender, lent)))
+        tensors.append(_matrix(name, read_tensor(lender, lent)))
     if draft_tokens:
         output = _matrix("output.weight", np.zeros((len(draft_tokens), info.width)))
         tensors = [output if tensor.name == output.name else tensor for tensor in tensors]

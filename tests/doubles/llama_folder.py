@@ -25,7 +25,7 @@ def write_llama_folder(path: Path, folder: Path) -> Path:
     """Write the model of a GGUF in float32; its rotary pairs are neighbours there, and halves of a head here."""
     header = read_header(path)
     folder.mkdir()
-    tensors = {rename(name): pair_halves(read_tensor(path, header, name), name, header) for name in header.tensors}
+    tensors = {rename(name): pair_halves(read_tensor(header, name), name, header) for name in header.tensors}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(describe(header)))
     fields = GGUFReader(path).fields

@@ -13,7 +13,7 @@ from eaglelocal.gguf.ggml_types import GgmlType
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
-from eaglelocal.gguf.writer import StreamedTensor, copy_entries, write_streamed
+from eaglelocal.gguf.writer import GgufPart, StreamedTensor, copy_entries, write_streamed
 
 RANK, ALPHA = 4, 8.0
 F32 = GgmlType(0, "F32", 1, 4)
@@ -65,15 +65,15 @@ def merge_loras(path: Path, target: Path, *adapters: tuple[Path, float]) -> Path
     loras = [(read_header(adapter), scale) for adapter, scale in adapters]
     tensors = []
     for name, tensor in header.tensors.items():
-        values = read_tensor(target, header, name)
+        values = read_tensor(header, name)
         for lora, scale in loras:
             if name + ".lora_a" in lora.tensors:
-                a, b = (read_tensor(lora.path, lora, name + part) for part in (".lora_a", ".lora_b"))
+                a, b = (read_tensor(lora, name + part) for part in (".lora_a", ".lora_b"))
                 values = values + np.float32(scale * ALPHA / RANK) * (b @ a)
         tensors.append(StreamedTensor(name, tensor.shape, F32, partial(as_bytes, values)))
     entries = copy_entries(header, without=frozenset())
     architecture = str(header.metadata["general.architecture"])
-    write_streamed(path, architecture, entries=entries, tensors=tensors, on_bytes=lambda _: None)
+    write_streamed(path, [GgufPart(architecture, entries, tensors)], lambda _: None)
     return path
 
 

@@ -138,7 +138,7 @@ def write_agreeing_medusa(path: Path, target: Path, *, num_parts: int = 4) -> Pa
     """
     header = read_header(target)
     embeddings, norm, output = (
-        read_tensor(target, header, f"{name}.weight") for name in ("token_embd", "output_norm", "output")
+        read_tensor(header, f"{name}.weight") for name in ("token_embd", "output_norm", "output")
     )
     states = embeddings / np.sqrt((embeddings**2).mean(1, keepdims=True)) * norm  # after each token
     following = (states @ output.T).argmax(1)
@@ -166,7 +166,7 @@ def reference_logits(head: MedusaWeights, state: np.ndarray, target: Path) -> np
     """Return the logits [parts, vocabulary] in float64; minus infinity for tokens that are not drafted."""
     lent = read_header(target)
     name = "output.weight" if "output.weight" in lent.tensors else "token_embd.weight"
-    outputs = head.outputs or (read_tensor(target, lent, name),)
+    outputs = head.outputs or (read_tensor(lent, name),)
     rows = []
     for part, matrices in enumerate(head.matrices.astype(np.float64)):
         x = state.astype(np.float64)

@@ -200,9 +200,9 @@ def write_assistant(
         },
     )
     header = read_header(target)
-    embeddings = read_tensor(target, header, "token_embd.weight")
+    embeddings = read_tensor(header, "token_embd.weight")
     norm = np.ones(width, np.float32)
-    norm[:backbone] = 1.0 if echoes else read_tensor(target, header, "output_norm.weight")
+    norm[:backbone] = 1.0 if echoes else read_tensor(header, "output_norm.weight")
     joined = np.zeros((width, 2 * backbone), np.float32)
     joined[:backbone, backbone if echoes else 0 :][:, :backbone] = np.eye(backbone)
     writer = gguf.GGUFWriter(str(path), sketch.arch)

@@ -54,7 +54,7 @@ def make_parallel(head: Checkpoint, target: Path, *, num_layers: int, gain: floa
 
     gain  what the added layers add to the residual stream; with 0 the first drafted token is the head's
     """
-    borrowed = read_tensor(target, read_header(target), "token_embd.weight")
+    borrowed = read_tensor(read_header(target), "token_embd.weight")
     n_ff = head.arrays["layer.mlp.up_proj.weight"].shape[0]
     kind = Kind(width=head.width, n_ff=n_ff, n_head=head.n_head, n_kv_head=head.n_kv_head, num_layers=num_layers)
     upper = {name: array for name, array in random_checkpoint(kind).arrays.items() if name.startswith("layers.")}

@@ -46,7 +46,7 @@ class PlainDeepseek4:
         self.num_parallel, self._eps = int(self._key("hyper_connection.count")), self._key("hyper_connection.epsilon")
 
     def _read(self, name: str) -> np.ndarray:
-        return read_tensor(self._path, self._header, name if "." in name else f"{name}.weight")
+        return read_tensor(self._header, name if "." in name else f"{name}.weight")
 
     def _of_layer(self, name: str) -> np.ndarray:
         return self._read(f"{self._block}{name}" + ("" if name.endswith("bias") else ".weight"))

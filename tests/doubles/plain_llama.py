@@ -121,7 +121,7 @@ class PlainHead:
             logits.append(_rows(L.llama_get_logits_ith(self.loaded.context, 0), 1, self.loaded.vocab)[0])
             state = _rows(X.llama_get_embeddings_nextn_ith(self.loaded.context, 0), 1, self.loaded.width)[0]
             if self.info.norm_output:
-                gains = read_tensor(self.path, self.header, "output_norm.weight")
+                gains = read_tensor(self.header, "output_norm.weight")
                 state = _unit(state, self.info.rms_eps) * gains
             token = int(logits[-1].argmax())
         return np.stack(logits)

@@ -32,7 +32,7 @@ class PlainMimo:
         self._path, self._header, self._first = path, read_header(path), first
 
     def _read(self, name: str) -> np.ndarray:
-        return read_tensor(self._path, self._header, f"{name}.weight")
+        return read_tensor(self._header, f"{name}.weight")
 
     def _key(self, name: str) -> int:
         return int(self._header.metadata[f"mimo2.{name}"])  # type: ignore[call-overload]

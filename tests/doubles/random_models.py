@@ -149,7 +149,7 @@ def write_agreeing_head(path: Path, target: Path, shape: TargetShape, *, num_dep
     token_half = np.eye(width, 2 * width, dtype=np.float32)
     tensors = {
         "fc.weight": np.zeros((width, 3 * width)),
-        "output_norm.weight": read_tensor(target, read_header(target), "output_norm.weight"),
+        "output_norm.weight": read_tensor(read_header(target), "output_norm.weight"),
         "blk.0.attn_q.weight": 2 * token_half,  # sharp: a row sees itself far above all others
         "blk.0.attn_k.weight": 2 * token_half,
         "blk.0.attn_v.weight": token_half - np.eye(width, 2 * width, k=width),

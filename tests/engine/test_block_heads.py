@@ -86,7 +86,7 @@ def test_it_says_what_the_arithmetic_says(tmp_path: Path, name: str) -> None:
 def target_tokens(head: Path, rows: np.ndarray) -> list[int]:
     """Of a reduced vocabulary."""
     header = read_header(head)
-    return (read_indices(head, header, "d2t")[rows] if "d2t" in header.tensors else rows).tolist()
+    return (read_indices(header, "d2t")[rows] if "d2t" in header.tensors else rows).tolist()
 
 
 def test_more_rows_than_a_call_takes_are_refused(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_types_keep_what_they_can(kind: str, tolerance: float, target: Path, tmp
     for name in read_header(exact).tensors:
         if name == "d2t":
             continue
-        before, after = (read_tensor(path, read_header(path), name) for path in (exact, typed))
+        before, after = (read_tensor(read_header(path), name) for path in (exact, typed))
         np.testing.assert_allclose(after, before, atol=tolerance * np.abs(before).max())
 
 
@@ -301,7 +301,7 @@ def logits_of(model: LlamaModel, head: LlamaHeadContext, row: int = 0) -> np.nda
 def reference(head: Checkpoint, features: np.ndarray, target: Path, *, window: int | None = None) -> np.ndarray:
     """Logits [depth, vocab], minus infinity for tokens that the head does not draft."""
     weights = {name: torch.from_numpy(np.array(array)).double() for name, array in head.arrays.items()}
-    lent = read_tensor(target, read_header(target), "token_embd.weight")
+    lent = read_tensor(read_header(target), "token_embd.weight")
     embeddings = weights.get("embed_tokens.weight", torch.from_numpy(lent).double())
     states = list(fused(head, weights, torch.from_numpy(features).double()))
     tokens, logits = [*TEXT[1:]], []

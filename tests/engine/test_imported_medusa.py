@@ -105,7 +105,7 @@ def test_the_state_is_that_after_the_output_norm(target: Path, tmp_path: Path) -
         n = len(TEXTS[0])
         context.decode(Batch(TEXTS[0], list(range(n)), [(0,)] * n, [True] * n))
         states = context.copy_taps(list(range(n)))[:, 0]
-        output = read_tensor(target, read_header(target), "output.weight")
+        output = read_tensor(read_header(target), "output.weight")
         for row in range(n):
             np.testing.assert_allclose(output @ states[row], context.logits(row), atol=TOLERANCE)
 

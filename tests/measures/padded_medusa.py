@@ -31,7 +31,7 @@ def pad_head(path: Path, target: str, padded: Path) -> None:
     if info.has_own_outputs or info.num_layers != 1:
         raise SystemExit("only heads of one layer whose parts share an lm_head are padded")
     small, width = info.state_width, found.info.n_embd
-    fc = read_tensor(path, header, "fc.weight")[:, : info.num_parts * small]
+    fc = read_tensor(header, "fc.weight")[:, : info.num_parts * small]
     matrices = fc.reshape(small, info.num_parts, small).swapaxes(0, 1)
     biases = np.array(header.array(BIASES_KEY), np.float32).reshape(info.num_parts, 1, small)
     shape = MedusaShape(info.num_parts, 1, width, has_own_outputs=False)
@@ -47,10 +47,10 @@ def make_output_tensors(path: Path, header: Header, info: MedusaInfo, width: int
     """Return the head's own lm_head, padded, and the tokens of its rows; nothing if it uses the target's."""
     if not info.has_own_output:
         return []
-    output = read_tensor(path, header, "output.weight")
+    output = read_tensor(header, "output.weight")
     tensors = [convert_matrix("output.weight", make_reader(output, len(output), width), (len(output), width), "bf16")]
     if info.draft_vocab is not None:
-        tensors.append(stream_indices("d2t", read_indices(path, header, "d2t")))
+        tensors.append(stream_indices("d2t", read_indices(header, "d2t")))
     return tensors
 
 

@@ -120,9 +120,7 @@ def check_same_head(first: Header, again: Header) -> None:
 
 
 def tensors_in(header: Header) -> dict[str, np.ndarray]:
-    return {
-        name: (read_indices if name == "d2t" else read_tensor)(header.path, header, name) for name in header.tensors
-    }
+    return {name: (read_indices if name == "d2t" else read_tensor)(header, name) for name in header.tensors}
 
 
 def test_a_head_that_was_trained_here_keeps_its_name(target: Path, tmp_path: Path) -> None:
@@ -146,9 +144,9 @@ def test_a_new_head_fits_its_target(architecture: str, tied: bool, num_words: in
     assert info.target_layers == (1, 2, 3)
     assert not info.has_own_embeddings
     if tokens is not None:
-        lent = read_tensor(target, read_header(target), "token_embd.weight" if tied else "output.weight")
-        np.testing.assert_array_equal(read_indices(header.path, header, "d2t"), tokens)
-        np.testing.assert_array_equal(read_tensor(header.path, header, "output.weight"), lent[tokens])
+        lent = read_tensor(read_header(target), "token_embd.weight" if tied else "output.weight")
+        np.testing.assert_array_equal(read_indices(header, "d2t"), tokens)
+        np.testing.assert_array_equal(read_tensor(header, "output.weight"), lent[tokens])
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "q8_0"])
@@ -194,5 +192,5 @@ def test_embeddings_are_those_of_the_tokens(target: Path, tmp_path: Path) -> Non
     own = write_head(tmp_path / "own.gguf", HeadShape(own_embeddings=True), TargetShape(n_embd=128, n_vocab=N_VOCAB))
     tokens = [7, 3, 7, 299, 0]
     for path, source in ((target, head_source(target)), (own, head_source(target, own))):
-        table = read_tensor(path, read_header(path), "token_embd.weight")
+        table = read_tensor(read_header(path), "token_embd.weight")
         np.testing.assert_array_equal(choose_vocabulary(source, None).read_embeddings(tokens), table[tokens])

@@ -27,7 +27,7 @@ from eaglelocal.gguf.reader import read_header
 from eaglelocal.hub.heads import requantized_copy
 from eaglelocal.hub.heads.version_records import BASE, LearnedFrom
 from eaglelocal.hub.heads.versions import find_versions
-from eaglelocal.learning import idle_learning, learning_child
+from eaglelocal.learning import idle_learning, learning_process
 from eaglelocal.learning.idle_learning import CHECK_S, IdleLearning, LearningOptions, ModelLearning
 from eaglelocal.learning.kept_answers import DAY_S, KeptAnswers, make_answer, read_target
 
@@ -247,7 +247,7 @@ def test_the_copy_in_fewer_bits_is_written_by_the_learning_process(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(locations, "light_heads_dir", lambda: copies)  # again where it is for the other process
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(learning_child, "MODULE", write_program(tmp_path, None))
+    monkeypatch.setattr(learning_process, "MODULE", write_program(tmp_path, None))
     light = replace(plan, draft=tmp_path / "worse-0123-q8_0.gguf", draft_origin=plan.draft)
     made = find_versions(plan.target, light.base_head)
     made.folder.mkdir(parents=True)

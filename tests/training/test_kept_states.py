@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eaglelocal.training import kept_states
+from eaglelocal.training import target_capture
 from eaglelocal.training.conversations import TrainingConversation
-from eaglelocal.training.kept_states import KeptStates, halve, held_in, widen
-from eaglelocal.training.target_capture import MAX_LOGIT, NUM_TOP, Captured, find_top
+from eaglelocal.training.target_capture import MAX_LOGIT, NUM_TOP, Captured, KeptStates, find_top, halve, held_in, widen
 
 ONE = TrainingConversation("a", (1, 2, 3, 4), 2)
 
@@ -64,7 +63,7 @@ def test_a_damaged_file_is_read_and_written_anew(damage: str, tmp_path: Path) ->
 
 def test_no_more_is_kept_than_there_is_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = Reader()
-    monkeypatch.setattr(kept_states, "MAX_BYTES", 1)
+    monkeypatch.setattr(target_capture, "MAX_BYTES", 1)
     kept = KeptStates(tmp_path, reader, (1,))
     others = [TrainingConversation(str(n), (1, 2, 3, 4, n), 2) for n in range(3)]
     for one in (*others, *others):
@@ -82,7 +81,7 @@ def test_some_of_the_disk_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         def free(self) -> int:
             return total - sum(path.stat().st_size for path in tmp_path.iterdir())
 
-    monkeypatch.setattr(kept_states.shutil, "disk_usage", lambda folder: Usage())
+    monkeypatch.setattr(target_capture.shutil, "disk_usage", lambda folder: Usage())
     for _ in range(5):
         kept = KeptStates(tmp_path, reader, (1,))
         for one in others:
@@ -111,7 +110,7 @@ def test_a_disk_that_takes_nothing_only_costs_time(tmp_path: Path, monkeypatch: 
     def full(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kept_states, "append_own", full)
+    monkeypatch.setattr(target_capture, "append_own", full)
     for _ in range(2):
         kept.read(ONE)
     assert len(reader.read) == 2 and not list(tmp_path.iterdir())

@@ -29,10 +29,10 @@ from eaglelocal.core.plan import Plan  # noqa: E402
 from eaglelocal.errors import EagleLocalError  # noqa: E402
 from eaglelocal.hub.heads.version_records import BASE, VersionState  # noqa: E402
 from eaglelocal.hub.heads.versions import HeadVersions  # noqa: E402
-from eaglelocal.learning import learner, learning_child  # noqa: E402
+from eaglelocal.learning import learner, learning_process  # noqa: E402
 from eaglelocal.learning.kept_answers import KeptAnswers, hash_owner, make_answer  # noqa: E402
 from eaglelocal.learning.learner import LearningJob, LearningSession, SessionReport  # noqa: E402
-from eaglelocal.learning.learning_child import LearningChild  # noqa: E402
+from eaglelocal.learning.learning_process import LearningChild  # noqa: E402
 from eaglelocal.learning.learning_round import (  # noqa: E402
     CHECKPOINT,
     REHEARSAL,
@@ -235,14 +235,14 @@ def test_killed_in_every_phase_of_a_round_learning_still_comes_to_its_end(
     job = replace(job, plan=light)
     steps_done: dict[str, int] = {}
     for phase, fault in FAULTS.items():
-        monkeypatch.setattr(learning_child, "MODULE", write_program(tmp_path, fault))
+        monkeypatch.setattr(learning_process, "MODULE", write_program(tmp_path, fault))
         reports = run_child(job, lambda child, report: None)
         assert reports[-1].note == f"the learning process ended with status {-signal.SIGKILL}", phase
         check_loadable(job)
         for checkpoint in job.folder.glob(f"*{CHECKPOINT}"):
             steps_done[phase] = torch.load(checkpoint, weights_only=True)["done"]
     assert (steps_done["a training step"], steps_done["saving a checkpoint"]) == (3, 5)
-    monkeypatch.setattr(learning_child, "MODULE", write_program(tmp_path, None))
+    monkeypatch.setattr(learning_process, "MODULE", write_program(tmp_path, None))
     report = run_child(job, lambda child, report: None)[-1]
     known, _ = HeadVersions(job.versions).read()
     assert (report.state, report.version) == ("done", known.current) and known.current != BASE
@@ -330,7 +330,7 @@ def test_a_process_that_gives_way_is_frozen_until_all_is_quiet(job: LearningJob)
 
 
 def test_a_process_that_was_frozen_saves_what_it_learned(job: LearningJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning_child, "SAVE_S", PATIENCE_S)  # on a busy machine a checkpoint takes longer
+    monkeypatch.setattr(learning_process, "SAVE_S", PATIENCE_S)  # on a busy machine a checkpoint takes longer
 
     def give_way(child: LearningChild, report: SessionReport) -> None:
         if report.state == "learning":
@@ -348,14 +348,14 @@ def test_a_process_that_was_frozen_saves_what_it_learned(job: LearningJob, monke
 def test_a_frozen_process_is_killed_where_it_never_gets_quiet(
     job: LearningJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learning_child, "FROZEN_S", 0.5)
+    monkeypatch.setattr(learning_process, "FROZEN_S", 0.5)
     reports = run_child(job, lambda child, report: child.give_way(lambda: False))
     assert [report.state for report in reports] == ["learning"]
 
 
 FREEZE = """
 import pickle, sys, threading, time
-from eaglelocal.learning.learning_child import LearningChild
+from eaglelocal.learning.learning_process import LearningChild
 child = LearningChild(pickle.load(sys.stdin.buffer))
 for report in child.reports():
     child.give_way(lambda: False)

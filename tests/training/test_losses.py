@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from eaglelocal.training.losses import cross_entropy  # noqa: E402
+from eaglelocal.training.batches import cross_entropy  # noqa: E402
 
 pytestmark = pytest.mark.full
 

@@ -26,9 +26,8 @@ from eaglelocal.loading.draft_loader import read_medusa_format
 torch = pytest.importorskip("torch")
 
 from eaglelocal.training.draft_head import HeadSource, choose_vocabulary, make_draft_head  # noqa: E402
-from eaglelocal.training.eagle_head import gather_rows  # noqa: E402
+from eaglelocal.training.eagle_head import MedusaParts, gather_rows  # noqa: E402
 from eaglelocal.training.head_file import make_head_entries, make_head_tensors  # noqa: E402
-from eaglelocal.training.medusa_parts import MedusaParts  # noqa: E402
 
 pytestmark = pytest.mark.full
 

@@ -185,14 +185,14 @@ def test_bfloat16_is_for_cards_that_have_it(
 def test_decoding_takes_little_more_than_what_comes_out(tmp_path: Path) -> None:
     path = write_target(tmp_path / "t.gguf", TargetShape(n_vocab=8000, n_embd=256, type="Q4_0"))
     header = read_header(path)
-    read_rows(path, header, "output.weight", [0])  # imports the decoder
+    read_rows(header, "output.weight", [0])  # imports the decoder
     tracemalloc.start()
-    values = read_tensor(path, header, "output.weight")
+    values = read_tensor(header, "output.weight")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 2.6 * values.nbytes
     rows = [7999, 3, 3, 0]
-    assert np.array_equal(read_rows(path, header, "output.weight", rows), values[rows])
+    assert np.array_equal(read_rows(header, "output.weight", rows), values[rows])
 
 
 def test_a_lent_output_never_is_float32_as_a_whole(source: HeadSource) -> None:
@@ -200,7 +200,7 @@ def test_a_lent_output_never_is_float32_as_a_whole(source: HeadSource) -> None:
     first = words.make_output()
     header = source.target.header
     assert first.dtype is torch.bfloat16
-    assert torch.equal(first, torch.from_numpy(read_tensor(header.path, header, "output.weight")).bfloat16())
+    assert torch.equal(first, torch.from_numpy(read_tensor(header, "output.weight")).bfloat16())
     own = choose_vocabulary(source, np.array([5, 17, 599])).make_output()
     assert own.dtype is torch.float32 and own.shape == (3, 128)
 

@@ -8,7 +8,6 @@ files.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -37,7 +36,7 @@ from eaglelocal.hub.heads.head_config import (
     NUM_DEPTHS,
     OTHER_HEAD,
     HeadConfig,
-    Readings,
+    HeadReading,
     list_readings,
     read_config,
 )
@@ -70,15 +69,6 @@ SAME_SHARE = 0.02  # share of an embedding's length: the most that rounding to s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadReading:
-    """An interpretation of the settings that a head's configuration leaves open."""
-
-    taps: tuple[int, ...]
-    norm_before_residual: bool
-    norm_output: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadHead:
     """A head that was understood, and can be run beside its target."""
 
@@ -90,7 +80,7 @@ class ReadHead:
     norm_before_fc: bool
     target_tokens: Ints | None  # [draft vocabulary]
     shares_embeddings: bool  # it has none of its own, or a copy of the target's
-    readings: Readings
+    readings: tuple[HeadReading, ...]  # the possible ones, the likeliest first
     notes: tuple[str, ...]
 
     @property
@@ -106,23 +96,11 @@ class ReadHead:
     @property
     def stated(self) -> HeadReading:
         """The interpretation that the configuration states, or else the most likely one."""
-        return HeadReading(
-            taps=self.readings.taps[0],
-            norm_before_residual=self.readings.norm_before_residual[0],
-            norm_output=self.config.norm_output and not self.is_parallel,  # such rows do not read another row's state
-        )
+        return self.readings[0]
 
-    def alternatives(self) -> list[HeadReading]:
-        """Return other readings of taps and residual, with the stated recurrence.
-
-        They differ in the acceptance of the first drafted token.
-        """
-        return [
-            replace(self.stated, taps=taps, norm_before_residual=residual)
-            for taps in self.readings.taps
-            for residual in self.readings.norm_before_residual
-            if (taps, residual) != (self.stated.taps, self.stated.norm_before_residual)
-        ]
+    def alternatives(self) -> tuple[HeadReading, ...]:
+        """Return other readings of taps and residual: they differ in the acceptance of the first drafted token."""
+        return self.readings[1:]
 
 
 def read_head(published: PublishedHead, target: ModelInfo, *, name: str) -> ReadHead:
@@ -228,7 +206,7 @@ def is_same_matrix(own: StoredTensor, target: ModelInfo, name: str) -> bool:
     if lent is None or lent.shape != own.shape[::-1]:
         return False
     rows = np.linspace(0, own.shape[0] - 1, SAMPLED_ROWS).astype(int).tolist()
-    theirs = read_rows(target.header.path, target.header, name, rows)
+    theirs = read_rows(target.header, name, rows)
     ours = np.concatenate([own.rows(row, row + 1) for row in rows])
     return float(np.linalg.norm(ours - theirs)) <= SAME_SHARE * float(np.linalg.norm(ours))
 

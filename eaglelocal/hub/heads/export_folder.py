@@ -25,8 +25,9 @@ from eaglelocal.gguf.draft_pairing import detect_draft_kind, is_same_model
 from eaglelocal.gguf.eagle_info import VERIFIER_KEY, EagleInfo
 from eaglelocal.gguf.medusa_info import is_medusa
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.writer import count_share
 from eaglelocal.hub.heads.head_folder import CONFIG, REPOSITORY, WEIGHTS_SUFFIX
-from eaglelocal.hub.heads.head_store import WRITER, check_disk, count_share, is_abandoned, name_writer
+from eaglelocal.hub.heads.head_store import WRITER, check_disk, is_abandoned, name_writer
 from eaglelocal.hub.heads.safetensors_files import SHARD_BYTES, OutgoingTensor, write_shards
 from eaglelocal.hub.hub_cache import find_cached, resolve_draft_reference
 from eaglelocal.hub.inventory import list_imported

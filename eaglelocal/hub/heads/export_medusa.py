@@ -49,7 +49,7 @@ def make_medusa_export(info: MedusaInfo, kind: str, target: Header | None) -> li
     """
     tensors = [*_list_layers(info, kind), *_list_outputs(info, kind, target)]
     if info.draft_vocab is not None:
-        tokens = read_indices(info.header.path, info.header, "d2t").reshape(-1).astype(np.int64)
+        tokens = read_indices(info.header, "d2t").reshape(-1).astype(np.int64)
         tensors.append(OutgoingTensor(TOKEN_MAP, "I64", tokens.shape, lambda: iter([tokens.view(np.uint8)])))
     return tensors
 

@@ -83,7 +83,7 @@ def read_target_tokens(info: EagleInfo) -> Ints | None:
         return None
     header = info.header
     kept = header.array(DRAFT_TOKENS_KEY)
-    tokens = read_indices(header.path, header, "d2t").reshape(-1) if kept is None else np.asarray(kept, np.int64)
+    tokens = read_indices(header, "d2t").reshape(-1) if kept is None else np.asarray(kept, np.int64)
     if len(tokens) < info.n_vocab:
         return tokens
     if not np.array_equal(tokens, np.arange(info.n_vocab)):
@@ -106,7 +106,7 @@ def make_published_tensors(head: ExportHead) -> list[OutgoingTensor]:
     ]
     tensors += [_read_vector(head, _name(head, source), name) for source, name in VECTORS.items()]
     if info.norm_before_fc:
-        gains = row.cut_gains(read_tensor(header.path, header, "enc.output_norm.weight").reshape(-1))
+        gains = row.cut_gains(read_tensor(header, "enc.output_norm.weight").reshape(-1))
         tensors.append(make_vector("input_norm.weight", _permute_taps(head, gains)))
     if info.fc_norm:  # its gains are in fc's columns already
         ones = np.ones(info.target_hidden_size, np.float32)
@@ -171,7 +171,7 @@ def make_vector(name: str, values: Floats, *, shape: tuple[int, ...] = ()) -> Ou
 
 
 def _read_vector(head: ExportHead, source: str, name: str) -> OutgoingTensor:
-    return make_vector(source, read_tensor(head.header.path, head.header, name))
+    return make_vector(source, read_tensor(head.header, name))
 
 
 def _read_matrix(
@@ -254,7 +254,7 @@ def _describe_layer(head: ExportHead) -> dict[str, object]:
     """Return the keys of a Llama layer."""
     header, info = head.header, head.info
     context = header.metadata.get("eagle3.context_length")
-    factors = read_tensor(header.path, header, ROPE_FACTORS) if ROPE_FACTORS in header.tensors else None
+    factors = read_tensor(header, ROPE_FACTORS) if ROPE_FACTORS in header.tensors else None
     windows = {"sliding_window": info.window, "layer_types": ["sliding_attention"] * info.n_layer}
     return {
         "model_type": "llama",

@@ -1,7 +1,7 @@
 """The configuration of a published head, from any dialect, as one plain description.
 
 Dialects differ in the place of a flag, the meaning of its absence, and the way they count layers. Settings that a
-configuration leaves open stay open (`Readings`): a trial decides them later (`cli/head_trial.py`).
+configuration leaves open stay open (`HeadReading`): a trial decides them later (`cli/head_trial.py`).
 
 SafeAILab and SpecForge write flat keys, SpecForge and ModelOpt (NVIDIA) more of them below `eagle_config`,
 speculators the layer's shape below `transformer_layer_config`. P-EAGLE heads come flat, of speculators or of NeMo.
@@ -26,12 +26,13 @@ NUM_DEPTHS = 8  # tokens that a P-EAGLE head drafts unless its configuration say
 TAPS_KEY = "eagle_aux_hidden_state_layer_ids"
 
 
-@dataclass(frozen=True, slots=True)
-class Readings:
-    """The possible meanings of a configuration, the likeliest first."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadReading:
+    """An interpretation of the settings that a head's configuration leaves open."""
 
-    taps: tuple[tuple[int, ...], ...]  # layer inputs: id k is the stream that enters layer k
-    norm_before_residual: tuple[bool, ...]
+    taps: tuple[int, ...]  # layer inputs: id k is the stream that enters layer k
+    norm_before_residual: bool
+    norm_output: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,8 +178,8 @@ def find_dialect(keys: ConfigKeys, prefix: str, layer_name: str) -> str:
     return "SpecForge" if architecture == "LlamaForCausalLMEagle3" and layer_name == "midlayer" else "SafeAILab"
 
 
-def list_readings(config: HeadConfig, *, num_taps: int, n_layer: int, last_tap: int) -> Readings:
-    """Return the possible readings of the configuration for a target of `n_layer` layers.
+def list_readings(config: HeadConfig, *, num_taps: int, n_layer: int, last_tap: int) -> tuple[HeadReading, ...]:
+    """Return the possible readings of the configuration for a target of `n_layer` layers, the likeliest first.
 
     `last_tap` is the target's highest layer input. Raises ModelFileError, or IncompatibleError if it lacks a tap.
     """
@@ -197,7 +198,12 @@ def list_readings(config: HeadConfig, *, num_taps: int, n_layer: int, last_tap: 
     if not possible:
         message = f"the head taps layers {list(layer_ids)}; of this target those to {last_tap} can be had"
         raise IncompatibleError(message, hint=OTHER_HEAD)
-    return Readings(possible, residuals)
+    norm_output = config.norm_output and config.mask is None  # rows of masks do not read another row's state
+    return tuple(
+        HeadReading(taps=layers, norm_before_residual=residual, norm_output=norm_output)
+        for layers in possible
+        for residual in residuals
+    )
 
 
 def list_tap_readings(

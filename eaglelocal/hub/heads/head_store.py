@@ -29,8 +29,8 @@ from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.medusa_info import MedusaInfo, read_graph_head
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
-from eaglelocal.gguf.upper_layers import ALIGNMENT, split_head
-from eaglelocal.gguf.writer import KeyValue, StreamedTensor, append_streamed, max_file_bytes, write_streamed
+from eaglelocal.gguf.upper_layers import split_head
+from eaglelocal.gguf.writer import KeyValue, StreamedTensor, count_share, max_file_bytes, write_streamed
 from eaglelocal.probe.probe import free_bytes
 from eaglelocal.probe.process_info import is_alive, start_mark
 
@@ -172,35 +172,14 @@ def _make_write_error(place: Path, error: OSError) -> ResourceError:
 
 
 def _write(path: Path, entries: Sequence[KeyValue], tensors: Sequence[StreamedTensor], on_progress: Progress) -> None:
-    first, *upper = split_head(entries, tensors)
-    count = count_share(sum(tensor.nbytes for part in (first, *upper) for tensor in part.tensors), on_progress)
+    parts = split_head(entries, tensors)
+    count = count_share(sum(tensor.nbytes for part in parts for tensor in part.tensors), on_progress)
     try:
         _make_folder(path.parent)
         check_disk(path.parent, max_file_bytes(entries, tensors), remedy="`--type q8_0`")
-        write_streamed(path, first.architecture, entries=first.entries, tensors=first.tensors, on_bytes=count)
-        for part in upper:
-            append_streamed(
-                path,
-                part.architecture,
-                entries=part.entries,
-                tensors=part.tensors,
-                on_bytes=count,
-                alignment=ALIGNMENT,
-            )
+        write_streamed(path, parts, count)
     except OSError as error:
         raise _make_write_error(path.parent, error) from error
-
-
-def count_share(total_bytes: int, on_progress: Progress) -> Callable[[int], None]:
-    """Return a callback that takes the size of each piece written, and reports the share that is done."""
-    done_bytes = 0
-
-    def count(num_bytes: int) -> None:
-        nonlocal done_bytes
-        done_bytes += num_bytes
-        on_progress(done_bytes / total_bytes)
-
-    return count
 
 
 def check_disk(folder: Path, wanted_bytes: int, *, remedy: str) -> None:

@@ -25,7 +25,11 @@ KEYS = frozenset(
         "scaling.yarn_beta_slow", "scaling.yarn_beta_fast", "scaling.finetuned",
     }
 )  # fmt: skip
-BETAS = (("slow", 1.0), ("fast", 32.0))  # of yarn, with their defaults
+# names of `low` and `high`, with their defaults
+BOUNDS = {
+    "llama3": (("low_freq_factor", 1.0), ("high_freq_factor", 4.0)),
+    "yarn": (("beta_slow", 1.0), ("beta_fast", 32.0)),
+}
 LLAMA3_CONTEXTS = (8192, 4096, 2048, 16384, 32768, 65536, 131072)  # before scaling; the first is usual
 PLAIN = ("default", "none", "mrope")  # in a text the several position axes of mrope are equal
 
@@ -50,17 +54,11 @@ class Rope:
 
     def config(self) -> dict[str, object]:
         """Return the rotation as keys of a config.json, as `read_rope` reads them."""
-        shared = {"rope_type": self.kind, "factor": self.factor}
-        longest = {"original_max_position_embeddings": self.original_context}
-        scaling: dict[str, object] | None = None
-        match self.kind:
-            case "llama3":
-                scaling = {**shared, **longest, "low_freq_factor": self.low, "high_freq_factor": self.high}
-            case "yarn":
-                scaling = {**shared, **longest, "beta_slow": self.low, "beta_fast": self.high}
-            case "linear":
-                scaling = {**shared}
-        return {"rope_theta": self.theta, "rope_scaling": scaling}
+        scaling: dict[str, object] = {"rope_type": self.kind, "factor": self.factor}
+        if self.kind in BOUNDS:
+            (low, _), (high, _) = BOUNDS[self.kind]
+            scaling |= {"original_max_position_embeddings": self.original_context, low: self.low, high: self.high}
+        return {"rope_theta": self.theta, "rope_scaling": None if self.kind == "none" else scaling}
 
     def factors(self, head_dim: int) -> Floats | None:
         """Return the divisors that llama.cpp applies to the frequencies [head_dim / 2]; None if all are one."""
@@ -85,45 +83,34 @@ def read_rope(config: Mapping[str, object]) -> Rope:
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     match kind:
         case "llama3":
-            return _read_llama3(scaling, theta)
+            rope = _read_bounded(scaling, theta, kind, factor=8.0, original=8192)
+            if rope.low >= rope.high or rope.factor < 1 or rope.original_context <= 0:
+                raise _make_unsupported_error(
+                    f"its llama3 scaling has the factors {rope.factor}, {rope.low} to {rope.high}"
+                )
+            return rope
         case "linear":
             return Rope(theta, "linear", _read_number(scaling, "factor", 1.0))
         case "yarn":
-            return _read_yarn(scaling, theta)
+            own = [name for name in ("attention_factor", "mscale", "mscale_all_dim") if scaling.get(name) is not None]
+            if own or scaling.get("truncate") is False:
+                raise _make_unsupported_error(f"its yarn scaling sets {', '.join(own) or 'truncate'}")
+            rope = _read_bounded(scaling, theta, kind, factor=1.0, original=0)
+            if rope.original_context <= 0 or rope.factor < 1:
+                raise _make_unsupported_error(
+                    f"its yarn scaling is by {rope.factor} from {rope.original_context} tokens"
+                )
+            return rope
         case str() if kind in PLAIN:
             return Rope(theta)
     raise _make_unsupported_error(f"its rope scaling is {kind!r}")
 
 
-def _read_llama3(scaling: Mapping[str, object], theta: float) -> Rope:
-    rope = Rope(
-        theta,
-        "llama3",
-        _read_number(scaling, "factor", 8.0),
-        int(_read_number(scaling, "original_max_position_embeddings", 8192)),
-        low=_read_number(scaling, "low_freq_factor", 1.0),
-        high=_read_number(scaling, "high_freq_factor", 4.0),
-    )
-    if not (rope.low < rope.high and rope.factor >= 1 and rope.original_context > 0):
-        raise _make_unsupported_error(f"its llama3 scaling has the factors {rope.factor}, {rope.low} to {rope.high}")
-    return rope
-
-
-def _read_yarn(scaling: Mapping[str, object], theta: float) -> Rope:
-    own = [name for name in ("attention_factor", "mscale", "mscale_all_dim") if scaling.get(name) is not None]
-    if own or scaling.get("truncate") is False:
-        raise _make_unsupported_error(f"its yarn scaling sets {', '.join(own) or 'truncate'}")
-    rope = Rope(
-        theta,
-        "yarn",
-        _read_number(scaling, "factor", 1.0),
-        int(_read_number(scaling, "original_max_position_embeddings", 0)),
-        low=_read_number(scaling, "beta_slow", 1.0),
-        high=_read_number(scaling, "beta_fast", 32.0),
-    )
-    if rope.original_context <= 0 or rope.factor < 1:
-        raise _make_unsupported_error(f"its yarn scaling is by {rope.factor} from {rope.original_context} tokens")
-    return rope
+def _read_bounded(scaling: Mapping[str, object], theta: float, kind: str, *, factor: float, original: int) -> Rope:
+    """Return a scaling between two bounds. `factor`, `original`: if they are not stated."""
+    low, high = (_read_number(scaling, *bound) for bound in BOUNDS[kind])
+    original = int(_read_number(scaling, "original_max_position_embeddings", original))
+    return Rope(theta, kind, _read_number(scaling, "factor", factor), original, low, high)
 
 
 def read_rope_keys(metadata: Mapping[str, object], factors: Floats | None, *, head_dim: int) -> Rope:
@@ -146,7 +133,7 @@ def read_rope_keys(metadata: Mapping[str, object], factors: Floats | None, *, he
             raise _make_unwritable_error(f"factors for each frequency besides scaling by {factor:g}")
         return _find_llama3(factors, theta, head_dim)
     if kind == "yarn":
-        low, high = (_restate(_read_number(stated, f"scaling.yarn_beta_{name}", default)) for name, default in BETAS)
+        low, high = (_restate(_read_number(stated, f"scaling.yarn_{name}", value)) for name, value in BOUNDS[kind])
         original = int(_read_number(stated, "scaling.original_context_length", 0))
         if not original:
             raise _make_unwritable_error("yarn without its original context")

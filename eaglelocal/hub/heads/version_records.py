@@ -8,17 +8,15 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, field, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, field, replace
 from enum import StrEnum
-from typing import Any, TypeVar, cast
 
-from eaglelocal.core.json_text import read_object
+from eaglelocal.core.json_text import read_object, read_record
 from eaglelocal.core.records import dataclass
 
 FORMAT = 1
 BASE = 0  # number of the head from which learning began
-T = TypeVar("T")
 
 
 class VersionState(StrEnum):
@@ -106,59 +104,16 @@ def read_versions(text: str | bytes) -> VersionList:
     content = read_object(text)
     if content.get("format") != FORMAT:
         raise ValueError(f"its format is {content.get('format')!r}, not {FORMAT}")
-    known = _read_record(VersionList, content)
-    numbers = [version.number for version in known.versions]
+    known = read_record(VersionList, content)
+    numbers = sorted(version.number for version in known.versions)
     if len(set(numbers)) < len(numbers) or (numbers and numbers[0] <= BASE):
         raise ValueError(f"its versions are numbered {numbers}")
     if sum(version.state is VersionState.CURRENT for version in known.versions) > 1:
         raise ValueError("two of its versions are current")
     if known.pinned not in (None, BASE, *numbers):
         raise ValueError(f"the pinned version {known.pinned} is not listed")
-    return replace(known, last_number=max([known.last_number, *numbers]))
-
-
-def _read_record(record: Callable[..., T], values: object) -> T:
-    """Return a dataclass of the values under its fields' names, each read by its annotation."""
-    if not isinstance(values, dict):
-        raise ValueError("a field is missing")
-    return record(**{one.name: READERS[str(one.type)](values.get(one.name)) for one in fields(cast(Any, record))})
-
-
-def _read_list(records: object) -> tuple[HeadVersion, ...]:
-    if not isinstance(records, list):
-        raise ValueError("it lists no versions")
-    return tuple(sorted((_read_record(HeadVersion, one) for one in records), key=lambda version: version.number))
-
-
-def _read_counts(counts: object) -> Mapping[str, int]:
-    if not isinstance(counts, dict):
-        raise ValueError("a field is missing")
-    return {kind: _read_count(count) for kind, count in counts.items()}
-
-
-def _read_count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} is no count")
-    return value
-
-
-def _read_number(value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ValueError(f"{value!r} is no number")
-    return float(value)
-
-
-READERS: Mapping[str, Callable[[object], object]] = {
-    "str": lambda value: "" if value is None else str(value),
-    "int": _read_count,
-    "int | None": lambda value: None if value is None else _read_count(value),
-    "float": _read_number,
-    "Mapping[str, int]": _read_counts,
-    "LearnedFrom": lambda value: _read_record(LearnedFrom, value),
-    "HeldBackFigures | None": lambda value: None if value is None else _read_record(HeldBackFigures, value),
-    "VersionState": lambda value: VersionState(str(value)),
-    "tuple[HeadVersion, ...]": _read_list,
-}
+    versions = tuple(sorted(known.versions, key=lambda version: version.number))
+    return replace(known, versions=versions, last_number=max([known.last_number, *numbers]))
 
 
 # ---- trial verdict: the verdict of a head's trial: which reading of its configuration is right, and whether it was

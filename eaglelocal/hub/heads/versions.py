@@ -10,12 +10,11 @@ Knows neither how a version was learned nor who loads it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,10 +24,9 @@ from eaglelocal.core.atomic_file import (
     flush_file,
     is_gone,
     make_absolute,
-    make_folder,
     write_atomically,
 )
-from eaglelocal.core.own_files import append_own, fingerprint, read_own
+from eaglelocal.core.own_files import fingerprint, hold_lock, read_own
 from eaglelocal.errors import UsageError
 from eaglelocal.gguf.header import list_named_parts
 from eaglelocal.gguf.model_info import fingerprint_model
@@ -94,36 +92,30 @@ class HeadVersions:
 
         "" means that they can draft, or that it is unknown; then `find_doubt` has the reason.
         """
-        try:
-            return self._find_loss(models)
-        except _UnclearError:
-            return ""
+        return self._find_loss(models)[0]
 
     def find_doubt(self) -> str:
         """Return why it is unknown whether versions can draft: a file is unreadable, or its path is not recorded."""
-        try:
-            self._find_loss(())
-        except _UnclearError as error:
-            return str(error)
-        return ""
+        return self._find_loss(())[1]
 
-    def _find_loss(self, models: Collection[str]) -> str:
-        """Return why they cannot draft, or "" if they can. Raises _UnclearError."""
+    def _find_loss(self, models: Collection[str]) -> tuple[str, str]:
+        """Return why they cannot draft, and why that is unknown; both empty if they can."""
         known, note = self.read()
         target, base = Path(known.target_path), Path(known.base_path)
         if note:
-            raise _UnclearError(note)
+            return "", note
         if not (target.is_absolute() and base.is_absolute()):
-            raise _UnclearError("where its files are was not kept, or only relative to a folder")
+            return "", "where its files are was not kept, or only relative to a folder"
         try:
-            if lost := _find_loss(target, known.target_key):
-                return "" if known.target_key in models else lost
+            lost, doubt = _find_target_loss(target, known.target_key)
+            if lost or doubt:
+                return "" if known.target_key in models else lost, doubt
             if _is_gone(base):
-                return f"{base} is not there any more"
+                return f"{base} is not there any more", ""
             has_changed = _name_folder(known.target_key, base) != self.folder.name
         except OSError as error:
-            raise _UnclearError(f"{error.filename or target} cannot be read ({error.strerror})") from error
-        return f"{base} has changed" if has_changed else ""
+            return "", f"{error.filename or target} cannot be read ({error.strerror})"
+        return f"{base} has changed" if has_changed else "", ""
 
     # ---- changes; each raises OSError where the folder cannot be written
     def name(self, *, target: Path, target_label: str, base: Path, base_label: str) -> None:
@@ -151,7 +143,7 @@ class HeadVersions:
     ) -> HeadVersion:
         """Move a complete head (see `scratch_path`) into the folder, as the next version; it is not used yet."""
         flush_file(made)  # before taking the lock: it takes long, and a learning process may be frozen meanwhile
-        with self._locked():
+        with hold_lock(self.folder / LOCK):
             known, _ = self.read()
             # judged by files too: an engine may still use one whose record was lost
             files = [int(path.stem[1:]) for path in self.folder.glob("v*.gguf") if VERSION_NAME.fullmatch(path.name)]
@@ -204,7 +196,7 @@ class HeadVersions:
         self._change(change)
 
     def _change(self, change: Callable[[VersionList], VersionList]) -> VersionList:
-        with self._locked():
+        with hold_lock(self.folder / LOCK):
             return self._write(change(self.read()[0]))
 
     def _write(self, versions: VersionList) -> VersionList:
@@ -220,19 +212,6 @@ class HeadVersions:
                     path.unlink()
         delete_leftovers(self.folder)
         return kept
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock of the folder; it ends with the process, however that ends."""
-        make_folder(self.folder)
-        with append_own(self.folder / LOCK) as lock:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-
-class _UnclearError(Exception):
-    """Raised with the reason why it is unknown whether versions of a head draft."""
 
 
 def prune(versions: VersionList) -> VersionList:
@@ -250,20 +229,14 @@ def _name_folder(target_key: str, base: Path) -> str:
     return hashlib.blake2b(f"{target_key} {fingerprint(base)}".encode(), digest_size=8).hexdigest()
 
 
-def _find_loss(target: Path, key: str) -> str:
-    """Return what happened to the file of a target with this fingerprint; "" if it is still there.
-
-    Raises OSError, and _UnclearError if a part is missing: the others cannot be identified then.
-    """
+def _find_target_loss(target: Path, key: str) -> tuple[str, str]:
+    """Return what happened to the file of a target with this fingerprint, and why that is unknown. Raises OSError."""
     if _is_gone(target):
-        return f"{target} is not there any more"
+        return f"{target} is not there any more", ""
     missing = next((part for part in list_named_parts(target) if not part.is_file()), None)
-    if missing is not None:
-        raise _UnclearError(f"{missing} is missing")
-    if fingerprint_model(target) == key:
-        return ""
-    is_split = fingerprint(target) == key
-    return f"{target} was known by its first part alone" if is_split else f"{target} has changed"
+    if missing is not None:  # the others cannot be identified then
+        return "", f"{missing} is missing"
+    return "" if fingerprint_model(target) == key else f"{target} has changed", ""
 
 
 def _is_gone(path: Path) -> bool:

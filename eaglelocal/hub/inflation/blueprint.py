@@ -212,7 +212,7 @@ class _Head:
         yield from widen_feed_forward("blk.0", self.growth, self.source)
         if self.eagle.draft_vocab is not None:
             header = self.source.header
-            yield stream_indices("d2t", read_indices(header.path, header, "d2t"))
+            yield stream_indices("d2t", read_indices(header, "d2t"))
 
     def _own_or_lent(self, name: str) -> Rows:
         """Return the head's own tensor, else the target's; a target's output may be its embeddings."""

@@ -23,7 +23,16 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS, GGML_TYPES_BY_NAME, GgmlType
 from eaglelocal.gguf.header import ArrayValue, Header, TensorInfo
-from eaglelocal.gguf.writer import LAYOUT_KEYS, KeyValue, StreamedTensor, copy_entries, max_file_bytes, write_streamed
+from eaglelocal.gguf.writer import (
+    LAYOUT_KEYS,
+    GgufPart,
+    KeyValue,
+    StreamedTensor,
+    copy_entries,
+    max_file_bytes,
+    write_streamed,
+)
+from eaglelocal.probe.probe import free_bytes
 
 SPARE_DISK_BYTES = 256 << 20  # to be left free
 _TEMPORARY = ".partial"
@@ -65,42 +74,21 @@ def make_partial_path(path: Path) -> Path:
     return path.with_name(path.name + _TEMPORARY)
 
 
-def check_disk(what: str, needed_bytes: int, free_bytes: int, *, hint: str) -> None:
-    """Raise ResourceError if needed_bytes do not fit beside SPARE_DISK_BYTES."""
-    if needed_bytes + SPARE_DISK_BYTES > free_bytes:
-        needed, free = format_disk(needed_bytes + SPARE_DISK_BYTES), format_disk(free_bytes)
-        raise ResourceError(f"{what} takes {needed} on disk, {free} are free", hint=hint)
+def check_disk(what: str, needed_bytes: int, folder: Path, *, hint: str) -> None:
+    """Raise ResourceError if needed_bytes do not fit in the folder beside SPARE_DISK_BYTES."""
+    needed, free = needed_bytes + SPARE_DISK_BYTES, free_bytes(folder)
+    if needed > free:
+        raise ResourceError(f"{what} takes {format_disk(needed)} on disk, {format_disk(free)} are free", hint=hint)
 
 
 def write_plan(plan: FilePlan, path: Path, on_bytes: Callable[[int], None]) -> None:
     """Write a file. Raises ResourceError if the disk is full or cannot be written."""
     try:
-        write_streamed(path, plan.architecture, entries=plan.entries, tensors=plan.tensors, on_bytes=on_bytes)
+        write_streamed(path, [GgufPart(plan.architecture, plan.entries, plan.tensors)], on_bytes)
     except OSError as error:
         raise ResourceError(
             f"cannot write {path.name}: {error.strerror}", hint="see that the disk has room and is not read-only"
         ) from error
-
-
-class WriteProgress:
-    """A sum of what was written, for the progress bar."""
-
-    def __init__(self, total_bytes: int, what: str, on_progress: Progress) -> None:
-        self._total_bytes = total_bytes
-        self._what = what
-        self._on_progress = on_progress
-        self._done_bytes = 0
-
-    def add(self, num_bytes: int) -> None:
-        self._report(self._done_bytes + num_bytes)
-
-    def reach(self, before_bytes: int) -> Callable[[int], None]:
-        """Return a callback that takes the bytes of the current file, and adds `before_bytes`."""
-        return lambda num_bytes: self._report(before_bytes + num_bytes)
-
-    def _report(self, done_bytes: int) -> None:
-        self._done_bytes = done_bytes
-        self._on_progress(min(done_bytes / self._total_bytes, 1.0), self._what)
 
 
 def _open_lock(folder: Path) -> BufferedWriter:

@@ -7,7 +7,6 @@ hash of the sources, so that a rebuilt demo never uses the inflation of its pred
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 from eaglelocal.core.amounts import format_disk
@@ -19,10 +18,10 @@ from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
+from eaglelocal.gguf.writer import count_share
 from eaglelocal.hub.inflation.generated_files import (
     FilePlan,
     Progress,
-    WriteProgress,
     check_disk,
     hold_folder,
     make_partial_path,
@@ -31,7 +30,6 @@ from eaglelocal.hub.inflation.generated_files import (
     write_plan,
 )
 from eaglelocal.hub.inflation.inflated_sizes import ModelSize
-from eaglelocal.probe.probe import free_bytes
 
 METHOD = "1"  # part of every name: raise it when the same sources would give other files
 
@@ -59,11 +57,9 @@ class InflatedPair:
 
     def check_room(self) -> None:
         """Raise ResourceError if the disk has no room for the pair."""
-        self._check_room(self._plan(), free_bytes)
+        self._check_room(self._plan())
 
-    def write(
-        self, on_progress: Progress = no_progress, *, free_bytes: Callable[[Path], int] = free_bytes
-    ) -> InflatedPair:
+    def write(self, on_progress: Progress = no_progress) -> InflatedPair:
         """Write the pair if it is missing, and return it. If that fails, nothing is left behind.
 
         Raises ResourceError if the disk is too small.
@@ -75,7 +71,7 @@ class InflatedPair:
         with hold_folder(folder):
             if not self.complete:  # the process that held the lock may have written it
                 plans = self._plan()
-                self._check_room(plans, free_bytes)
+                self._check_room(plans)
                 self._write(plans, on_progress)
         return self
 
@@ -87,21 +83,21 @@ class InflatedPair:
         check_head(eagle, model)
         return plan_target(self.size, model), plan_head(self.size, eagle, model.header, grow_target(self.size, model))
 
-    def _check_room(self, plans: tuple[FilePlan, FilePlan], free_bytes: Callable[[Path], int]) -> None:
+    def _check_room(self, plans: tuple[FilePlan, FilePlan]) -> None:
         check_disk(
             f"a {self.size.label} {self.size.type} model",
             sum(plan.disk_bytes for plan in plans),
-            free_bytes(self.target.parent),
+            self.target.parent,
             hint="free some space, or take a smaller size, such as `demo@300m` or a `:q4_0`",
         )
 
     def _write(self, plans: tuple[FilePlan, FilePlan], on_progress: Progress) -> None:
         total_bytes = sum(plan.data_bytes for plan in plans)
         what = f"writing {self.size.reference} at the cost of {self.size.phrase} ({format_disk(total_bytes)}, once)"
-        tally = WriteProgress(total_bytes, what, on_progress)
+        count = count_share(total_bytes, lambda share: on_progress(share, what))
         target, head = make_partial_path(self.target), make_partial_path(self.head)
-        write_plan(plans[1], head, tally.add)
-        write_plan(plans[0], target, tally.add)
+        write_plan(plans[1], head, count)
+        write_plan(plans[0], target, count)
         check_head(EagleInfo.from_header(read_header(head)), ModelInfo.from_header(read_header(target)))
         flush_and_rename(head, self.head)
         flush_and_rename(target, self.target)

@@ -63,12 +63,12 @@ class SourceFile:
 
     def rows(self, name: str) -> Rows:
         """Return a matrix. Raises ModelFileError where it is missing, and when it is read and cut short."""
-        tensor = find_tensor(self.header.path, self.header, name)
+        tensor = find_tensor(self.header, name)
         return Rows(tensor.shape[1], tensor.shape[0], lambda first, end: self.read_span(name, first, end))
 
     def vector(self, name: str) -> Floats:
         """Return a norm, or factors. Raises ModelFileError where it is missing or cut short."""
-        return read_tensor(self.header.path, self.header, name)
+        return read_tensor(self.header, name)
 
 
 @dataclass(frozen=True, slots=True)

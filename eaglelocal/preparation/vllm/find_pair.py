@@ -88,7 +88,8 @@ def find_pair(options: RunOptions, given: GivenSources, catalog: Catalog, find_d
     """
     entry, option = find_target(replace(options, draft=NONE), catalog)
     target = _describe_target(entry, option, given)
-    draft = choose_draft(options, given, catalog, entry, target, find_device)
+    search = DraftSearch(options, given, catalog, entry, target, find_device)
+    draft = search.choose()
     target = replace(target, pin=pin_weights(target.pin, "--revision"))
     notes: list[str] = []
     if draft is not None:
@@ -100,7 +101,7 @@ def find_pair(options: RunOptions, given: GivenSources, catalog: Catalog, find_d
             notes.append(f"the acceptance of {draft.id} is not reported: {draft.acceptance.probability(1):.0%} assumed")
     is_light = draft is None or draft.method == NGRAM
     if options.draft == AUTO and not given.draft_repo and entry is not None and is_light:
-        left = " or ".join(one.id for one in _list_described(catalog.drafts_for(entry), target, given, catalog))
+        left = " or ".join(one.id for one in search.list_described(catalog.drafts_for(entry)))
         notes += [f"there is no memory for {left} beside {target.id}"] if left else []
     is_named = bool(given.draft_repo) or options.draft not in (AUTO, NONE)
     return ServedPair(target=target, draft=draft, is_named=is_named, notes=tuple(notes))
@@ -141,86 +142,146 @@ def _describe_target(entry: TargetEntry | None, option: ModelOption, given: Give
 
 
 # ---- which draft
-def choose_draft(
-    options: RunOptions,
-    given: GivenSources,
-    catalog: Catalog,
-    entry: TargetEntry | None,
-    target: VllmTarget,
-    find_device: FindDevice,
-) -> VllmDraft | None:
-    """Return the draft that is named, or else the one with the best predicted speed; None drafts nothing.
+@dataclass(frozen=True, slots=True)
+class DraftSearch:
+    """A search for the draft of a target.
 
-    Raises UsageError if the draft is not known, or belongs to another target.
+    entry        the catalog's entry of the target, if there is one
+    find_device  returns the device that holds a pair, or raises ResourceError
     """
-    name = options.draft
-    if given.draft_repo:
-        return describe_repo(given, catalog, entry, target)
-    if name == NONE:
-        return None
-    if name in (NGRAM, SUFFIX):
-        return VllmDraft(id=name, method=name, most=MAX_DRAFT)
-    known = {draft.id: draft for draft in (catalog.drafts_for(entry) if entry else ())}
-    named = catalog.drafts.get(name)
-    if named is not None and named.kind == NGRAM:
+
+    options: RunOptions
+    given: GivenSources
+    catalog: Catalog
+    entry: TargetEntry | None
+    target: VllmTarget
+    find_device: FindDevice
+
+    def choose(self) -> VllmDraft | None:
+        """Return the draft that is named, or else the one with the best predicted speed; None drafts nothing.
+
+        Raises UsageError if the draft is not known, or belongs to another target.
+        """
+        name = self.options.draft
+        if self.given.draft_repo:
+            return self._describe_repo()
+        if name == NONE:
+            return None
+        if name in (NGRAM, SUFFIX):
+            return VllmDraft(id=name, method=name, most=MAX_DRAFT)
+        known = {draft.id: draft for draft in (self.catalog.drafts_for(self.entry) if self.entry else ())}
+        named = self.catalog.drafts.get(name)
+        if named is not None and named.kind == NGRAM:
+            return LOOKUP
+        if named is not None and name not in known:
+            served = ", ".join(named.targets)
+            raise UsageError(f"{name} drafts for {served}, not for {self.target.id}", hint="--draft auto")
+        if named is not None:
+            return self._describe_entry(named)
+        if name in (AUTO, MTP):
+            return self._choose_known(list(known.values()))
+        near = difflib.get_close_matches(name, known, n=1)
+        if near and not Path(name).exists() and "/" not in name:
+            raise UsageError(f"no draft is named {name!r}", hint=f"--draft {near[0]}")
+        return self._describe_head(find_head_file(name))
+
+    def _choose_known(self, drafts: Sequence[DraftEntry]) -> VllmDraft | None:
+        """Return the best of the catalog's drafts that fits beside the target, or else a lookup, or None.
+
+        The embedded model has a head of its own.
+        """
+        only_mtp = self.options.draft == MTP
+        found = list(self.list_described([draft for draft in drafts if not only_mtp or draft.kind == MTP]))
+        if found:
+            device = self.find_device(ServedPair(target=self.target, draft=None))
+            fitting = [draft for draft in found if only_mtp or self._fits(draft)]
+            if fitting:
+                return _find_fastest(fitting, self.target, device)
+            return LOOKUP if self._fits(LOOKUP) else None
+        if only_mtp:
+            raise UsageError(f"no MTP layers of {self.target.id} are known", hint="--draft auto")
+        if isinstance(locate_reference(self.options.target or "", self.options.model_folders), EmbeddedModel):
+            return self._describe_head(demo_sources()[1], DEMO_ACCEPTANCE)
         return LOOKUP
-    if named is not None and name not in known:
-        raise UsageError(f"{name} drafts for {', '.join(named.targets)}, not for {target.id}", hint="--draft auto")
-    if named is not None:
-        return describe_entry(named, target, given, catalog)
-    if name in (AUTO, MTP):
-        return _choose_known(options, list(known.values()), given, target, find_device, catalog)
-    near = difflib.get_close_matches(name, known, n=1)
-    if near and not Path(name).exists() and "/" not in name:
-        raise UsageError(f"no draft is named {name!r}", hint=f"--draft {near[0]}")
-    return describe_head(find_head_file(name), target, given)
 
+    def _fits(self, draft: VllmDraft) -> bool:
+        try:
+            self.find_device(ServedPair(target=self.target, draft=draft))
+        except ResourceError:
+            return False
+        return True
 
-def _choose_known(
-    options: RunOptions,
-    drafts: Sequence[DraftEntry],
-    given: GivenSources,
-    target: VllmTarget,
-    find_device: FindDevice,
-    catalog: Catalog,
-) -> VllmDraft | None:
-    """Return the best of the catalog's drafts that fits beside the target, or else a lookup, or None.
+    def list_described(self, drafts: Sequence[DraftEntry]) -> Iterator[VllmDraft]:
+        """Yield the drafts with known weights; of a kind, only those with a reported acceptance if there are any."""
+        usable = [draft for draft in drafts if draft.kind != NGRAM and (draft.is_in_target or draft.weights_repo)]
+        for draft in usable:
+            if not find_better_known(draft, usable):
+                yield self._describe_entry(draft)
 
-    The embedded model has a head of its own.
-    """
+    def _describe_entry(self, draft: DraftEntry) -> VllmDraft:
+        """Return a draft of the catalog. Raises UsageError if the repository of its original weights is not known."""
+        acceptance, _ = predict_acceptance(draft, self.catalog.drafts.values(), DEFAULTS.get(draft.kind, HEAD_DEFAULT))
+        most = max(draft.num_draft_tokens, 1) if draft.kind in BLOCKS or draft.drafts_in_parallel else MAX_DRAFT
+        found = VllmDraft(
+            id=draft.id,
+            method=PEAGLE if draft.drafts_in_parallel else draft.kind,
+            most=most,
+            acceptance=acceptance,
+            is_gated=draft.gated,
+        )
+        if draft.is_in_target:
+            return _add_sizes(found, draft, self.target)
+        repo = draft.weights_repo
+        if repo is None:
+            raise UsageError(
+                f"the repository of the original weights of {draft.id} is not known", hint="--draft-repo USER/REPO"
+            )
+        pin = WeightsPin(repo, self.given.draft_revision or draft.source_revision or "")
+        return _add_sizes(replace(found, pin=pin), draft, self.target)
 
-    only_mtp = options.draft == MTP
-    wanted = [draft for draft in drafts if not only_mtp or draft.kind == MTP]
-    found = list(_list_described(wanted, target, given, catalog))
-    if found:
-        device = find_device(ServedPair(target=target, draft=None))
-        fitting = [draft for draft in found if only_mtp or _fits(draft, target, find_device)]
-        if fitting:
-            return _find_fastest(fitting, target, device)
-        return LOOKUP if _fits(LOOKUP, target, find_device) else None
-    if only_mtp:
-        raise UsageError(f"no MTP layers of {target.id} are known", hint="--draft auto")
-    if isinstance(locate_reference(options.target or "", options.model_folders), EmbeddedModel):
-        return describe_head(demo_sources()[1], target, given, DEMO_ACCEPTANCE)
-    return LOOKUP
+    def _describe_repo(self) -> VllmDraft:
+        """Return the draft in the repository that was given."""
+        repo, method, entry = self.given.draft_repo, self.given.draft_method, self.entry
+        entries = [draft for draft in self.catalog.drafts.values() if draft.weights_repo == repo]
+        serving = [draft for draft in entries if entry is not None and draft.serves(entry.id)]
+        if serving:
+            found = self._describe_entry(serving[0])
+            if method not in ("", found.method):
+                raise UsageError(f"{repo} drafts as {found.method}", hint=f"--draft-method {found.method}")
+            return found
+        if entries and entry is not None:
+            served = ", ".join(sorted({id for draft in entries for id in draft.targets}))
+            raise UsageError(f"{repo} drafts for {served}, not for {entry.id}", hint="--draft auto")
+        if method not in REPO_METHODS:
+            raise UsageError(
+                f"the catalog does not know {repo}: say how it drafts, one of {', '.join(REPO_METHODS)}",
+                hint="--draft-method eagle3",
+            )
+        pin = WeightsPin(repo, self.given.draft_revision)
+        acceptance = PredictedAcceptance.from_reports((), default=HEAD_DEFAULT)
+        found = VllmDraft(id=repo, method=method, pin=pin, most=MAX_DRAFT, acceptance=acceptance)
+        return _add_sizes(found, None, self.target)
 
+    def _describe_head(self, path: Path, acceptance: PredictedAcceptance | None = None) -> VllmDraft:
+        """Return a head of this machine, in the folder that it will be exported to.
 
-def _fits(draft: VllmDraft, target: VllmTarget, find_device: FindDevice) -> bool:
-    try:
-        find_device(ServedPair(target=target, draft=draft))
-    except ResourceError:
-        return False
-    return True
-
-
-def _list_described(
-    drafts: Sequence[DraftEntry], target: VllmTarget, given: GivenSources, catalog: Catalog
-) -> Iterator[VllmDraft]:
-    """Yield the drafts with known weights; of a kind, only those with a reported acceptance if there are any."""
-    usable = [draft for draft in drafts if draft.kind != NGRAM and (draft.is_in_target or draft.weights_repo)]
-    for draft in usable:
-        if not find_better_known(draft, usable):
-            yield describe_entry(draft, target, given, catalog)
+        Raises IncompatibleError if it is of another target.
+        """
+        info = read_eagle_head(path)
+        verifier = info.header.metadata.get(VERIFIER_KEY)
+        check_head_serves(info, verifier if isinstance(verifier, str) else "", self.target)
+        parameters = sum(math.prod(tensor.shape) for tensor in info.tensors.values())
+        return VllmDraft(
+            id=info.name,
+            method=EAGLE3 if info.mask is None else PEAGLE,
+            pin=WeightsPin(self.given.head_folder(path)),
+            most=info.num_depths if info.mask is not None else MAX_DRAFT,
+            num_bytes=parameters * BYTES_PER_WEIGHT,
+            num_layers=info.n_layer,
+            kv_bytes_per_token=2 * BYTES_PER_WEIGHT * info.n_layer * info.n_kv_head * info.head_dim,
+            acceptance=acceptance or PredictedAcceptance.from_reports((), default=DEFAULTS.get(EAGLE, HEAD_DEFAULT)),
+            head_file=path,
+        )
 
 
 def _find_fastest(drafts: Sequence[VllmDraft], target: VllmTarget, device: DeviceSpec) -> VllmDraft:
@@ -229,30 +290,6 @@ def _find_fastest(drafts: Sequence[VllmDraft], target: VllmTarget, device: Devic
         return max(costs.goodput(1, length) for length in range(1, draft.most + 1))
 
     return max(drafts, key=best_goodput)
-
-
-# ---- what a draft takes
-def describe_entry(draft: DraftEntry, target: VllmTarget, given: GivenSources, catalog: Catalog) -> VllmDraft:
-    """Return a draft of the catalog. Raises UsageError if the repository of its original weights is not known."""
-    method = PEAGLE if draft.drafts_in_parallel else draft.kind
-    acceptance, _ = predict_acceptance(draft, catalog.drafts.values(), DEFAULTS.get(draft.kind, HEAD_DEFAULT))
-    most = max(draft.num_draft_tokens, 1) if draft.kind in BLOCKS or draft.drafts_in_parallel else MAX_DRAFT
-    found = VllmDraft(
-        id=draft.id,
-        method=method,
-        most=most,
-        acceptance=acceptance,
-        is_gated=draft.gated,
-    )
-    if draft.is_in_target:
-        return _add_sizes(found, draft, target)
-    repo = draft.weights_repo
-    if repo is None:
-        raise UsageError(
-            f"the repository of the original weights of {draft.id} is not known", hint="--draft-repo USER/REPO"
-        )
-    pin = WeightsPin(repo, given.draft_revision or draft.source_revision or "")
-    return _add_sizes(replace(found, pin=pin), draft, target)
 
 
 def _add_sizes(found: VllmDraft, draft: DraftEntry | None, target: VllmTarget) -> VllmDraft:
@@ -278,57 +315,6 @@ def _find_published_bytes(draft: DraftEntry) -> int:
     sizes = draft.sizes
     widened = sizes.get("q8_0") or (sizes.get("file") if draft.kind == DRAFT_MODEL else None) or 0
     return sizes.get("bf16") or sizes.get("f16") or int(widened * BF16_BITS / Q8_0_BITS)
-
-
-def describe_repo(given: GivenSources, catalog: Catalog, entry: TargetEntry | None, target: VllmTarget) -> VllmDraft:
-    """Return the draft in the repository that was given."""
-    entries = [draft for draft in catalog.drafts.values() if draft.weights_repo == given.draft_repo]
-    serving = [draft for draft in entries if entry is not None and draft.serves(entry.id)]
-    if serving:
-        found = describe_entry(serving[0], target, given, catalog)
-        if given.draft_method not in ("", found.method):
-            raise UsageError(f"{given.draft_repo} drafts as {found.method}", hint=f"--draft-method {found.method}")
-        return found
-    if entries and entry is not None:
-        served = ", ".join(sorted({id for draft in entries for id in draft.targets}))
-        raise UsageError(f"{given.draft_repo} drafts for {served}, not for {entry.id}", hint="--draft auto")
-    if given.draft_method not in REPO_METHODS:
-        raise UsageError(
-            f"the catalog does not know {given.draft_repo}: say how it drafts, one of {', '.join(REPO_METHODS)}",
-            hint="--draft-method eagle3",
-        )
-    found = VllmDraft(
-        id=given.draft_repo,
-        method=given.draft_method,
-        pin=WeightsPin(given.draft_repo, given.draft_revision),
-        most=MAX_DRAFT,
-        acceptance=PredictedAcceptance.from_reports((), default=HEAD_DEFAULT),
-    )
-    return _add_sizes(found, None, target)
-
-
-def describe_head(
-    path: Path, target: VllmTarget, given: GivenSources, acceptance: PredictedAcceptance | None = None
-) -> VllmDraft:
-    """Return a head of this machine, in the folder that it will be exported to.
-
-    Raises IncompatibleError if it is of another target.
-    """
-    info = read_eagle_head(path)
-    verifier = info.header.metadata.get(VERIFIER_KEY)
-    check_head_serves(info, verifier if isinstance(verifier, str) else "", target)
-    parameters = sum(math.prod(tensor.shape) for tensor in info.tensors.values())
-    return VllmDraft(
-        id=info.name,
-        method=EAGLE3 if info.mask is None else PEAGLE,
-        pin=WeightsPin(given.head_folder(path)),
-        most=info.num_depths if info.mask is not None else MAX_DRAFT,
-        num_bytes=parameters * BYTES_PER_WEIGHT,
-        num_layers=info.n_layer,
-        kv_bytes_per_token=2 * BYTES_PER_WEIGHT * info.n_layer * info.n_kv_head * info.head_dim,
-        acceptance=acceptance or PredictedAcceptance.from_reports((), default=DEFAULTS.get(EAGLE, HEAD_DEFAULT)),
-        head_file=path,
-    )
 
 
 def compare_vocab(draft: VllmDraft, target: VllmTarget, catalog: Catalog) -> tuple[VllmDraft, list[str]]:

@@ -35,6 +35,7 @@ from eaglelocal.hub.derived_models import (
     write_derived,
 )
 from eaglelocal.hub.draft_resolver import find_draft, write_draft
+from eaglelocal.hub.inflation import generated_files
 from eaglelocal.hub.inflation.generated_files import no_progress
 from eaglelocal.hub.inflation.inflated_sizes import ModelSize
 from eaglelocal.hub.inventory import list_derived
@@ -296,11 +297,12 @@ def test_a_source_that_is_gone_is_a_line_that_says_so(tmp_path: Path) -> None:
     assert len(list(unwritten.path.parent.glob("*.gguf*"))) == 1, "of the first, nothing of the second"
 
 
-def test_a_full_disk_is_reported_before_writing(tmp_path: Path, cache: Path) -> None:
+def test_a_full_disk_is_reported_before_writing(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generated_files, "free_bytes", lambda folder: 2_000_000_000)
     target, _ = DemoSources().write(tmp_path)
     made = derive_target(model_in(target), inflation(1000, "q4_k_m"), "x")
     with pytest.raises(ResourceError) as full:
-        write_derived(made, on_progress=no_progress, free_bytes=lambda _: 2_000_000_000)
+        write_derived(made, on_progress=no_progress)
     assert "model (q4_k_m) takes 2.8" in full.value.message and "2.00 GB are free" in full.value.message
     assert full.value.hint and list(cache.glob("*.gguf*")) == []
 

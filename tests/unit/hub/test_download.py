@@ -19,8 +19,7 @@ from huggingface_hub import constants, hf_hub_download, scan_cache_dir
 from eaglelocal.core.atomic_file import make_folder
 from eaglelocal.errors import DownloadError, EagleLocalError, ResourceError, UsageError
 from eaglelocal.hub import download, hub_api
-from eaglelocal.hub.download import DownloadOrder, count_missing_bytes, download_files
-from eaglelocal.hub.download_orders import order_model
+from eaglelocal.hub.download import DownloadOrder, count_missing_bytes, download_files, order_model
 from eaglelocal.hub.hub_api import RetryPolicy, fetch_repo
 from eaglelocal.hub.hub_cache import PARTIAL, HubReference, find_partials, list_models, repo_folder
 from eaglelocal.hub.transfer import ByteCount, DownloadProgress
@@ -354,14 +353,18 @@ def test_a_silent_storage_is_given_up(
     assert "connection" in error.message and len(waits.slept_s) == 3
 
 
-def test_a_disk_without_room_is_asked_first(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
+def test_a_disk_without_room_is_asked_first(
+    hub: LoopbackHub, tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order = order_of(waits.retries)
     leave_partial(tmp_path, CONTENT[:1_000_000])
     needed = len(CONTENT) - 1_000_000 + (64 << 20)
+    monkeypatch.setattr("eaglelocal.hub.download.free_bytes", lambda folder: needed - 1)
     with pytest.raises(ResourceError, match="MB free"):
-        download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None, free=needed - 1)
+        download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None)
     assert not hub.asked_of_storage()
-    download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None, free=needed)
+    monkeypatch.setattr("eaglelocal.hub.download.free_bytes", lambda folder: needed)
+    download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None)
 
 
 def test_a_disk_that_becomes_full_keeps_what_came(hub: LoopbackHub, tmp_path: Path, waits: Waits) -> None:
@@ -425,7 +428,8 @@ def test_on_a_disk_without_links_files_are_downloaded_once(
     path = fetched(tmp_path, waits)
     assert path.read_bytes() == CONTENT and not path.is_symlink()
     assert count_missing_bytes([order], tmp_path) == 0
-    download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None, free=0)  # needs no room
+    monkeypatch.setattr("eaglelocal.hub.download.free_bytes", lambda folder: 0)
+    download_files([order], tmp_path, retries=waits.retries, on_progress=lambda progress: None)  # needs no room
 
 
 def test_no_other_user_may_write_fetched_files_whatever_the_umask(

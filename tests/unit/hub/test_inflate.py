@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import multiprocessing
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -19,11 +18,11 @@ from eaglelocal.gguf.head_info import check_head
 from eaglelocal.gguf.model_info import ModelInfo
 from eaglelocal.gguf.reader import read_header
 from eaglelocal.gguf.tensors import read_tensor
+from eaglelocal.hub.inflation import generated_files
 from eaglelocal.hub.inflation.blueprint import grow_target, plan_head, plan_target
 from eaglelocal.hub.inflation.generated_files import Progress, no_progress
 from eaglelocal.hub.inflation.inflate import InflatedPair, locate_inflated
 from eaglelocal.hub.inflation.inflated_sizes import ModelSize
-from eaglelocal.probe.probe import free_bytes
 
 pytestmark = pytest.mark.full
 
@@ -38,9 +37,8 @@ def inflate(
     source_head: Path,
     folder: Path,
     on_progress: Progress = no_progress,
-    free_bytes: Callable[[Path], int] = free_bytes,
 ) -> InflatedPair:
-    return locate_inflated(size, (source_target, source_head), folder).write(on_progress, free_bytes=free_bytes)
+    return locate_inflated(size, (source_target, source_head), folder).write(on_progress)
 
 
 def grown(folder: Path, sources: DemoSources, size: ModelSize) -> tuple[tuple[Path, Path], InflatedPair]:
@@ -113,9 +111,9 @@ def test_weights_that_run_are_not_zeros(tmp_path: Path) -> None:
     header = read_header(paths.target)
     names = [name for name, info in header.tensors.items() if len(info.shape) == 2 and name != "token_embd.weight"]
     elements = sum(header.tensors[name].num_elements for name in names)
-    zero = sum(np.count_nonzero(read_tensor(paths.target, header, name) == 0) for name in names)
+    zero = sum(np.count_nonzero(read_tensor(header, name) == 0) for name in names)
     assert zero / elements < 0.2
-    last = read_tensor(paths.target, header, names[-1])  # ffn_down of an appended layer
+    last = read_tensor(header, names[-1])  # ffn_down of an appended layer
     assert abs(float(last.std()) - 0.02) < 0.002 and abs(float(last.mean())) < 1e-3
 
 
@@ -131,11 +129,12 @@ def test_files_say_what_they_are(tmp_path: Path) -> None:
     check_head(head, ModelInfo.from_header(header))
 
 
-def test_a_finished_pair_is_returned_at_once(tmp_path: Path) -> None:
+def test_a_finished_pair_is_returned_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = ModelSize(TWENTY_M, "bf16")
     (target, head), paths = grown(tmp_path, DemoSources(), size)
     stamps = [path.stat().st_mtime_ns for path in (paths.target, paths.head)]
-    again = inflate(size, source_target=target, source_head=head, folder=paths.target.parent, free_bytes=lambda _: 0)
+    monkeypatch.setattr(generated_files, "free_bytes", lambda folder: 0)
+    again = inflate(size, source_target=target, source_head=head, folder=paths.target.parent)
     assert again == paths
     assert [path.stat().st_mtime_ns for path in (paths.target, paths.head)] == stamps
 
@@ -212,7 +211,8 @@ def test_it_is_cleared_too_where_nothing_is_to_be_written(tmp_path: Path) -> Non
     assert grow() == paths and not half.exists()
 
 
-def test_a_full_disk_is_reported_before_writing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generated_files, "free_bytes", lambda folder: 20_000_000_000)
     target, head = DemoSources().write(tmp_path)
     folder = tmp_path / "grown"
     with pytest.raises(ResourceError) as caught:
@@ -221,7 +221,6 @@ def test_a_full_disk_is_reported_before_writing(tmp_path: Path) -> None:
             source_target=target,
             source_head=head,
             folder=folder,
-            free_bytes=lambda _: 20_000_000_000,
         )
     assert "takes 14" in caught.value.message and "20.0 GB are free" in caught.value.message
     assert caught.value.hint

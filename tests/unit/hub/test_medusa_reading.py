@@ -68,7 +68,7 @@ def test_weights_are_those_of_the_folder(target: Path, tmp_path: Path) -> None:
     path = imported_medusa(write_medusa(tmp_path / "head", HEAD, TGI), target, tmp_path / "head.gguf")
     header = read_header(path)
     assert is_medusa(header)
-    fc, output = (read_tensor(path, header, name) for name in ("fc.weight", "output.weight"))
+    fc, output = (read_tensor(header, name) for name in ("fc.weight", "output.weight"))
     np.testing.assert_array_equal(fc.reshape(3, 128, -1)[:, :, :128], HEAD.matrices[:, 0])
     assert not fc.reshape(3, 128, -1)[:, :, 128:].any()
     np.testing.assert_array_equal(output.reshape(300, 3, 128).swapaxes(0, 1), np.stack(HEAD.outputs))
@@ -78,7 +78,7 @@ def test_weights_are_those_of_the_folder(target: Path, tmp_path: Path) -> None:
 
 
 def test_a_copy_of_the_targets_lm_head_is_left_out(target: Path, tmp_path: Path) -> None:
-    output = read_tensor(target, read_header(target), "output.weight")
+    output = read_tensor(read_header(target), "output.weight")
     head = replace(random_medusa(outputs=ONE), outputs=(output,))
     folder = write_medusa(tmp_path / "head", head, VLLM)
     understood = understood_medusa(folder, target)

@@ -162,4 +162,4 @@ def test_a_head_comes_out_of_it_as_out_of_safetensors(dialect: str, tmp_path: Pa
     assert headers[0].tensors == headers[1].tensors
     for name in headers[0].tensors:
         read = read_indices if name == "d2t" else read_tensor
-        np.testing.assert_array_equal(read(first, headers[0], name), read(second, headers[1], name))
+        np.testing.assert_array_equal(read(headers[0], name), read(headers[1], name))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import multiprocessing
 import os
 from array import array
@@ -55,31 +54,14 @@ def num_bytes(folder: Path) -> int:
 
 
 def test_a_chat_and_a_server_without_keys_are_one_owner_and_keys_are_others(tmp_path: Path) -> None:
-    """What either kept before they were one stays, wherever it lies."""
-    for name, first in (("", 100), ("local", 200), ("ann", 300)):
-        path = tmp_path / hashlib.blake2b(name.encode(), digest_size=16).hexdigest() / f"{first:014d}-1-0-ab{SUFFIX}"
-        path.parent.mkdir()
-        path.write_bytes(encode(answer(first, now=1e3)))
     kept = keep(tmp_path, max_age_s=1e9)
-    kept.append("", answer(400, now=2e3))
-    kept.append("local", answer(500, now=2e3))
+    for first, name in ((300, "ann"), (400, ""), (500, "local")):
+        kept.append(name, answer(first, now=2e3))
     owners = {found.tokens[0]: found.owner for found in kept.read()}
     own = hash_owner("local")
-    assert owners == {100: own, 200: own, 300: hash_owner("ann"), 400: own, 500: own}
+    assert owners == {300: hash_owner("ann"), 400: own, 500: own}
     assert len({hash_owner(name) for name in ("", "local", "this machine", "environment", "ann")}) == 4
-    assert len(list_files(tmp_path)) == 4  # both new answers are in one file
-
-
-def test_both_names_of_one_owner_fill_one_share(tmp_path: Path) -> None:
-    """The largest owner loses its oldest answers: this one with both of its folders, not ann with half as many."""
-    nobody = tmp_path / hashlib.blake2b(b"", digest_size=16).hexdigest()
-    nobody.mkdir()
-    (nobody / f"{900_000_000:014d}-1-0-ab{SUFFIX}").write_bytes(encode(answer(1, num=200, now=9e5)))
-    kept = keep(tmp_path, max_bytes=3400)
-    kept.append("ann", answer(300, num=300, now=9e5 + 1))
-    kept.append("local", answer(2, num=200, now=9e5 + 2))
-    kept.append("local", answer(3, num=150, now=9e5 + 3))
-    assert [found.tokens[0] for found in kept.read()] == [300, 2, 3]
+    assert len(list_files(tmp_path)) == 2
 
 
 def test_answers_come_back_by_time_with_hashes_of_their_owners(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from eaglelocal.core.stats import LEARNING_OFF, STATES, LearningStatus, describe_learning
 from eaglelocal.errors import ResourceError
-from eaglelocal.learning.learning_child import read_report
 from eaglelocal.learning.learning_round import (
     CHECKPOINT,
     STATE,
@@ -65,12 +64,6 @@ def test_only_checkpoints_are_deleted_with_a_round(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
     delete_checkpoints(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [STATE]
-
-
-@pytest.mark.parametrize("line", [b"", b"hello", b"{}", b'{"state": "done"}', b"[1]", b'{"state": 1, "version": []}'])
-def test_an_invalid_report_is_recognized(line: bytes) -> None:
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        read_report(line)
 
 
 @pytest.mark.parametrize("state", STATES)

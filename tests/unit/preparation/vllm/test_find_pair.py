@@ -15,7 +15,7 @@ from eaglelocal.hub.target_resolver import demo_sources
 from eaglelocal.planning.machine_spec import DeviceSpec, make_known_spec
 from eaglelocal.planning.options import make_catalog_options
 from eaglelocal.preparation.vllm.exports import make_speculative_config
-from eaglelocal.preparation.vllm.find_pair import GivenSources, check_head_serves, choose_draft, compare_vocab
+from eaglelocal.preparation.vllm.find_pair import DraftSearch, GivenSources, check_head_serves, compare_vocab
 from eaglelocal.preparation.vllm.served_pair import (
     DRAFT_MODEL,
     ServedPair,
@@ -69,7 +69,7 @@ def test_auto_takes_a_draft_that_fits(most_bytes: int, most_tokens: int, method:
 
     entry = CATALOG.targets["qwen3-8b"]
     options = replace(RunOptions(), target="qwen3-8b", draft="auto")
-    draft = choose_draft(options, GivenSources(), CATALOG, entry, target(), find_device)
+    draft = DraftSearch(options, GivenSources(), CATALOG, entry, target(), find_device).choose()
     assert (draft.method if draft else None) == method
 
 
