@@ -66,26 +66,15 @@ class AnswerEncoder(ABC):
         """Return the events for a failure after the first byte."""
         return encode_event(problem.openai_body()) + self.stream_end
 
-    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
-        """Return the JSON object for a failure before the first byte."""
-        return problem.openai_body()
-
 
 class ReplyEncoder(AnswerEncoder):
     """Formats the answer to a single request by a function, never as a stream."""
 
-    def __init__(
-        self,
-        make_reply: Callable[[AnswerState], object],
-        encode_problem: Callable[[Problem], Mapping[str, object]] = Problem.openai_body,
-    ) -> None:
-        self._make_reply, self._encode_problem = make_reply, encode_problem
+    def __init__(self, make_reply: Callable[[AnswerState], object]) -> None:
+        self._make_reply = make_reply
 
     def encode_whole(self, choices: Sequence[AnswerState]) -> object:
         return self._make_reply(choices[0])
-
-    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
-        return self._encode_problem(problem)
 
 
 def encode_event(event: Mapping[str, object]) -> str:
