@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-from eaglelocal.text.tool_calls.argument_shape import Shape
+from eaglelocal.text.tool_calls.tool_schemas import Shape
 
 _LITERALS = {"number": r"-?(?:0|[1-9]\d*)\.\d+(?:[eE][+-]?\d+)?|-?(?:0|[1-9]\d*)[eE][+-]?\d+",
              "integer": r"-?(?:0|[1-9]\d*)", "boolean": "true|false", "null": "null"}  # fmt: skip

@@ -14,8 +14,8 @@ from llguidance import LLMatcher, LLTokenizer
 from eaglelocal.core.tools import CallForm, Notation, Split, Tool, ToolChoice, ToolUse
 from eaglelocal.errors import RequestError
 from eaglelocal.text.tool_calls import call_forms as forms
+from eaglelocal.text.tool_calls.argument_rules import json_rule
 from eaglelocal.text.tool_calls.call_forms import write_calls
-from eaglelocal.text.tool_calls.rule_builder import json_rule
 from eaglelocal.text.tool_calls.tool_grammar import make_constraint
 
 BYTES = LLTokenizer("byte")

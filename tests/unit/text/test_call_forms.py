@@ -18,11 +18,11 @@ from eaglelocal.text.reasoning.markers import make_control_char
 from eaglelocal.text.reasoning.model_families import list_markers
 from eaglelocal.text.reasoning.split_answer import SplitText
 from eaglelocal.text.tool_calls import call_forms as forms
-from eaglelocal.text.tool_calls.argument_shape import Shape
 from eaglelocal.text.tool_calls.call_forms import write_calls
+from eaglelocal.text.tool_calls.call_parser import read_python_calls
 from eaglelocal.text.tool_calls.lenient_literals import UnreadableCall
-from eaglelocal.text.tool_calls.python_calls import read_python_calls
 from eaglelocal.text.tool_calls.tagged_text import parse_value
+from eaglelocal.text.tool_calls.tool_schemas import Shape
 
 ADD = {
     "type": "object",
