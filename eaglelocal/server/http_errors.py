@@ -52,9 +52,6 @@ class Problem(Exception):
         self.status, self.message, self.type, self.public = status, message, type, public
         self.parameter, self.code, self.headers = parameter, code, headers
 
-    def hide_details(self) -> Problem:
-        return self.change(self.public, self.parameter) if self.public else self
-
     def change(self, message: str, parameter: str | None) -> Problem:
         """Return the same problem with another message and parameter."""
         code, headers, public = self.code, self.headers, self.public

@@ -216,7 +216,8 @@ class BodyMiddleware:
             await self._app(scope, receive, send)
             return
         headers, owner = Headers(scope=scope), scope.get("state", {}).get("owner", LOCAL)
-        length = parse_length(headers.get("content-length", "0"))
+        stated = headers.get("content-length", "0")
+        length = int(stated) if stated.isdecimal() and len(stated) < 19 else 2**63
         places = num_places(length)
         if problem := encoding_problem(headers) or self._length_problem(scope["path"], length, owner, places):
             await refusal(scope, problem, close=True)(scope, receive, send)
@@ -286,10 +287,6 @@ def replay_body(body: bytes, receive: Receive) -> Receive:
         return unsent.pop() if unsent else await receive()
 
     return receive_again
-
-
-def parse_length(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) < 19 else 2**63
 
 
 def encoding_problem(headers: Headers) -> Problem | None:

@@ -41,7 +41,6 @@ Reply = Response | BaseModel | Mapping[str, object]
 Handler = Callable[..., Awaitable[Reply]]
 HandlerT = TypeVar("HandlerT", bound=Handler)
 Others = Mapping[int, type[BaseModel]]
-NO_OTHERS: Others = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class RouteTable:
         self.routes: list[ApiRoute] = []
 
     def add(
-        self, method: str, path: str, *, reply: object = None, stream: str = "", others: Others = NO_OTHERS
+        self, method: str, path: str, *, reply: object = None, stream: str = "", others: Others = MappingProxyType({})
     ) -> Callable[[HandlerT], HandlerT]:
         """Declare a route."""
 

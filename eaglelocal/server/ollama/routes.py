@@ -58,15 +58,17 @@ from eaglelocal.server.unsupported_fields import ONE_ANSWER, name_refused, redir
 Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
 ZERO_DURATIONS = (0, "0", "0s", "0m")
 
-
-FOREIGN = {
-    **redirect("options.num_predict", "max_completion_tokens", "max_output_tokens", "n_predict"),
-    **redirect("options.stop", "stop_sequences"),
-    **redirect_format("format", "format"),
-    "n": ONE_ANSWER,
-}
 REFUSED = name_refused(
-    FOREIGN, format="format", limit="options.num_predict", stops="options.stop", weights="options.logit_bias"
+    {
+        **redirect("options.num_predict", "max_completion_tokens", "max_output_tokens", "n_predict"),
+        **redirect("options.stop", "stop_sequences"),
+        **redirect_format("format", "format"),
+        "n": ONE_ANSWER,
+    },
+    format="format",
+    limit="options.num_predict",
+    stops="options.stop",
+    weights="options.logit_bias",
 )
 REFUSED_OPTIONS = {
     **REFUSED,
