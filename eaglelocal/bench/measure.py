@@ -89,8 +89,8 @@ def make_waves(prompts: Mapping[str, Sequence[BenchPrompt]], concurrency: int, r
     """Return tasks of `concurrency` prompts, mixed from all categories; the first prompts fill up the last one."""
     category = MIXED if len(prompts) > 1 else next(iter(prompts), MIXED)
     mixed = [prompt for _, _, prompt in alternate(prompts)]
-    num_waves = -(-len(mixed) // concurrency)
-    waves = list(split_batches(islice(cycle(mixed), num_waves * concurrency), concurrency))
+    num_waves, endless = -(-len(mixed) // concurrency), cycle(mixed)
+    waves = [tuple(islice(endless, concurrency)) for _ in range(num_waves)]
     return [
         PromptGroup(category, concurrency, unit, repeat, turn=unit + repeat * num_waves, prompts=wave)
         for repeat in range(repeats)
@@ -104,11 +104,6 @@ def alternate(prompts: Mapping[str, Sequence[BenchPrompt]]) -> Iterator[tuple[in
         for category, found in prompts.items():
             if number < len(found):
                 yield number, category, found[number]
-
-
-def split_batches(items: Iterator[T], size: int) -> Iterator[tuple[T, ...]]:
-    while batch := tuple(islice(items, size)):
-        yield batch
 
 
 def parse_modes(text: str) -> tuple[Spec, ...]:

@@ -1,11 +1,11 @@
-"""Reports of a measurement under load (arrivals.py): tables and a plot in plain text, an object, and a chart."""
+"""Reports of a measurement under load (arrivals.py): tables in plain text, an object, and a chart."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
-from textwrap import fill, wrap
+from textwrap import fill
 
 from eaglelocal.bench.arrivals import BestSetting, RateResult
 from eaglelocal.bench.measure import PLAIN
@@ -23,7 +23,6 @@ from eaglelocal.bench.results import WHOLE
 from eaglelocal.core.terminal_text import make_printable
 
 COLUMNS = 79
-PLOT_ROWS, PLOT_COLUMNS = 11, 66
 LEGEND = """gain: mean time of a request in plain decoding / in this setting, over rounds
 ? no difference is shown, ~ the interval is wider than it; more --repeats help
 queue: share of the time in which more requests are there than the slots: {}"""
@@ -33,7 +32,7 @@ HEAD = f"{'rate':>6}{'spec':>7}{'tok/s':>8}{'mean s':>8}{'p95 s':>8}{'ttft p95':
 
 
 def format_rates(results: Sequence[RateResult], best: Sequence[BestSetting], *, num_slots: int) -> str:
-    """Return the tables, the plot, the notes and the best settings, these last."""
+    """Return the tables, the notes and the best settings, these last."""
     num_reused = sum(one.num_reused for one in results)
     num_too_long = sum(one.num_too_long for one in results)
     notes = [f"{num_reused} prompts were partly cached"] * bool(num_reused)
@@ -41,7 +40,6 @@ def format_rates(results: Sequence[RateResult], best: Sequence[BestSetting], *, 
     parts = [
         "\n".join([HEAD, *map(format_result, results)]),
         format_categories(results),
-        plot_gains(results),
         "\n".join([LEGEND.format(num_slots), *notes]),
         "\n".join(format_best(one, results) for one in best),
     ]
@@ -86,31 +84,6 @@ def format_cell(result: RateResult | None, category: str) -> str:
     if result is None or (bound := result.gains.get(category)) is None:
         return "sat." if result and result.is_saturated else "-"
     return f"{format_ratio(bound.mean)}x{choose_mark(bound)}"
-
-
-def plot_gains(results: Sequence[RateResult]) -> str:
-    """Return a plot of the gain by rate in plain text, with a letter for each setting; "" if there is no gain."""
-    rates, modes = list_rates_and_modes(results)
-    letters = {mode: chr(ord("A") + place % 26) for place, mode in enumerate(modes)}
-    points = [(one.rate, one.spec, one.gains[WHOLE].mean) for one in results if one.gains]
-    gains = [1.0, *(gain for *_, gain in points)]
-    low, step = min(gains), max(max(gains) - min(gains), 0.1) / (PLOT_ROWS - 1)
-    grid = [[" "] * PLOT_COLUMNS for _ in range(PLOT_ROWS)]  # the first row is the lowest
-    grid[round((1.0 - low) / step)] = ["-"] * PLOT_COLUMNS
-    ticks = [" "] * PLOT_COLUMNS
-    for place, rate in enumerate(rates):
-        column = round((place + 0.5) * PLOT_COLUMNS / len(rates))
-        ticks[column : column + 8] = f"{rate:g}/s".ljust(8)
-        for mode, gain in [(mode, gain) for at, mode, gain in points if at == rate]:
-            cells = grid[round((gain - low) / step)]
-            free = (i for i in range(column, PLOT_COLUMNS) if cells[i] in " -")
-            cells[next(free, column)] = letters[mode]  # beside another one of this gain
-    labels = {round((gain - low) / step): f"{gain:.2f}x" for gain in (min(gains), max(gains), 1.0)}
-    lines = [f"{labels.get(row, ''):>7} |{''.join(grid[row])}".rstrip() for row in reversed(range(PLOT_ROWS))]
-    lines.append(" " * 9 + "".join(ticks).rstrip())
-    names = ", ".join(f"{letter} {mode}" for mode, letter in letters.items())
-    lines += wrap(f"gain by requests per second: {names}", COLUMNS, initial_indent=" " * 9, subsequent_indent=" " * 9)
-    return "\n".join(lines) if points else ""
 
 
 def format_best(best: BestSetting, results: Sequence[RateResult]) -> str:

@@ -282,7 +282,7 @@ def geometric_mean(ratios: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
-def bound_mean(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Bound:
+def bound_mean(groups: Sequence[Sequence[float]]) -> Bound:
     """Return the geometric mean of the groups' geometric means, with bounds.
 
     If every group has one unit, they are treated as one sample. Example: [[2.0, 2.0], [1.0, 1.0]] -> 1.41, and
@@ -294,7 +294,7 @@ def bound_mean(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Bound:
         logs = [np.concatenate(logs)]
     if len(logs[0]) < 2 and len(logs) == 1:
         return Bound(math.exp(centre))
-    deviations, freedom = resample(logs, seed), degrees_of_freedom(logs)
+    deviations, freedom = resample(logs), degrees_of_freedom(logs)
 
     def end(quantile: float, tail: float) -> float:
         widened = np.quantile(deviations, tail) * t_quantile(quantile, freedom) / NormalDist().inv_cdf(quantile)
@@ -304,9 +304,9 @@ def bound_mean(groups: Sequence[Sequence[float]], *, seed: int = 0) -> Bound:
     return Bound(math.exp(centre), low, high, end(ONE_SIDED, 1 - ONE_SIDED))
 
 
-def resample(groups: Sequence[NDArray[np.float64]], seed: int) -> NDArray[np.float64]:
+def resample(groups: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Return the deviations of the mean of means over bootstrap samples, drawn within each group.  # [RESAMPLES]"""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     total = np.zeros(RESAMPLES)
     for group in groups:
         if len(group) == 1:

@@ -8,9 +8,9 @@ a temporary name and moved, so that engines ending at the same time leave comple
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from eaglelocal import __version__, locations
@@ -18,7 +18,6 @@ from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.own_files import fingerprint, list_own, read_own
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.header import Header
 from eaglelocal.gguf.model_info import fingerprint_model
 from eaglelocal.probe.machine import Machine
@@ -30,41 +29,7 @@ USUAL_PLACEMENT = "None, None, layer"  # of `placement_key`, with default settin
 SIMILAR_KV_TYPES = ("f16", "q8_0")  # caches that cost so nearly the same that one curve stands for both
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostKey:
-    """Everything that a cost curve depends on."""
-
-    machine: str  # GPU and processor names
-    model: str  # the target: a hash of its tensors' names, shapes and types
-    weights: str  # the type of most of its bytes
-    draft: str  # a hash of the same kind, or the kind of draft if it has no file
-    threads: int
-    num_slots: int
-    kv_type: str
-    flash_attn: str
-    placement: str  # GPU layers, device and split
-    is_read: bool  # whether the target's weights are read into memory or huge pages, instead of mapped
-    unified: bool  # one KV cache for all slots
-    library: str  # llama.cpp build, its backends and drivers: see describe_build
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptanceKey:
-    """Everything that acceptance depends on: the weights of both models, not the machine."""
-
-    target: str  # fingerprint of the file, and those of adapters with their scales
-    draft: str  # fingerprint, or the kind of draft if it has no file
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TemplateKey:
-    """A chat template and the program that uses it."""
-
-    template: str  # a hash of its text
-    release: str
-
-
-Key = CostKey | AcceptanceKey | TemplateKey
+Key = Mapping[str, object]  # of texts and numbers: everything that a learned state depends on
 
 
 def make_cost_key(
@@ -77,22 +42,26 @@ def make_cost_key(
     unified: bool,
     library: str,
     is_read: bool = False,
-) -> CostKey:
-    """Return the key of the costs of a plan on this machine."""
-    return CostKey(
-        machine=machine_name(machine),
-        model=shape_hash(target),
-        weights=target.main_type,
-        draft=shape_hash(draft) if draft else plan.draft_kind,
-        threads=threads,
-        num_slots=plan.num_slots,
-        kv_type=plan.kv_type,
-        flash_attn=plan.flash_attn,
-        placement=placement_key(plan),
-        is_read=is_read,
-        unified=unified,
-        library=describe_build(library, machine),
-    )
+) -> Key:
+    """Return the key of the costs of a plan on this machine.
+
+    unified  there is one KV cache for all slots
+    is_read  the target's weights are read into memory or huge pages, instead of mapped
+    """
+    return {
+        "machine": machine_name(machine),
+        "model": shape_hash(target),
+        "weights": target.main_type,
+        "draft": shape_hash(draft) if draft else plan.draft_kind,
+        "threads": threads,
+        "num_slots": plan.num_slots,
+        "kv_type": plan.kv_type,
+        "flash_attn": plan.flash_attn,
+        "placement": placement_key(plan),
+        "is_read": is_read,
+        "unified": unified,
+        "library": describe_build(library, machine),
+    }
 
 
 def placement_key(plan: Plan) -> str:
@@ -105,20 +74,19 @@ def placement_key(plan: Plan) -> str:
     return ", ".join(map(str, parts)) + of_draft + experts + "".join(others)
 
 
-def make_acceptance_key(plan: Plan) -> AcceptanceKey:
+def make_acceptance_key(plan: Plan) -> Key:
+    """Return the key of the acceptance of a plan's draft: the weights of both models, not the machine."""
     scales = (f" {fingerprint(each.path)}:{each.scale:g}" for each in plan.adapters if each.scale)
-    return AcceptanceKey(
-        target=fingerprint_model(plan.target) + "".join(scales),
-        draft=fingerprint(plan.draft) if plan.draft else plan.draft_kind,
-    )
+    draft = fingerprint(plan.draft) if plan.draft else plan.draft_kind
+    return {"target": fingerprint_model(plan.target) + "".join(scales), "draft": draft}
 
 
-def make_template_key(template: str) -> TemplateKey:
-    return TemplateKey(template=hashlib.sha256(template.encode(errors="replace")).hexdigest(), release=__version__)
+def make_template_key(template: str) -> Key:
+    return {"template": hashlib.sha256(template.encode(errors="replace")).hexdigest(), "release": __version__}
 
 
 def make_file_name(key: Key) -> str:
-    text = json.dumps(dataclasses.asdict(key), sort_keys=True)
+    text = json.dumps(key, sort_keys=True)
     return f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 
 
@@ -148,7 +116,7 @@ def shape_hash(header: Header) -> str:
 def load(key: Key) -> object | None:
     """Return the state saved under exactly this key; None if there is none, or it is unreadable."""
     content = _read_content(folder() / make_file_name(key))
-    state: object = content.get("state") if content.get("key") == dataclasses.asdict(key) else None
+    state: object = content.get("state") if content.get("key") == key else None
     return state
 
 
@@ -209,7 +177,7 @@ def list_stale_files(machine: Machine, library: str) -> list[tuple[Path, str]]:
 def save(key: Key, state: object) -> bool:
     """Store a state, and delete the oldest files beyond MAX_FILES. Returns False if writing failed."""
     path = folder() / make_file_name(key)
-    content = {"format": FORMAT, "key": dataclasses.asdict(key), "state": state}
+    content = {"format": FORMAT, "key": key, "state": state}
     try:
         write_atomically(path, json.dumps(content, indent=1))
         for old in _list_newest_first()[MAX_FILES:]:

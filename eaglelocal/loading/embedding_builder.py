@@ -44,7 +44,7 @@ PAIR_TEMPLATE = "tokenizer.chat_template.rerank"
 
 def build(plan: Plan, report: Report) -> EmbeddingEngine:
     """Load the plan's target, an embedding model or reranker. Raises EagleLocalError, after freeing what was loaded."""
-    started_at, machine = time.perf_counter(), probe()
+    started_at, machine, name = time.perf_counter(), probe(), plan.target.name
     info = read_model(read_header(plan.target))
     check_pooling(info)
     task = read_task(info.header)
@@ -53,7 +53,9 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
     library = load_library()
     check_memory(library, machine, list_buffers(info, plan, n_ctx), plan, n_ctx)
     with contextlib.ExitStack() as opened:
-        model = load_model(library, plan, report)
+        model = LlamaModel(
+            library, plan.target, make_placement(plan), on_progress=lambda share: report(LoadProgress(share, name))
+        )
         opened.callback(model.close)
         threads = plan.threads or count_usable_threads()
         context = EmbeddingContext(model, make_params(plan, n_ctx, threads, ranks=task is ModelTask.RANK))
@@ -85,13 +87,6 @@ def build(plan: Plan, report: Report) -> EmbeddingEngine:
             input_executors=start_executors(num_low=1, report=report),
             close=opened.pop_all().close,
         )
-
-
-def load_model(library: LlamaLibrary, plan: Plan, report: Report) -> LlamaModel:
-    def report_share(share: float) -> None:
-        report(LoadProgress(share, plan.target.name))
-
-    return LlamaModel(library, plan.target, make_placement(plan), on_progress=report_share)
 
 
 def make_params(plan: Plan, n_ctx: int, threads: int, *, ranks: bool) -> EmbeddingParams:

@@ -26,7 +26,6 @@ from eaglelocal import locations
 from eaglelocal.core.atomic_file import write_atomically
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.own_files import read_own
-from eaglelocal.core.records import dataclass
 from eaglelocal.probe.machine import Bandwidth, Machine
 
 if TYPE_CHECKING:
@@ -77,45 +76,23 @@ def measure_bandwidth(
     *, threads: int, cache_bytes: int | None, available_bytes: int | None, seconds: float = MEASURE_S
 ) -> Bandwidth:
     """Measure for `seconds`, after at most FILL_S of filling. Raises MemoryError, or RuntimeError without threads."""
+    import psutil
+
     size = choose_buffer_bytes(threads=threads, cache_bytes=cache_bytes, available_bytes=available_bytes)
-    before = _read_cpu_times()
+    own = psutil.Process()
+    psutil.cpu_percent()  # the first calls begin the interval
+    own.cpu_percent()
     rates = compute_window_rates(_read_in_threads(threads, size, seconds))
     low, median, high = compute_quartiles(rates)
+    others_percent = psutil.cpu_percent() - own.cpu_percent() / (psutil.cpu_count() or 1)
     return Bandwidth(
         bytes_s=median,
         low_bytes_s=low,
         high_bytes_s=high,
         threads=threads,
         measured_at=round(time.time(), 3),
-        others_share=_compute_others_share(before, _read_cpu_times()),
+        others_share=round(min(1.0, max(0.0, others_percent / 100)), 3),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _CpuTimes:
-    """Seconds of CPU time since the machine or the process began."""
-
-    machine_s: float
-    idle_s: float
-    own_s: float
-
-
-def _read_cpu_times() -> _CpuTimes:
-    import psutil
-
-    machine, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    idle_s = machine.idle + getattr(machine, "iowait", 0.0)
-    counted_twice = getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0)  # in user and nice
-    return _CpuTimes(sum(machine) - counted_twice, idle_s, own.user + own.system)
-
-
-def _compute_others_share(before: _CpuTimes, after: _CpuTimes) -> float | None:
-    """Return other processes' share of all CPU time between two readings; None if no time passed."""
-    whole = after.machine_s - before.machine_s
-    if whole <= 0:
-        return None
-    others = whole - (after.idle_s - before.idle_s) - (after.own_s - before.own_s)
-    return round(min(1.0, max(0.0, others / whole)), 3)
 
 
 def choose_buffer_bytes(*, threads: int, cache_bytes: int | None, available_bytes: int | None) -> int:

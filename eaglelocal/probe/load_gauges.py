@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import psutil
+
 from eaglelocal.core.records import dataclass
 from eaglelocal.probe.nvml_gpus import ask, begin_nvml, decode, import_nvml
 from eaglelocal.probe.subprocess_calls import attempt_or
@@ -117,22 +119,16 @@ def open_gauges() -> LoadSensors:
 
 
 def _read_cpu_load() -> float:
-    import psutil
-
     return float(psutil.cpu_percent(None)) / 100
 
 
 def _read_memory() -> tuple[int, int]:
     """Return used and total bytes."""
-    import psutil
-
     memory = psutil.virtual_memory()
     return int(memory.total - memory.available), int(memory.total)
 
 
 def _read_cpu_temperature() -> float | None:
-    import psutil
-
     sensors = psutil.sensors_temperatures()  # Linux and FreeBSD only
     found = [each.current for name in CPU_SENSORS for each in sensors.get(name, ())]
     return float(max(found)) if found else None

@@ -18,7 +18,6 @@ import socket
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 from eaglelocal import locations
@@ -43,7 +42,6 @@ MAX_PORT = 65535
 WORD = re.compile(r"[A-Za-z0-9_-]{1,32}")
 MAX_QUOTED_CHARS = 253
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")  # a page of another site may send them: they change nothing
-MAX_REMEMBERED = 64  # addresses: each request has two, mostly the same ones
 
 
 def find_by_secret(secret: str, known: Iterable[tuple[str, str]]) -> str | None:
@@ -130,7 +128,6 @@ class Access:
         return not {origin, of_scheme}.isdisjoint(self.origins) or origin in (f"http://{host}", f"https://{host}")
 
 
-@lru_cache(MAX_REMEMBERED)
 def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
@@ -281,7 +278,6 @@ def host_name(header: str) -> str | None:
     return found["address"] if is_address(found["address"]) else None
 
 
-@lru_cache(MAX_REMEMBERED)
 def is_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)

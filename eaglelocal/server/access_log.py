@@ -46,7 +46,8 @@ class RequestRecord:
     def refuse(self, problem: Problem) -> Problem:
         """Record why the request is refused; return the Problem as its client may read it."""
         self.problem = problem
-        return problem if self.is_operator else problem.hide_details()
+        is_hidden = problem.public and not self.is_operator
+        return problem.change(problem.public, problem.parameter) if is_hidden else problem
 
     @property
     def has_failed(self) -> bool:
@@ -89,13 +90,6 @@ def answer_fields(answers: Sequence[AnswerState]) -> dict[str, object]:
 _current: ContextVar[RequestRecord | None] = ContextVar("request_record", default=None)
 
 
-def begin_record() -> RequestRecord:
-    """Begin a new record, which `current_record` returns within this request."""
-    record = RequestRecord()
-    _current.set(record)
-    return record
-
-
 def current_record() -> RequestRecord:
     """Return the record of the current request; outside of a request, a record that is discarded."""
     return _current.get() or RequestRecord()
@@ -125,8 +119,10 @@ class AccessLogMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started_at, status, is_complete = time.perf_counter(), 0, False
-        record, identity = begin_record(), identify_request(scope)
-        record.client = ServedClient(describe_client(identity), tuple(scope.get("client") or ("", 0)))
+        identity = identify_request(scope)
+        client = ServedClient(describe_client(identity), tuple(scope.get("client") or ("", 0)))
+        record = RequestRecord(client=client)
+        _current.set(record)
 
         async def send_and_note_status(message: Message) -> None:
             nonlocal status, is_complete

@@ -14,6 +14,7 @@ from eaglelocal.core.json_text import read_json
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.sampling import Sampled, TokenLogprob
 from eaglelocal.core.stats import SpeculationStats, encode_stats, sum_stats
+from eaglelocal.core.terminal_text import join_surrogates
 from eaglelocal.server.answer_state import AnswerState, Delta, DeltaPart
 from eaglelocal.server.http_errors import Problem
 
@@ -66,26 +67,15 @@ class AnswerEncoder(ABC):
         """Return the events for a failure after the first byte."""
         return encode_event(problem.openai_body()) + self.stream_end
 
-    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
-        """Return the JSON object for a failure before the first byte."""
-        return problem.openai_body()
-
 
 class ReplyEncoder(AnswerEncoder):
     """Formats the answer to a single request by a function, never as a stream."""
 
-    def __init__(
-        self,
-        make_reply: Callable[[AnswerState], object],
-        encode_problem: Callable[[Problem], Mapping[str, object]] = Problem.openai_body,
-    ) -> None:
-        self._make_reply, self._encode_problem = make_reply, encode_problem
+    def __init__(self, make_reply: Callable[[AnswerState], object]) -> None:
+        self._make_reply = make_reply
 
     def encode_whole(self, choices: Sequence[AnswerState]) -> object:
         return self._make_reply(choices[0])
-
-    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
-        return self._encode_problem(problem)
 
 
 def encode_event(event: Mapping[str, object]) -> str:
@@ -225,14 +215,7 @@ def decode_piece(piece: bytes) -> str:
 # ---- inputs of custom tools
 INPUT = "input"
 _CONTROL = re.compile(r"[\x00-\x1f]")
-
-
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
-
-
 _BEGIN = re.compile(rf'\s*\{{\s*"{INPUT}"\s*:\s*"')
-
-
 _WHOLE = re.compile(
     r'(?:[^"\\]|\\(?:["\\/bfnrt]|u(?![dD][89abAB])[0-9a-fA-F]{4}|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))*'
 )
@@ -274,18 +257,13 @@ class CustomInput:
         except ValueError:  # it was cut off
             return self._gain("" if self._is_open else arguments)
         found = value.get(INPUT) if isinstance(value, dict) else None
-        text = mend_surrogates(found) if isinstance(found, str) else arguments
+        text = join_surrogates(found) if isinstance(found, str) else arguments
         return self._gain(text.removeprefix(self.text)) if text.startswith(self.text) else ""
 
     def _gain(self, text: str) -> str:
-        gained = mend_surrogates(text)
+        gained = join_surrogates(text)  # JSON can escape half a pair, which cannot be sent
         self.text += gained
         return gained
-
-
-def mend_surrogates(text: str) -> str:
-    """Replace half surrogates by U+FFFD: JSON can escape them, but they cannot be sent."""
-    return _SURROGATE.sub("\ufffd", text)
 
 
 def read_input(arguments: str) -> str:

@@ -7,7 +7,6 @@ are an event in the stream. The formats of the APIs are in their encoders.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -16,7 +15,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from eaglelocal.core.request import AnyRequest
-from eaglelocal.errors import EagleLocalError
 from eaglelocal.server.access_log import current_record
 from eaglelocal.server.active_call import ActiveCall
 from eaglelocal.server.answer_encoder import AnswerEncoder, ReplyEncoder, dump_json
@@ -29,8 +27,6 @@ from eaglelocal.server.server_state import ServerState
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-
-_log = logging.getLogger("eaglelocal.server")
 
 
 def respond(
@@ -52,14 +48,10 @@ def respond(
 
 
 def respond_once(
-    server: ServerState,
-    model: str,
-    request: AnyRequest,
-    make_reply: Callable[[AnswerState], object],
-    encode_problem: Callable[[Problem], Mapping[str, object]] = Problem.openai_body,
+    server: ServerState, model: str, request: AnyRequest, make_reply: Callable[[AnswerState], object]
 ) -> AnswerResponse:
     """Return the JSON response to one request, made from its complete answer. `make_reply` may raise Problem."""
-    return AnswerResponse(server, model, [request], ReplyEncoder(make_reply, encode_problem))
+    return AnswerResponse(server, model, [request], ReplyEncoder(make_reply))
 
 
 class AnswerResponse(Response):
@@ -85,7 +77,7 @@ class AnswerResponse(Response):
         self._fields, self._stream_type, self._on_end = fields, stream_type, on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.create_task(self._send(ResponseWriter(send)))
+        sending = asyncio.create_task(self._send(ResponseWriter(send), scope["path"]))
         disconnect = asyncio.create_task(wait_for_disconnect(receive))
         limits = self.server.limits
         limit_s = limits.request_s + limits.linger_s  # a client that never reads must not keep a place
@@ -118,22 +110,20 @@ class AnswerResponse(Response):
     def _encode_whole(self, choices: list[AnswerState]) -> bytes:
         return dump_json(self._encoder.encode_whole(choices)).encode()
 
-    async def _send(self, writer: ResponseWriter) -> None:
+    async def _send(self, writer: ResponseWriter, path: str) -> None:
         try:
             await self.answer(writer)
         except OSError:  # from the connection, not the engine
             pass
         except Exception as error:
-            if not isinstance(error, EagleLocalError | Problem):
-                _log.exception("a request failed")
-            await self._send_problem(to_problem(error), writer)
+            await self._send_problem(to_problem(error), writer, path)
 
-    async def _send_problem(self, problem: Problem, writer: ResponseWriter) -> None:
+    async def _send_problem(self, problem: Problem, writer: ResponseWriter, path: str) -> None:
         problem = current_record().refuse(self._fields.translate_back(problem))
         if writer.has_started:
             await writer.write(self._encoder.encode_failure(problem), is_end=True)
         else:
-            body = dump_json(self._encoder.encode_refusal(problem)).encode()
+            body = dump_json(problem.body(path)).encode()
             await writer.send_json(problem.status, body, problem.headers)
 
     async def _stream(self, call: ActiveCall, writer: ResponseWriter) -> None:

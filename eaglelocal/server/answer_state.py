@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from eaglelocal.core.events import (
     Embeddings,
@@ -71,6 +71,7 @@ class ReasoningRun:
 
 
 DeltaPart = TextRun | ReasoningRun | CallPart
+RunT = TypeVar("RunT", TextRun, ReasoningRun)
 
 
 @dataclass(slots=True)
@@ -79,22 +80,19 @@ class Delta:
 
     parts: list[DeltaPart] = field(default_factory=list)
 
-    def last_text_run(self) -> TextRun:
-        if not self.parts or not isinstance(self.parts[-1], TextRun):
-            self.parts.append(TextRun())
-        last = self.parts[-1]
-        assert isinstance(last, TextRun)
+    def last_run(self, kind: type[RunT]) -> RunT:
+        """Return the last part if it is of this kind, else a new one after it."""
+        last = self.parts[-1] if self.parts else None
+        if not isinstance(last, kind):
+            last = kind()
+            self.parts.append(last)
         return last
 
     def add_reasoning(self, text: str, drafted: Sequence[bool] = ()) -> None:
-        if not text:
-            return
-        if not self.parts or not isinstance(self.parts[-1], ReasoningRun):
-            self.parts.append(ReasoningRun())
-        last = self.parts[-1]
-        assert isinstance(last, ReasoningRun)
-        last.text += text
-        last.drafted += drafted
+        if text:
+            last = self.last_run(ReasoningRun)
+            last.text += text
+            last.drafted += drafted
 
     def add_call(self, part: CallPart) -> None:
         last = self.parts[-1] if self.parts else None
@@ -236,7 +234,7 @@ class AnswerState:
                 self.drafting_state = event.speculation.state if self.started else ""
                 self._delta.add_reasoning(event.reasoning)
                 if event.text:
-                    self._delta.last_text_run().text += event.text
+                    self._delta.last_run(TextRun).text += event.text
                 self._release_logprobs(event.text, num_cut=0 if event.stop else self._count_cut_bytes(event.text))
             case Embeddings():
                 self.embeddings = event
@@ -279,7 +277,7 @@ class AnswerState:
         if len(self.opening) < MAX_CHARS:
             self.opening += piece.text
         if piece.text or not (piece.reasoning or piece.calls):
-            self._delta.last_text_run().add_token(piece.text, drafted=piece.drafted)
+            self._delta.last_run(TextRun).add_token(piece.text, drafted=piece.drafted)
             self._release_logprobs(piece.text)
         for part in piece.calls:
             self._delta.add_call(part)
@@ -300,7 +298,7 @@ class AnswerState:
             first -= 1
             left -= len(self._held_logprobs[first].piece)
         if first < len(self._held_logprobs):
-            self._delta.last_text_run().sampled += self._held_logprobs[first:]
+            self._delta.last_run(TextRun).sampled += self._held_logprobs[first:]
         self._held_logprobs = self._held_logprobs if is_split and not text else []
 
     def _count_cut_bytes(self, text: str) -> int:

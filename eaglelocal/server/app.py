@@ -46,7 +46,7 @@ IDLE_CHECK_S = 5.0
 
 def create_app(server: ServerState, access: Access) -> ASGIApp:
     """Return the application. The caller also loads the first model (`server.models.start`)."""
-    server.metrics.set_engine_source(lambda: read_gauges(server))
+    server.metrics.read_gauges = lambda: read_gauges(server)
     router = ApiRouter([route for table in TABLES for route in table.routes], server)
     app = Router(default=router, redirect_slashes=False, lifespan=lambda _: _lifespan(server))
     num_answered = server.limits.num_connections - num_kept(server.limits.num_connections)

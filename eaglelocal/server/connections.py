@@ -16,14 +16,12 @@ from asyncio import sslproto
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import lru_cache
 from typing import Protocol
 
 HANDSHAKE_TIMEOUT_S = 15.0
 ACCEPT_RETRY_S = 0.1  # after a failed accept
 TLS_READ_BYTES = 16 * 1024  # held by each connection: the text of the largest TLS record
 IPV6_NETWORK_BITS = 64  # one subscriber has all addresses of such a network
-MAX_REMEMBERED = 64  # addresses
 
 _log = logging.getLogger("eaglelocal.server")
 
@@ -101,7 +99,6 @@ class ConnectionPlaces:
         return False
 
 
-@lru_cache(MAX_REMEMBERED)
 def find_network(address: str) -> str:
     """Return the network that counts as one caller: an IPv4 address, or an IPv6 network.
 

@@ -113,9 +113,7 @@ def replace_unseen_images(requests: Sequence[AnyRequest], info: EngineInfo) -> l
 
     Images in tool results are replaced by a text: they stay in the conversation, so a refusal would end the session.
     """
-    if info.sees_images:
-        return list(requests)
-    return [describe_images(request) for request in requests]
+    return list(requests) if info.sees_images else list(map(describe_images, requests))
 
 
 def describe_images(request: AnyRequest) -> AnyRequest:

@@ -109,12 +109,7 @@ def encode_usage(embeddings: Embeddings) -> dict[str, int]:
 
 
 def respond_with_embeddings(
-    server: ServerState,
-    model: str,
-    request: EmbedRequest,
-    make_reply: MakeReply,
-    dimensions: int | None = None,
-    encode_problem: Callable[[Problem], Mapping[str, object]] = Problem.openai_body,
+    server: ServerState, model: str, request: EmbedRequest, make_reply: MakeReply, dimensions: int | None = None
 ) -> Response:
     """Return the response with the embeddings; an error if the model makes none, or `dimensions` is not their size."""
 
@@ -127,7 +122,7 @@ def respond_with_embeddings(
             raise Problem(400, what, parameter="dimensions")
         return make_reply(found, choice)
 
-    return respond_once(server, model, request, reply, encode_problem)
+    return respond_once(server, model, request, reply)
 
 
 def split_vectors(embeddings: Embeddings) -> list[bytes]:

@@ -6,6 +6,7 @@ nothing else.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -25,6 +26,9 @@ UNSUPPORTED = "not_supported_error"
 CANCELLED, CANCELLED_STATUS = "request_cancelled", 499
 PERMISSION, RATE_LIMIT, SERVER, OVERLOADED = "permission_error", "rate_limit_error", "api_error", "overloaded_error"
 SEE_LOG = "its operator finds the reason in the server's log"
+ANTHROPIC_PATH, OLLAMA_PATH = "/v1/messages", "/api/"  # the first characters of these APIs' paths
+
+_log = logging.getLogger("eaglelocal.server")
 
 
 class Problem(Exception):
@@ -48,13 +52,16 @@ class Problem(Exception):
         self.status, self.message, self.type, self.public = status, message, type, public
         self.parameter, self.code, self.headers = parameter, code, headers
 
-    def hide_details(self) -> Problem:
-        return self.change(self.public, self.parameter) if self.public else self
-
     def change(self, message: str, parameter: str | None) -> Problem:
         """Return the same problem with another message and parameter."""
         code, headers, public = self.code, self.headers, self.public
         return Problem(self.status, message, self.type, parameter=parameter, code=code, headers=headers, public=public)
+
+    def body(self, path: str) -> dict[str, object]:
+        """Return the JSON body, in the format of the API at this path."""
+        if path.startswith(OLLAMA_PATH):
+            return self.ollama_body()
+        return self.anthropic_body() if path.startswith(ANTHROPIC_PATH) else self.openai_body()
 
     def openai_body(self) -> dict[str, object]:
         error = {"message": self.message, "type": self.type, "param": self.parameter, "code": self.code}
@@ -96,7 +103,7 @@ def unavailable(message: str, *, retry_after_s: int = 5, public: str = "") -> Pr
 
 
 def to_problem(error: Exception) -> Problem:
-    """Return the Problem for an error; an unexpected error shows no details."""
+    """Return the Problem for an error; an unexpected error is logged, and shows no details."""
     match error:
         case Problem():
             return error
@@ -113,6 +120,7 @@ def to_problem(error: Exception) -> Problem:
             return Problem(500, describe_error(error), SERVER, code="engine_error", headers=headers, public=public)
         case EagleLocalError():
             return Problem(500, describe_error(error), SERVER, public=f"the server failed; {SEE_LOG}")
+    _log.error("a request failed", exc_info=error)
     return Problem(500, "internal error; see the server's log", SERVER, code="internal_error")
 
 

@@ -144,18 +144,13 @@ def all_in_use() -> Problem:
     return unavailable("all connections of this server are in use", retry_after_s=2)
 
 
-# ---- lingering close: a transport that lets the client read the answer before it closes, and sends an answer's head
-# together with its first part
+# ---- lingering close: a transport that lets the client read the answer before it closes
 #
 # Closing a socket with unread data sends a reset, and then the client's system discards the answer. So after an answer
 # that comes before the end of its request (413, 401, 408, 400) only our side is closed; further input is read and
 # dropped, up to a number of bytes and seconds.
-#
-# uvicorn writes head and body one after the other: sent at once, they take one system call, and wake the client once.
 LINGER_S = 10.0
 MAX_DROPPED_BYTES = 256 * 2**20
-MAX_JOINED_BYTES = 64 * 1024  # largest part that is copied to be sent with the head
-HEAD = b"HTTP/1."  # beginning of a head; such a part may wait for the next one
 
 
 class LingeringTransport:
@@ -165,7 +160,6 @@ class LingeringTransport:
         self._transport, self._has_unread = transport, has_unread
         self._timer: asyncio.TimerHandle | None = None
         self._num_dropped = 0
-        self._head = b""  # not sent yet
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -177,7 +171,6 @@ class LingeringTransport:
     def close(self) -> None:
         if self._transport.is_closing() or self.is_lingering:
             return
-        self._send_head()
         if not (self._has_unread() and self._transport.can_write_eof()):
             self._transport.close()
             return
@@ -201,22 +194,8 @@ class LingeringTransport:
         return self.is_lingering or self._transport.is_closing()
 
     def write(self, data: Any) -> None:
-        """Write bytes. A head waits for the next bytes, or until the event loop has nothing else to do."""
-        if self.is_lingering:
-            return
-        if len(data) > MAX_JOINED_BYTES or data.startswith(HEAD):
-            self._send_head()
-        if data.startswith(HEAD):
-            self._head = data
-            asyncio.get_running_loop().call_soon(self._send_head)
-        else:
-            head, self._head = self._head, b""
-            self._transport.write(head + data)
-
-    def _send_head(self) -> None:
-        head, self._head = self._head, b""
-        if head and not self._transport.is_closing():
-            self._transport.write(head)
+        if not self.is_lingering:
+            self._transport.write(data)
 
     def pause_reading(self) -> None:
         if not self.is_lingering:

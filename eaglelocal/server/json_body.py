@@ -26,24 +26,16 @@ from eaglelocal.server.schema import MAX_TEXT_CHARS, MAX_TRANSLATED_TOOLS, ChatB
 _SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 
 
-class _NotFiniteError(Exception):
-    """Raised for NaN, Infinity and -Infinity."""
-
-
 def read_body(body: bytes) -> object:
     """Return the parsed body. Raises Problem for NaN and the like, ValueError for other invalid JSON."""
-    try:
-        value: object = json.loads(body, parse_constant=_raise_not_finite)
-    except _NotFiniteError as error:
+    not_finite = list[str]()
+    value: object = json.loads(body, parse_constant=not_finite.append)
+    if not_finite:
         place = ".".join(find_infinity(json.loads(body)) or ())
-        what = f"{place or 'the body'}: {error} is not a number in JSON"
-        raise Problem(400, what, parameter=place or None, code="invalid_json") from None
+        what = f"{place or 'the body'}: {not_finite[0]} is not a number in JSON"
+        raise Problem(400, what, parameter=place or None, code="invalid_json")
     is_utf8 = json.detect_encoding(body).startswith("utf-8")  # else the bytes of _SURROGATES look different
     return join_in_json(value) if _SURROGATES.search(body) or not is_utf8 else value
-
-
-def _raise_not_finite(name: str) -> object:
-    raise _NotFiniteError(name)
 
 
 def find_infinity(value: object) -> list[str] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -32,23 +33,35 @@ PUBLIC_METRICS = tuple(f"{PREFIX}{name}" for name in LOAD)
 class MetricGauges:
     """The current values of the server, besides the engines' own totals."""
 
-    snapshots: tuple[EngineSnapshot, ...]  # of each engine; empty while no model is loaded
-    restarts: Mapping[str, int]  # engine restarts by model
-    running: int
-    waiting: int
-    refused: int
-    failed: int
-    speedup: float | None
+    snapshots: tuple[EngineSnapshot, ...] = ()  # of each engine; empty while no model is loaded
+    restarts: Mapping[str, int] = field(default_factory=dict)  # engine restarts by model
+    running: int = 0
+    waiting: int = 0
+    refused: int = 0
+    failed: int = 0
+    speedup: float | None = None
     learning: LearningStatus = LEARNING_OFF
     drift: tuple[tuple[str, str, float], ...] = ()  # (target, kind of text, recent acceptance / its history)
 
 
-class Metrics:
-    """The metrics of one server, in a registry of its own: two servers in one process do not mix."""
+class PublicMetrics(Collector):
+    """The metrics that every key may read."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        return (metric for metric in self._registry.collect() if metric.name in PUBLIC_METRICS)
+
+
+class Metrics(Collector):
+    """The metrics of one server, in a registry of its own: two servers in one process do not mix.
+
+    Its totals continue across restarts of engine processes.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._totals: MetricTotals | None = None
         self._first_token = self._histogram(
             "time_to_first_token_seconds", "From the request to its first token.", FIRST_TOKEN_BUCKETS_S
         )
@@ -58,16 +71,13 @@ class Metrics:
         self._answer = self._histogram(
             "e2e_request_latency_seconds", "From the request to the end of its answer.", ANSWER_BUCKETS_S
         )
-
-    def set_engine_source(self, gauges: Callable[[], MetricGauges]) -> None:
-        """Set the function that is called for gauges and engine totals whenever the metrics are read."""
-        self._totals = MetricTotals(gauges)
-        self.registry.register(self._totals)
-
-    def read_totals(self) -> None:
-        """Read the engines' totals. Called before an engine ends, because its last totals would be lost."""
-        if self._totals is not None:
-            self._totals.read()
+        self.read_gauges: Callable[[], MetricGauges] = MetricGauges  # called whenever the metrics are read
+        self._lock = threading.Lock()  # several threads may read at once
+        self._ended = count_totals(NOTHING_YET)  # of engines that have ended
+        self._last: dict[int, dict[str, float]] = {}  # of each engine, by its process id
+        self._restarts: Counter[str] = Counter()  # of each model's engine
+        self._restarts_before = 0
+        self.registry.register(self)
 
     def record_answer(self, choice: AnswerState) -> None:
         """Record an answer that is complete or was cancelled."""
@@ -85,39 +95,18 @@ class Metrics:
     def _histogram(self, name: str, what: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(PREFIX + name, what, buckets=buckets, registry=self.registry)
 
-
-class PublicMetrics(Collector):
-    """The metrics that every key may read."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def collect(self) -> Iterator[Metric]:
-        return (metric for metric in self._registry.collect() if metric.name in PUBLIC_METRICS)
-
-
-class MetricTotals(Collector):
-    """Totals that continue across restarts of engine processes."""
-
-    def __init__(self, gauges: Callable[[], MetricGauges]) -> None:
-        self._gauges = gauges
-        self._lock = threading.Lock()  # several threads may read at once
-        self._ended = count_totals(NOTHING_YET)  # of engines that have ended
-        self._last: dict[int, dict[str, float]] = {}  # of each engine, by its process id
-        self._restarts: Counter[str] = Counter()  # of each model's engine
-        self._restarts_before = 0
-
     def describe(self) -> Iterator[Metric]:
         """Return nothing: gauges are not available while the server is being built."""
         return iter(())
 
-    def read(self) -> tuple[MetricGauges, dict[str, float]]:
+    def read_totals(self) -> tuple[MetricGauges, dict[str, float]]:
+        """Read the engines' totals, also before an engine ends, because its last totals would be lost."""
         with self._lock:
-            gauges = self._gauges()
+            gauges = self.read_gauges()
             return gauges, self._totals(gauges)
 
     def collect(self) -> Iterator[Metric]:
-        gauges, totals = self.read()
+        gauges, totals = self.read_totals()
         for name, value in totals.items():
             if "{" not in name:
                 yield CounterMetricFamily(PREFIX + name, name.replace("_", " "), value=value)
@@ -160,11 +149,9 @@ class MetricTotals(Collector):
         yield make_gauge("num_requests_waiting", "Requests that wait for a slot or a model.", gauges.waiting)
         yield make_gauge("draft_length", "Tokens of a draft, on average.", drafted / drafts if drafts else 0.0)
         yield make_gauge("predicted_speedup", speedup_help, gauges.speedup or 0.0)
-        for name, what, count in (
-            ("calls_refused", "Calls that could not be answered as they were sent, or not then.", gauges.refused),
-            ("calls_failed", "Calls that failed here.", gauges.failed),
-        ):
-            yield CounterMetricFamily(PREFIX + name, what, value=float(count))
+        refused = "Calls that could not be answered as they were sent, or not then."
+        yield CounterMetricFamily(PREFIX + "calls_refused", refused, value=float(gauges.refused))
+        yield CounterMetricFamily(PREFIX + "calls_failed", "Calls that failed here.", value=float(gauges.failed))
         present = next((name for name in STATES if name in states), "")  # of several models the most active
         yield make_state("speculation_state", STATES, present)
         if gauges.learning.on:

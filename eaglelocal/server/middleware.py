@@ -8,7 +8,6 @@ what.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from urllib.parse import unquote
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglelocal.core.request import LOCAL
@@ -27,24 +26,12 @@ from eaglelocal.server.chat_page import asks_for_page
 from eaglelocal.server.http_errors import AUTHENTICATION, PERMISSION, RATE_LIMIT, Problem, unavailable
 from eaglelocal.server.server_state import OwnerPlaces
 
-ANTHROPIC_PATHS = ("/v1/messages",)
-OLLAMA_PATHS = ("/api/",)
-
 
 def refusal(scope: Scope, problem: Problem, *, close: bool = False) -> Response:
     """Return the response for a refused request, in the format of the API at its path."""
     problem = current_record().refuse(problem)
-    body = json.dumps(error_body(problem, scope["path"])).encode()
     closing = {"connection": "close"} if close else {}  # else the rest of the body would be parsed as another request
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **problem.headers, **closing}
-    return Response(body, problem.status, headers)
-
-
-def error_body(problem: Problem, path: str) -> dict[str, object]:
-    """Return the JSON body of an error, in the format of the API at this path."""
-    if path.startswith(OLLAMA_PATHS):
-        return problem.ollama_body()
-    return problem.anthropic_body() if path.startswith(ANTHROPIC_PATHS) else problem.openai_body()
+    return JSONResponse(problem.body(scope["path"]), problem.status, {**problem.headers, **closing})
 
 
 # ---- api key: require an API key, where keys are used
@@ -229,7 +216,8 @@ class BodyMiddleware:
             await self._app(scope, receive, send)
             return
         headers, owner = Headers(scope=scope), scope.get("state", {}).get("owner", LOCAL)
-        length = parse_length(headers.get("content-length", "0"))
+        stated = headers.get("content-length", "0")
+        length = int(stated) if stated.isdecimal() and len(stated) < 19 else 2**63
         places = num_places(length)
         if problem := encoding_problem(headers) or self._length_problem(scope["path"], length, owner, places):
             await refusal(scope, problem, close=True)(scope, receive, send)
@@ -299,10 +287,6 @@ def replay_body(body: bytes, receive: Receive) -> Receive:
         return unsent.pop() if unsent else await receive()
 
     return receive_again
-
-
-def parse_length(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) < 19 else 2**63
 
 
 def encoding_problem(headers: Headers) -> Problem | None:

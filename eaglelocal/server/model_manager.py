@@ -50,7 +50,7 @@ class ModelManager:
         aliases: Sequence[str] = (),
         find_plan: FindPlan = lambda reference: None,
         choose_victims: ChooseVictims = evict_all,
-        before_unload: Callable[[], None] = lambda: None,
+        before_unload: Callable[[], object] = lambda: None,
     ) -> None:
         """Set up the models without loading any.
 

@@ -243,7 +243,9 @@ async def cancel(request_id: str, server: ServerState, owner: str, is_operator: 
     call, choice = entry
     if choice.request.owner != owner and not is_operator:
         raise Problem(403, "this request belongs to another key", PERMISSION)
-    call.cancel(cancellation())
+    what = "the answer was cancelled at the server, by its operator or with this key; the request itself is fine"
+    # gRPC's CANCELLED maps to this status: clients do not retry it, and it is not their fault
+    call.cancel(Problem(CANCELLED_STATUS, what, CANCELLED, code="cancelled"))
     return CancelReply(id=request_id)
 
 
@@ -261,12 +263,3 @@ async def switch_drafting(body: SwitchBody, server: ServerState, is_operator: bo
     spec = parse_spec(body.spec, name="spec", hint="")
     await server.models.set_spec(spec)
     return SwitchReply(spec=str(spec))
-
-
-def cancellation() -> Problem:
-    """Return the error for a cancelled answer.
-
-    gRPC's CANCELLED maps to this status: clients do not retry it, and it is not their fault.
-    """
-    what = "the answer was cancelled at the server, by its operator or with this key; the request itself is fine"
-    return Problem(CANCELLED_STATUS, what, CANCELLED, code="cancelled")

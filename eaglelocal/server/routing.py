@@ -16,7 +16,6 @@ unless the response keeps it: with its parsed JSON it may take hundreds of megab
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import field
 from functools import cached_property
@@ -28,26 +27,20 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.datastructures import URL
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import compile_path
 from starlette.types import Receive, Scope, Send
 
 from eaglelocal.core.records import dataclass
-from eaglelocal.errors import EagleLocalError
-from eaglelocal.server.access_log import current_record
 from eaglelocal.server.http_errors import NOT_FOUND, Problem, to_problem
 from eaglelocal.server.json_body import validate_body
-from eaglelocal.server.middleware import error_body
+from eaglelocal.server.middleware import refusal
 from eaglelocal.server.server_state import ServerState
-
-_log = logging.getLogger("eaglelocal.server")
-
 
 Reply = Response | BaseModel | Mapping[str, object]
 Handler = Callable[..., Awaitable[Reply]]
 HandlerT = TypeVar("HandlerT", bound=Handler)
 Others = Mapping[int, type[BaseModel]]
-NO_OTHERS: Others = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -97,7 +90,7 @@ class RouteTable:
         self.routes: list[ApiRoute] = []
 
     def add(
-        self, method: str, path: str, *, reply: object = None, stream: str = "", others: Others = NO_OTHERS
+        self, method: str, path: str, *, reply: object = None, stream: str = "", others: Others = MappingProxyType({})
     ) -> Callable[[HandlerT], HandlerT]:
         """Declare a route."""
 
@@ -129,7 +122,7 @@ class ApiRouter:
         try:
             response = await self._respond(scope, receive)
         except Exception as error:
-            response = respond_with_error(error, scope["path"])
+            response = refusal(scope, to_problem(error))
         await response(scope, receive, send)
 
     async def _respond(self, scope: Scope, receive: Receive) -> Response:
@@ -173,11 +166,3 @@ def to_response(reply: Reply) -> Response:
     if isinstance(reply, Response):
         return reply
     return Response(to_json(reply, inf_nan_mode="null"), media_type="application/json")
-
-
-def respond_with_error(error: Exception, path: str) -> Response:
-    """Return the response for an error before an answer, in the format of the API at this path."""
-    if not isinstance(error, EagleLocalError | Problem):
-        _log.exception("a request failed")
-    problem = current_record().refuse(to_problem(error))
-    return JSONResponse(error_body(problem, path), problem.status, dict(problem.headers))

@@ -270,10 +270,7 @@ class AllowedTools(Body):
     tools: Annotated[list[AllowedTool], Field(max_length=MAX_ALLOWED_TOOLS)]
 
 
-class NamedTool(Body):
-    type: Word
-    function: NamedFunction | None = None
-    custom: NamedFunction | None = None
+class NamedTool(AllowedTool):
     allowed_tools: AllowedTools | None = None
 
 

@@ -33,9 +33,8 @@ from eaglelocal.server.json_body import to_json
 from eaglelocal.server.responses.stored_responses import RecentItems
 from eaglelocal.settings import Settings
 from eaglelocal.text.reasoning.split_answer import SplitText
-from eaglelocal.text.tool_calls.argument_shape import Shape
 from eaglelocal.text.tool_calls.call_forms import FORMS, write_calls
-from eaglelocal.text.tool_calls.tool_schemas import has_required
+from eaglelocal.text.tool_calls.tool_schemas import Shape, has_required
 
 pytestmark = pytest.mark.full
 

@@ -75,7 +75,7 @@ def list_our_metrics() -> set[str]:
     """The names in /metrics of a server that has answered."""
     snapshot = replace(ScriptedClient((says("x"),)).snapshot(), speculation=SpeculationStats("on", "", 1, 1, 1, (1,)))
     metrics = Metrics()
-    metrics.set_engine_source(lambda: MetricGauges((snapshot,), {"m": 0}, 0, 0, 0, 0, 1.0, drift=(("m", "code", 0.5),)))
+    metrics.read_gauges = lambda: MetricGauges((snapshot,), {"m": 0}, speedup=1.0, drift=(("m", "code", 0.5),))
     families = text_string_to_metric_families(metrics.text().decode())
     return {sample.name for family in families for sample in family.samples}
 

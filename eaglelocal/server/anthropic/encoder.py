@@ -78,9 +78,6 @@ class AnthropicEncoder(AnswerEncoder):
     def encode_failure(self, problem: Problem) -> str:
         return encode_named_event(problem.anthropic_body())
 
-    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
-        return problem.anthropic_body()
-
     # ---- blocks
     def _add(self, kind: str, text: str) -> str:
         if not text:

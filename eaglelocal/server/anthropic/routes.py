@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from starlette.responses import Response
 
-from eaglelocal.server.answer_response import EVENT_STREAM, respond, respond_once
+from eaglelocal.server.answer_encoder import ReplyEncoder
+from eaglelocal.server.answer_response import EVENT_STREAM, respond
 from eaglelocal.server.anthropic.encoder import AnthropicEncoder
 from eaglelocal.server.content import NOT_FETCHED, UNSEEN_IMAGE, check_media_type, decode_base64, join_pieces, no_image
 from eaglelocal.server.foreign_items import is_server_tool_block, translate_block
@@ -205,14 +206,8 @@ async def messages(body: MessagesBody, server: ServerState, owner: str) -> Respo
 async def count_tokens(body: CountBody, server: ServerState, owner: str) -> Response:
     """Count the tokens of a conversation, with the model's template and the tools; nothing is generated."""
     call = read_body(body, {}, server, owner)
-    request = dataclasses.replace(call.requests[0], is_counted=True)
-    return respond_once(
-        server,
-        call.model,
-        request,
-        lambda choice: {"input_tokens": choice.prompt_tokens},
-        lambda problem: call.fields.translate_back(problem).anthropic_body(),
-    )
+    counted = dataclasses.replace(call, requests=(dataclasses.replace(call.requests[0], is_counted=True),))
+    return respond(server, counted, ReplyEncoder(lambda choice: {"input_tokens": choice.prompt_tokens}))
 
 
 def read_body(body: CountBody, sampled: dict[str, Any], server: ServerState, owner: str) -> EngineCall:

@@ -80,9 +80,6 @@ class OllamaEncoder(AnswerEncoder):
     def encode_failure(self, problem: Problem) -> str:
         return encode_line(problem.ollama_body())
 
-    def encode_refusal(self, problem: Problem) -> Mapping[str, object]:
-        return problem.ollama_body()
-
     def _line(self, reply: Mapping[str, object]) -> str:
         return encode_line({**head(self._model), **reply, "done": False})
 

@@ -20,7 +20,7 @@ from eaglelocal.server.answer_response import AnswerResponse, ResponseWriter, re
 from eaglelocal.server.answer_state import AnswerState
 from eaglelocal.server.content import Content, decode_base64, decode_data_url, is_data_url, join_pieces
 from eaglelocal.server.embedding_routes import read_embedding, respond_with_embeddings, split_vectors, to_floats
-from eaglelocal.server.http_errors import Problem, unsupported
+from eaglelocal.server.http_errors import unsupported
 from eaglelocal.server.json_body import FieldTranslation, name_chat_fields
 from eaglelocal.server.ollama.encoder import (
     NDJSON,
@@ -58,15 +58,17 @@ from eaglelocal.server.unsupported_fields import ONE_ANSWER, name_refused, redir
 Images = Annotated[list[str] | None, Field(repr=False, description="as base64")]
 ZERO_DURATIONS = (0, "0", "0s", "0m")
 
-
-FOREIGN = {
-    **redirect("options.num_predict", "max_completion_tokens", "max_output_tokens", "n_predict"),
-    **redirect("options.stop", "stop_sequences"),
-    **redirect_format("format", "format"),
-    "n": ONE_ANSWER,
-}
 REFUSED = name_refused(
-    FOREIGN, format="format", limit="options.num_predict", stops="options.stop", weights="options.logit_bias"
+    {
+        **redirect("options.num_predict", "max_completion_tokens", "max_output_tokens", "n_predict"),
+        **redirect("options.stop", "stop_sequences"),
+        **redirect_format("format", "format"),
+        "n": ONE_ANSWER,
+    },
+    format="format",
+    limit="options.num_predict",
+    stops="options.stop",
+    weights="options.logit_bias",
 )
 REFUSED_OPTIONS = {
     **REFUSED,
@@ -244,7 +246,7 @@ async def embed(body: EmbedBody, server: ServerState, owner: str) -> Response:
     if not any(body.input):
         return JSONResponse({"model": body.model or model, "embeddings": []})
     request = read_embedding(body.input, owner, truncates=body.truncate is not False)
-    return respond_with_embeddings(server, model, request, make_reply, body.dimensions, Problem.ollama_body)
+    return respond_with_embeddings(server, model, request, make_reply, body.dimensions)
 
 
 @routes.add("POST", "/api/embeddings", reply=OldEmbedReply)
@@ -257,8 +259,7 @@ async def embed_one(body: OldEmbedBody, server: ServerState, owner: str) -> Resp
     model = resolve_name(body.model, server)
     if not body.prompt:
         return JSONResponse({"embedding": []})
-    request = read_embedding(body.prompt, owner)
-    return respond_with_embeddings(server, model, request, make_reply, encode_problem=Problem.ollama_body)
+    return respond_with_embeddings(server, model, read_embedding(body.prompt, owner), make_reply)
 
 
 def load_only(body: OllamaAnswerFields, server: ServerState, owner: str, reply_fields: ReplyFields) -> Response:
@@ -268,8 +269,7 @@ def load_only(body: OllamaAnswerFields, server: ServerState, owner: str, reply_f
     if body.keep_alive in ZERO_DURATIONS:  # the client no longer needs the model
         return JSONResponse(reply | {"done_reason": "unload"})
     request = ChatRequest(id=new_id(), owner=owner, is_counted=True)
-    encoder = ReplyEncoder(lambda _: reply | {"done_reason": "load"}, Problem.ollama_body)
-    return LoadResponse(server, model, [request], encoder)
+    return LoadResponse(server, model, [request], ReplyEncoder(lambda _: reply | {"done_reason": "load"}))
 
 
 class LoadResponse(AnswerResponse):

@@ -138,7 +138,7 @@ def translate_tool_choice(given: ResponsesNamedTool, names: ToolNames) -> dict[s
     return named
 
 
-def translate_named_tool(given: ResponsesAllowedTool | ResponsesNamedTool, names: ToolNames) -> dict[str, Any]:
+def translate_named_tool(given: ResponsesAllowedTool, names: ToolNames) -> dict[str, Any]:
     if not given.name or given.type not in ("function", "custom"):
         return {"type": given.type}
     name = full_name(given.namespace, given.name)

@@ -14,12 +14,12 @@ from eaglelocal.server.schema import (
     MAX_ALLOWED_TOOLS,
     MAX_MESSAGES,
     MAX_TOOLS,
-    STRICT,
     STRICT_FORMAT,
     Body,
     CallId,
     CustomGiven,
     Effort,
+    FunctionGiven,
     JsonSchema,
     MisplacedFormat,
     Name,
@@ -87,14 +87,10 @@ def infer_type(item: Mapping[str, Any]) -> str:
     return next((type for field, type in TYPES_BY_FIELD.items() if field in named), default)
 
 
-class FunctionTool(Body):
+class FunctionTool(FunctionGiven):
     """A function of the client."""
 
     type: Literal["function"]
-    name: ToolName
-    description: Text | None = None
-    parameters: dict[str, Any] | None = None
-    strict: Annotated[bool | None, Field(description=STRICT)] = None
 
 
 class CustomTool(CustomGiven):
@@ -166,12 +162,9 @@ class ResponsesAllowedTool(Body):
     namespace: Name | None = None
 
 
-class ResponsesNamedTool(Body):
+class ResponsesNamedTool(ResponsesAllowedTool):
     """The tool to call, or several of which any may be called (`allowed_tools`)."""
 
-    type: Word
-    name: Name | None = None
-    namespace: Name | None = None
     mode: Literal["auto", "required"] | None = None
     tools: Annotated[list[ResponsesAllowedTool], Field(max_length=MAX_ALLOWED_TOOLS)] | None = None
 

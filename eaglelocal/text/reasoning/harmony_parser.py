@@ -9,7 +9,7 @@ has the first `<|start|>assistant`. The last message ends with the answer: its e
 from __future__ import annotations
 
 import re
-from enum import Enum
+from typing import Literal
 
 from eaglelocal.core.tools import MessageHeaders, Split, ToolCall
 from eaglelocal.text.reasoning.markers import Item, Marker
@@ -30,12 +30,7 @@ _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
-class HarmonyKind(Enum):
-    """The kind of a message."""
-
-    REASONING = "reasoning"
-    TEXT = "text"
-    CALL = "call"
+HarmonyKind = Literal["reasoning", "text", "call"]  # of a message
 
 
 class HarmonyParser:
@@ -44,15 +39,15 @@ class HarmonyParser:
     def __init__(self, collector: AnswerCollector, split: Split) -> None:
         self._collector, self._tools = collector, {tool.name: tool for tool in split.tools}
         self._header, self._header_text = "", ""  # with and without its markers
-        begun = HarmonyKind.TEXT if split.in_text else None
-        self._kind = HarmonyKind.REASONING if split.in_reasoning else begun  # of the message; None: in its header
+        begun: HarmonyKind | None = "text" if split.in_text else None
+        self._kind = "reasoning" if split.in_reasoning else begun  # of the message; None: in its header
         self._recipient = self._body_text = ""  # of the message; its text, before a JSON object begins
         self._json: JsonCalls | None = None  # the arguments, once they have begun
         self._has_markers = False
 
     @property
     def in_reasoning(self) -> bool:
-        return self._kind is HarmonyKind.REASONING
+        return self._kind == "reasoning"
 
     def push(self, item: Item) -> None:
         if isinstance(item, Marker):
@@ -86,17 +81,17 @@ class HarmonyParser:
         self._recipient = recipient[1] if recipient else ""
         self._header = self._header_text = ""
         if self._tools and self._recipient.startswith("functions.") and self._tool_name:
-            self._kind = HarmonyKind.CALL
+            self._kind = "call"
         elif channel is not None and (channel[1] == "analysis" or self._recipient):
-            self._kind = HarmonyKind.REASONING
+            self._kind = "reasoning"
         else:
-            self._kind = HarmonyKind.TEXT
+            self._kind = "text"
 
     def _push_body(self, text: str) -> None:
         match self._kind:
-            case HarmonyKind.REASONING:
+            case "reasoning":
                 self._collector.add_reasoning(text)
-            case HarmonyKind.CALL:
+            case "call":
                 self._push_arguments(text)
             case _:
                 self._collector.add_text(text)
@@ -117,9 +112,9 @@ class HarmonyParser:
 
     def _end(self, *, is_cut: bool = False, has_marker: bool = True) -> None:
         """End the message; `has_marker`: by a marker of its own."""
-        if self._kind is HarmonyKind.REASONING:
+        if self._kind == "reasoning":
             self._collector.reasoning.release()
-        if self._kind is HarmonyKind.CALL:
+        if self._kind == "call":
             self._end_call(is_cut=is_cut, has_marker=has_marker)
         self._kind, self._json, self._body_text = None, None, ""
 

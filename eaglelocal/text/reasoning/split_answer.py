@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from enum import Enum
+from typing import Literal
 
 from eaglelocal.core.request import Request
 from eaglelocal.core.tools import MessageHeaders, Notation, Split, join_calls
@@ -158,13 +158,7 @@ MAX_HEADER_CHARS = 512
 _RECIPIENT = re.compile(r"\s*+(t|to|to=\S*+)?\s*+")  # the part read so far
 
 
-class MessageState(Enum):
-    """The parser's position in the answer: a header, or the kind of message."""
-
-    HEADER = "header"
-    REASONING = "reasoning"
-    TEXT = "text"
-    CALLS = "calls"
+MessageState = Literal["header", "reasoning", "text", "calls"]  # in a header, or in a message of this kind
 
 
 class MessageParser:
@@ -176,8 +170,8 @@ class MessageParser:
         self._markers = frozenset(list_header_markers(headers))
         # the markers after which a message itself begins
         self._header_ends = frozenset(header[header.rindex("<|") :] for header in (headers.reasoning, headers.text))
-        begun = MessageState.TEXT if split.in_text else MessageState.HEADER
-        self._state = MessageState.REASONING if split.in_reasoning else begun
+        begun: MessageState = "text" if split.in_text else "header"
+        self._state: MessageState = "reasoning" if split.in_reasoning else begun
         self._header = ""  # with its markers
         self._has_markers = split.in_reasoning or split.in_text
         # markers are control tokens, so one written as text is text
@@ -185,18 +179,18 @@ class MessageParser:
 
     @property
     def in_reasoning(self) -> bool:
-        return self._state is MessageState.REASONING
+        return self._state == "reasoning"
 
     def push(self, item: Item) -> None:
         if isinstance(item, Marker) and item.name in self._markers and not (item.text and self._has_tokens):
             self._push_marker(item)
-        elif self._state is MessageState.HEADER and isinstance(item, str):
+        elif self._state == "header" and isinstance(item, str):
             self._push_header(item)
         else:
             self._push_body(item)
 
     def finish(self, *, is_cut: bool) -> None:
-        if self._state is MessageState.HEADER and not self._has_markers and not is_cut:
+        if self._state == "header" and not self._has_markers and not is_cut:
             self._collector.add_text(self._header)
         self._calls.finish(is_cut=is_cut)
 
@@ -206,35 +200,35 @@ class MessageParser:
         if not self._has_markers and (
             is_too_long or not _RECIPIENT.fullmatch(self._header)
         ):  # the model writes no headers
-            self._state = MessageState.TEXT
+            self._state = "text"
             self._collector.add_text(self._header)
             self._header = ""
 
     def _push_marker(self, marker: Marker) -> None:
         self._has_markers = True
         self._has_tokens = self._has_tokens or not marker.text
-        if self._state is MessageState.REASONING:
+        if self._state == "reasoning":
             self._collector.end_reasoning()
         if marker.name in self._header_ends:
             self._header += marker.name
             self._state = self._classify(self._header)
         else:
-            self._state, self._header = MessageState.HEADER, ""
+            self._state, self._header = "header", ""
 
     def _classify(self, header: str) -> MessageState:
         if header.endswith(self._reasoning):
-            return MessageState.REASONING
+            return "reasoning"
         is_text = header.endswith(self._text) or " to=" not in f" {header}"
-        return MessageState.TEXT if is_text else MessageState.CALLS
+        return "text" if is_text else "calls"
 
     def _push_body(self, item: Item) -> None:
         text = item.text if isinstance(item, Marker) else item
-        if self._state is MessageState.REASONING:
+        if self._state == "reasoning":
             self._collector.add_reasoning(text)
-        elif self._state is MessageState.TEXT:
+        elif self._state == "text":
             self._collector.add_text(text)
         else:
-            self._state = MessageState.CALLS  # a marker of calls, without a header
+            self._state = "calls"  # a marker of calls, without a header
             self._calls.push(item)
 
 
@@ -244,13 +238,7 @@ class MessageParser:
 # Reasoning is at the beginning, or was begun by the prompt. Everything after it goes to the parser of calls, and a
 # marker there is text, except for a closing one right before a call. If the model ends inside its reasoning, calls at
 # the end of it count as calls, and stay in the reasoning too.
-class ReasoningState(Enum):
-    """The parser's position in the answer."""
-
-    BEFORE = "before"  # only white space so far
-    REASONING = "reasoning"
-    BETWEEN = "between"  # after the reasoning, only white space
-    AFTER = "after"
+ReasoningState = Literal["before", "reasoning", "between", "after"]  # before, between: only white space so far
 
 
 class ReasoningTail:
@@ -301,8 +289,8 @@ class ReasoningParser:
         self._call_openings = (*openings, *form.section) if form else ()
         self._stray_end = ""  # a closing marker after text, and white space: dropped if a call follows
         self._is_begin_quoted = False  # the text has an opening marker, so the closing one belongs to it
-        begun = ReasoningState.AFTER if split.in_text else ReasoningState.BEFORE
-        self._state = ReasoningState.REASONING if split.in_reasoning else begun
+        begun: ReasoningState = "after" if split.in_text else "before"
+        self._state: ReasoningState = "reasoning" if split.in_reasoning else begun
         self._label = "" if split.in_reasoning else split.reasoning_label  # still to come
         self._label_text = ""  # text that may be the label
         self._is_framed = split.in_text or not self._text_begin  # the text has a closing marker
@@ -310,40 +298,40 @@ class ReasoningParser:
 
     @property
     def in_reasoning(self) -> bool:
-        return self._state is ReasoningState.REASONING
+        return self._state == "reasoning"
 
     @property
     def is_past_reasoning(self) -> bool:
-        return self._state is ReasoningState.AFTER
+        return self._state == "after"
 
     def push(self, item: Item) -> None:
         match self._state:
-            case ReasoningState.REASONING:
+            case "reasoning":
                 self._push_reasoning(item)
-            case ReasoningState.AFTER:
+            case "after":
                 self._push_answer(item)
             case _:
                 self._push_before(item)
 
     def finish(self, *, is_cut: bool) -> None:
         self._end_label()
-        if self._state is ReasoningState.REASONING and not is_cut:
+        if self._state == "reasoning" and not is_cut:
             self._tail.emit_calls(self._collector)
         self._release_stray_end(before=None)
-        if self._state is not ReasoningState.AFTER and self._space:
+        if self._state != "after" and self._space:
             self._answer.push(self._space)
         self._answer.finish(is_cut=is_cut)
 
     def _push_before(self, item: Item) -> None:
         if isinstance(item, str) and not item.strip():
             self._space += item
-        elif isinstance(item, Marker) and item.name == self._begin and self._state is ReasoningState.BEFORE:
-            self._state, self._space = ReasoningState.REASONING, ""
-        elif isinstance(item, Marker) and item.name == self._end and self._state is ReasoningState.BEFORE:
+        elif isinstance(item, Marker) and item.name == self._begin and self._state == "before":
+            self._state, self._space = "reasoning", ""
+        elif isinstance(item, Marker) and item.name == self._end and self._state == "before":
             self._collector.end_reasoning()  # empty reasoning without an opening marker
-            self._state, self._space = ReasoningState.BETWEEN, ""
+            self._state, self._space = "between", ""
         else:
-            self._state = ReasoningState.AFTER
+            self._state = "after"
             self._begin_answer(item)
 
     def _begin_answer(self, item: Item) -> None:
@@ -360,11 +348,11 @@ class ReasoningParser:
             self._collector.add_reasoning(self._strip_label(item))
         elif item.name == self._call_begin:
             self._end_reasoning()
-            self._state = ReasoningState.AFTER
+            self._state = "after"
             self._answer.push(item)
         elif item.name == self._end:
             self._end_reasoning()
-            self._state = ReasoningState.BETWEEN
+            self._state = "between"
         elif item.name != self._begin or self._collector.reasoning.has_text:  # else a repeated opening marker
             self._collector.add_reasoning(item.text)
 

@@ -14,15 +14,13 @@ from functools import partial
 from eaglelocal.core.tools import CallForm, Notation, Tool, ToolCall
 from eaglelocal.text.reasoning.markers import Item, Marker
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
-from eaglelocal.text.tool_calls.argument_shape import find_tool_name
 from eaglelocal.text.tool_calls.call_forms import CODER, KEYED, OPEN, VALUE, list_bare_openings
-from eaglelocal.text.tool_calls.call_parser import CallBlock
+from eaglelocal.text.tool_calls.call_parser import CallBlock, read_python_calls
 from eaglelocal.text.tool_calls.json_calls import BY_KEYS, BY_NAME, MAX_HEAD_CHARS, JsonCalls, read_json_calls
 from eaglelocal.text.tool_calls.lenient_literals import Style, UnreadableCall, dump_json
 from eaglelocal.text.tool_calls.lenient_values import CLOSERS, FENCE, LenientText, read_only_meaning
-from eaglelocal.text.tool_calls.python_calls import read_python_calls
 from eaglelocal.text.tool_calls.tagged_text import TaggedText
-from eaglelocal.text.tool_calls.tool_schemas import has_required
+from eaglelocal.text.tool_calls.tool_schemas import find_tool_name, has_required
 
 # ---- gemma calls: a reader of calls as Gemma 4 writes them: JSON with bare keys, and a token of its own around
 # strings

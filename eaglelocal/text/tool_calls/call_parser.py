@@ -1,4 +1,5 @@
-"""The interface of parsers of tool calls, what they share, and the parser for families that use no markers.
+"""The interface of parsers of tool calls, what they share, the parser for families that use no markers, and a reader of
+calls as Python writes them.
 
 Each parser takes text and markers in order and adds text and calls to an AnswerCollector; `finish` ends the input.
 Nothing is lost: text that begins like a call but is none stays text, as written. Other files parse blocks
@@ -8,14 +9,17 @@ Nothing is lost: text that begins like a call but is none stays text, as written
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Protocol
 
-from eaglelocal.core.tools import CallForm, Tool
+from eaglelocal.core.tools import CallForm, Tool, ToolCall
 from eaglelocal.text.reasoning.markers import Item, Marker
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
 from eaglelocal.text.tool_calls.json_calls import JsonCalls
-from eaglelocal.text.tool_calls.lenient_literals import UnreadableCall
-from eaglelocal.text.tool_calls.python_calls import read_python_calls
+from eaglelocal.text.tool_calls.json_spans import skip_space
+from eaglelocal.text.tool_calls.lenient_literals import Style, UnreadableCall
+from eaglelocal.text.tool_calls.lenient_values import LenientText, read_only_meaning
+from eaglelocal.text.tool_calls.tool_schemas import find_tool_name
 
 
 class CallParser(Protocol):
@@ -166,3 +170,38 @@ class BareCalls:
         self._collector.add_calls(calls)
         self._is_after_call = True
         return True
+
+
+# ---- calls as Python writes them: [look_up(word="owl"), add(a=1)]. Nothing runs
+#
+# Names may have characters that Python does not allow (get-time, server/tool, from). Calls may also stand on a line
+# each.
+_NAME = re.compile(r"(?P<name>\w[\w./:-]*+)\s*+\(")
+_LIST = {"[": "]", "(": ")"}
+_JOINT = re.compile(r"\s*[,;]\s*|\s*\n\s*")
+
+
+def read_python_calls(text: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
+    """Return the calls, without ids. Raises UnreadableCall if the text holds no calls."""
+    return read_only_meaning(text, Style.PYTHON, lambda reader: _read_list(reader, tools))
+
+
+def _read_list(reader: LenientText, tools: Mapping[str, Tool]) -> list[ToolCall]:
+    text = reader.text
+    at = skip_space(text, 0)
+    close = _LIST.get(text[at : at + 1], "")
+    at = skip_space(text, at + len(close))
+    calls: list[ToolCall] = []
+    while (opening := _NAME.match(text, at)) is not None:
+        name = find_tool_name(opening["name"], tools)
+        arguments, at = reader.read_arguments(opening.end(), tools.get(name), ")")
+        calls.append(ToolCall("", name, arguments))
+        joint = _JOINT.match(text, at)
+        if joint is None:
+            break
+        at = joint.end()
+    if not calls:
+        raise UnreadableCall("")
+    at = skip_space(text, at)
+    reader.finish(reader.skip_end(at, close) if close else at)
+    return calls

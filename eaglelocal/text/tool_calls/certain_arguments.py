@@ -9,9 +9,9 @@ whole call shows what it means (lenient_values.py), so nothing after it is certa
 from __future__ import annotations
 
 import re
-from enum import Enum
+from typing import Literal
 
-from eaglelocal.text.tool_calls.argument_shape import Shape
+from eaglelocal.text.tool_calls.tool_schemas import Shape
 
 _LITERALS = {"number": r"-?(?:0|[1-9]\d*)\.\d+(?:[eE][+-]?\d+)?|-?(?:0|[1-9]\d*)[eE][+-]?\d+",
              "integer": r"-?(?:0|[1-9]\d*)", "boolean": "true|false", "null": "null"}  # fmt: skip
@@ -27,14 +27,7 @@ _SPACE = re.compile(r"\s*(?=\S)")
 _KINDS = {'"': "string", "{": "object", "[": "array"}
 
 
-class Expected(Enum):
-    """The part that comes next."""
-
-    KEY = "key"
-    VALUE = "value"
-    TEXT = "text"  # the rest of a string
-    NEXT = "next"  # what follows a value
-    NOTHING = "nothing"
+Expected = Literal["key", "value", "text", "next", "nothing"]  # text: the rest of a string; next: what follows a value
 
 
 class CertainArguments:
@@ -44,11 +37,11 @@ class CertainArguments:
         self._pending = ""
         self._shape = shape  # of the next value
         self._open: list[tuple[Shape, set[str] | None]] = []  # objects with their keys so far, and arrays
-        self._expected = Expected.VALUE
+        self._expected: Expected = "value"
 
     def push(self, text: str) -> str:
         """Add text, and return the newly certain part, which may include text held back before."""
-        if self._expected is Expected.NOTHING:
+        if self._expected == "nothing":
             return ""
         self._pending += text
         parts: list[str] = []
@@ -59,13 +52,13 @@ class CertainArguments:
 
     def _take(self) -> str:
         match self._expected:
-            case Expected.KEY:
+            case "key":
                 return self._take_key()
-            case Expected.VALUE:
+            case "value":
                 return self._take_value()
-            case Expected.TEXT:
+            case "text":
                 return self._take_text()
-            case Expected.NEXT:
+            case "next":
                 return self._take_next()
         return ""
 
@@ -78,7 +71,7 @@ class CertainArguments:
         if found is None or found["key"] in keys or (shape.properties and found["key"] not in shape.properties):
             return self._give_up(found is None and _UNFINISHED_KEY.match(self._pending) is not None)
         keys.add(found["key"])
-        self._shape, self._expected = shape.child(found["key"]), Expected.VALUE
+        self._shape, self._expected = shape.child(found["key"]), "value"
         return found[0]
 
     def _take_value(self) -> str:
@@ -93,13 +86,13 @@ class CertainArguments:
         if kind is None or not self._shape.admits(kind):
             return self._give_up(_UNFINISHED_LITERAL.match(self._pending, space.end()) is not None)
         if literal is not None:
-            self._expected = Expected.NEXT
+            self._expected = "next"
             return space[0] + literal[0]
         if kind == "string":
-            self._expected = Expected.TEXT
+            self._expected = "text"
         elif kind == "object":
             self._open.append((self._shape, set()))
-            self._expected = Expected.KEY
+            self._expected = "key"
         else:
             self._open.append((self._shape, None))
             self._shape = self._shape.items
@@ -112,7 +105,7 @@ class CertainArguments:
             return text[0]
         if (end := _TEXT_END.match(self._pending)) is None:
             return self._give_up(_UNFINISHED_TEXT.match(self._pending) is not None)
-        self._expected = Expected.NEXT
+        self._expected = "next"
         return end[0]
 
     def _take_next(self) -> str:
@@ -125,7 +118,7 @@ class CertainArguments:
         if len(self._open) == 1 or (found[0][-1] == "}") != (keys is not None):
             return self._give_up(False)
         self._open.pop()
-        self._expected = Expected.NEXT
+        self._expected = "next"
         return found[0]
 
     def _take_comma(self, comma: str, shape: Shape, *, is_object: bool) -> str:
@@ -133,11 +126,11 @@ class CertainArguments:
         following = self._pending[len(comma) :].lstrip()[:1]
         if not following or following in "]}":
             return self._give_up(not following)
-        self._expected = Expected.KEY if is_object else Expected.VALUE
+        self._expected = "key" if is_object else "value"
         self._shape = shape.items
         return comma
 
     def _give_up(self, may_go_on: bool) -> str:
         if not may_go_on:
-            self._expected, self._pending = Expected.NOTHING, ""
+            self._expected, self._pending = "nothing", ""
         return ""

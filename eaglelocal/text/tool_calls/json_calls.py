@@ -19,12 +19,11 @@ from eaglelocal.core.json_text import read_json
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import Tool, ToolCall, join_calls
 from eaglelocal.text.tool_calls.answer_collector import AnswerCollector
-from eaglelocal.text.tool_calls.argument_shape import ANYTHING, WRAPPERS, Shape, find_tool_name
 from eaglelocal.text.tool_calls.certain_arguments import CertainArguments
 from eaglelocal.text.tool_calls.json_spans import JsonReader, is_json, read_elements, read_members
 from eaglelocal.text.tool_calls.lenient_literals import Style, UnreadableCall
 from eaglelocal.text.tool_calls.lenient_values import LenientText, read_only_meaning
-from eaglelocal.text.tool_calls.tool_schemas import has_required
+from eaglelocal.text.tool_calls.tool_schemas import ANYTHING, WRAPPERS, Shape, find_tool_name, has_required
 
 MAX_HEAD_CHARS = 512
 _TEXT = r'"(?:[^"\\]|\\.)*"'

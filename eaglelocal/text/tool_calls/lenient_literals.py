@@ -11,9 +11,8 @@ import re
 from enum import Enum
 
 from eaglelocal.core.json_text import read_json
-from eaglelocal.text.tool_calls.argument_shape import Shape
 from eaglelocal.text.tool_calls.json_spans import ONLY_PYTHON_ESCAPES, is_json
-from eaglelocal.text.tool_calls.tool_schemas import name_type
+from eaglelocal.text.tool_calls.tool_schemas import Shape, name_type
 
 _NUMBER = re.compile(r"(?P<sign>[+-]?)(?=\.?\d)0*+(?P<whole>\d*)(?P<part>\.\d*)?(?P<exponent>[eE][+-]?\d+)?")
 _PYTHON_NUMBER = re.compile(r"[+-]?[\d.][\w.+-]*")

@@ -18,7 +18,6 @@ from typing import TypeVar
 
 from eaglelocal.core.json_text import MAX_DEPTH, read_json
 from eaglelocal.core.tools import Tool
-from eaglelocal.text.tool_calls.argument_shape import ANYTHING, Shape
 from eaglelocal.text.tool_calls.json_spans import JsonReader, is_json, skip_space
 from eaglelocal.text.tool_calls.lenient_literals import (
     Style,
@@ -29,7 +28,7 @@ from eaglelocal.text.tool_calls.lenient_literals import (
     read_word,
     unescape,
 )
-from eaglelocal.text.tool_calls.tool_schemas import has_required
+from eaglelocal.text.tool_calls.tool_schemas import ANYTHING, Shape, has_required
 
 Read = TypeVar("Read")
 FindShape = Callable[[str, Mapping[str, str]], Shape]  # of a member, by its key and the members before it

@@ -19,12 +19,11 @@ from collections.abc import Mapping
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import CallForm, Tool, ToolCall
-from eaglelocal.text.tool_calls.argument_shape import ANYTHING, Shape, find_tool_name
 from eaglelocal.text.tool_calls.call_forms import IS_TEXT, KEY, NAME, VALUE
 from eaglelocal.text.tool_calls.json_spans import skip_space
 from eaglelocal.text.tool_calls.lenient_literals import Style, UnreadableCall
 from eaglelocal.text.tool_calls.lenient_values import read_as_type
-from eaglelocal.text.tool_calls.tool_schemas import has_required, name_type
+from eaglelocal.text.tool_calls.tool_schemas import ANYTHING, Shape, find_tool_name, has_required, name_type
 
 TEXT = Shape({"type": "string"}, {})
 OBJECT = Shape({"type": "object"}, {})

@@ -25,9 +25,8 @@ from eaglelocal.core.tools import CallForm, MessageHeaders, Notation, Split, Too
 from eaglelocal.errors import RequestError
 from eaglelocal.text.reasoning.harmony_parser import CHANNEL, CONSTRAIN, MESSAGE
 from eaglelocal.text.reasoning.model_families import is_harmony, list_markers
-from eaglelocal.text.tool_calls.argument_rules import argument_rules, list_terminals
+from eaglelocal.text.tool_calls.argument_rules import argument_rules, escape_regex, json_rule, list_terminals, quote
 from eaglelocal.text.tool_calls.call_forms import ARGS, ID, INDEX, MAYBE_ID, NAME, SHORT_ID
-from eaglelocal.text.tool_calls.rule_builder import escape_regex, json_rule, quote
 from eaglelocal.text.tool_calls.tool_schemas import drop_definitions, keep_definitions, read_bindable_schema
 
 MAX_CALLS = 16  # most calls in one answer, where calls are required: a weak model would not stop

@@ -173,7 +173,7 @@ def test_no_order_of_engines_makes_a_counter_fall(reply: list[tuple[int, int, in
     totals: dict[int, int] = {}
     served_by = 0
     metrics, gauges, last = Metrics(), [gauges_of(0, 0, 0)], dict[str, float]()
-    metrics.set_engine_source(lambda: gauges[-1])
+    metrics.read_gauges = lambda: gauges[-1]
     for pid, more, restarts in reply:
         if pid != served_by and pid in totals:
             continue  # a process that is gone does not come back
@@ -203,7 +203,7 @@ def test_prefill_next_to_answers_is_safe(actor: Server) -> None:
 
 def test_counters_begin_with_nothing() -> None:
     metrics = Metrics()
-    metrics.set_engine_source(lambda: gauges_of(0, 0, 0))
+    metrics.read_gauges = lambda: gauges_of(0, 0, 0)
     reply = samples(metrics.text().decode())
     labelled = "spec_decode_num_accepted_tokens_per_pos_total"
     assert {reply[f"eaglelocal:{name}"] for name in COUNTERS if name != labelled} == {0.0}

@@ -198,9 +198,7 @@ many_rates = st.lists(st.floats(0.01, 99.0), min_size=1, max_size=MAX_RATES)
 
 @given(services, many_rates)
 @settings(max_examples=25, deadline=None)
-def test_tables_and_plot_fit_80_columns_and_the_chart_is_well_formed(
-    by_side: dict[str, float], drawn: list[float]
-) -> None:
+def test_tables_fit_80_columns_and_the_chart_is_well_formed(by_side: dict[str, float], drawn: list[float]) -> None:
     rates = sorted({float(f"{rate:.3g}") for rate in drawn})
     results, best = evaluate_rates(serve_all({"plain": 1.0, **by_side}, rates, 4), 4)
     text = format_rates(results, best, num_slots=4)
@@ -211,15 +209,6 @@ def test_tables_and_plot_fit_80_columns_and_the_chart_is_well_formed(
         for name in ("y1", "y2", "cy"):
             assert 0 <= float(element.attrib.get(name, 0)) <= float(root.attrib["height"])
     assert "Infinity" not in format_json(rates_object(results, best))
-
-
-def test_the_plot_has_a_letter_for_each_setting_at_its_gain() -> None:
-    results, best = evaluate_rates(serve_all({"plain": 2.0, "auto": 1.0, "4": 1.0}, [0.1], 4), 4)
-    lines = format_rates(results, best, num_slots=4).splitlines()
-    (top,) = [line for line in lines if line.startswith("  2.00x |")]
-    assert "AB" in top, "beside each other where both have the same gain"
-    assert any(line.startswith("  1.00x |-----") for line in lines)
-    assert "gain by requests per second: A auto, B 4" in "\n".join(lines)
 
 
 def test_a_single_round_says_so() -> None:
