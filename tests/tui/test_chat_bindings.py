@@ -27,6 +27,7 @@ from eaglelocal.tui.chat.chat_dialogs import (
 )
 from eaglelocal.tui.chat.model_picker import ModelDialog
 from eaglelocal.tui.chat.prompt_input import PromptInput
+from eaglelocal.tui.chat.turn_keys import TURN_BINDINGS
 from eaglelocal.tui.display_options import (
     CHAT_ACTIONS,
     CHAT_PURPOSES,
@@ -39,7 +40,6 @@ from eaglelocal.tui.mapped_keys import NO_KEY, name_key
 from eaglelocal.tui.monitor.monitor_app import Monitor
 from eaglelocal.tui.monitor.request_table import RequestTable
 from eaglelocal.tui.monitor.servers_app import ServersMonitor
-from eaglelocal.tui.transcript.transcript import Transcript
 
 
 def saved(folder: Path, name: str, *turns: Turn) -> None:
@@ -759,8 +759,8 @@ def test_every_key_is_listed_by_help(tmp_path: Path) -> None:
     listed = [key for keys in keys_by_purpose(app).values() for key in keys.split(", ")]
     assert sorted({*bound, "ctrl+p"} - {"super+c"}) == sorted(listed)
     of_turns = {row.purpose: row.name.split(", ") for row in app.help_rows() if row.group == "keys of a turn"}
-    assert [set(of_turns[TURN_PURPOSES[each.id]]) for each in Transcript.BINDINGS] == [
-        {name_key(key) for key in each.key.split(",")} for each in Transcript.BINDINGS
+    assert [set(of_turns[TURN_PURPOSES[each.id]]) for each in TURN_BINDINGS] == [
+        {name_key(key) for key in each.key.split(",")} for each in TURN_BINDINGS
     ]
 
 
@@ -830,12 +830,12 @@ def test_keys_are_named_as_people_write_them(key: str, name: str) -> None:
 
 def test_every_action_can_be_bound_by_its_name() -> None:
     screens = {
-        CHAT_ACTIONS: (ChatApp, PromptInput, Transcript, Dialog, *Dialog.__subclasses__()),
-        MONITOR_ACTIONS: (Monitor, RequestTable, ServersMonitor),
+        CHAT_ACTIONS: ((ChatApp, PromptInput, Dialog, *Dialog.__subclasses__()), TURN_BINDINGS),
+        MONITOR_ACTIONS: ((Monitor, RequestTable, ServersMonitor), ()),
     }
-    for known, places in screens.items():
-        bindings = [each for place in places for each in place.BINDINGS if isinstance(each, Binding)]
-        assert {binding.id for binding in bindings} == known
+    for known, (places, others) in screens.items():
+        bindings = [*others, *(each for place in places for each in place.BINDINGS)]
+        assert {each.id for each in bindings if isinstance(each, Binding)} == known
     check_display_options(DisplayOptions(keys=(("panel", "ctrl+b"), ("pause", "p"))))
     with pytest.raises(UsageError, match="unknown action 'pannel'"):
         check_display_options(DisplayOptions(keys=(("pannel", "p"),)))

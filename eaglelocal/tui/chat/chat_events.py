@@ -27,7 +27,6 @@ class AnswerWork:
     total: int | None = None  # tokens of the phase, or their limit; None: not known, or no limit
     num_cached: int = 0  # tokens in the context, as far as is known
     is_stopping: bool = False
-    is_looping: bool = False  # it repeats one short passage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

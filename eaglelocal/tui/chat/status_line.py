@@ -18,7 +18,7 @@ from eaglelocal.tui.chat.chat_events import Activity, AnswerWork, ModelChanged
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.panel_text import format_bar, format_count, format_gain, format_percent, format_tok_s
-from eaglelocal.tui.styled_lines import ELLIPSIS, Line, Role, StyledSpan, cell_width, fit_line, make_line
+from eaglelocal.tui.styled_lines import ELLIPSIS, Line, StyledSpan, cell_width, fit_line, make_line
 
 BAR_CELLS = 16
 MIN_NAME_CELLS = 10
@@ -63,8 +63,7 @@ def format_progress(progress: LoadProgress, glyphs: Glyphs) -> Line:
 
 def format_answer(work: AnswerWork, glyphs: Glyphs, stop_key: str) -> Line:
     """Return `reading 640/1 930 · 12 s · esc stops`, then `answering · 87 tokens · 4 s · esc stops`."""
-    role: Role = "warn" if work.is_looping else "accent"
-    name, count = ("repeating itself" if work.is_looping else work.phase), ""
+    name, count = work.phase, ""
     if work.phase == "reading" and work.total:
         name = f"reading {format_count(work.count)}/{format_count(work.total)}"
     elif work.count:
@@ -72,7 +71,7 @@ def format_answer(work: AnswerWork, glyphs: Glyphs, stop_key: str) -> Line:
         count = limit + count_noun(work.total or work.count, "token")
     stops = f"{stop_key} stops" if stop_key else ""
     parts = [count, format_duration(work.seconds), "stopping" if work.is_stopping else stops]
-    return make_line((name, role), *((f" {glyphs.dot} {part}", "quiet") for part in parts if part))
+    return make_line((name, "accent"), *((f" {glyphs.dot} {part}", "quiet") for part in parts if part))
 
 
 def format_rest(

@@ -10,13 +10,26 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from textual import events
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_tasks import AskedQuestion
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.mapped_keys import map_keys, name_key
 from eaglelocal.tui.transcript.transcript import Transcript
+
+# while the user stands on a turn; the prompt has the focus and passes its keys on. Described ones are shown
+TURN_BINDINGS: list[BindingType] = [
+    Binding("alt+up,up", "older_turn", "", id="older_turn"),
+    Binding("alt+down,down", "newer_turn", "", id="newer_turn"),
+    Binding("y", "copy_turn", "copy", id="copy_turn"),
+    Binding("e", "edit_turn", "edit", id="edit_turn"),
+    Binding("r", "ask_again", "again", id="ask_again"),
+    Binding("b", "branch", "branch", id="branch"),
+    Binding("left,left_square_bracket", "older_version", "version", id="older_version"),
+    Binding("right,right_square_bracket", "newer_version", "version", id="newer_version"),
+    Binding("escape", "leave_turn", "back", id="leave_turn"),
+]
 
 
 class TurnHost(Protocol):
@@ -46,7 +59,7 @@ class TurnKeys:
         """prompt_keys: the bindings of the prompt by key. keys: binding id -> comma-separated keys, by choice."""
         self._host, self._transcript, self._controller = host, transcript, controller
         self._prompt_keys = prompt_keys
-        self.mapped_keys = map_keys(Transcript.BINDINGS, keys)
+        self.mapped_keys = map_keys(TURN_BINDINGS, keys)
         self._actions: Mapping[str, Callable[[], None]] = {
             "older_turn": lambda: transcript.move_stop(-1),
             "newer_turn": lambda: transcript.move_stop(1),
