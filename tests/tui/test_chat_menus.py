@@ -185,7 +185,6 @@ def test_commands_run_during_an_answer_and_questions_wait(tmp_path: Path) -> Non
         await person.ask("two")
         await person.sees("1 waiting")
         await person.ask("/set top_k 7")
-        await person.sees("top_k           7")
         await person.ask("/sped")
         await person.sees("unknown command /sped")
         await person.ask("/clear")  # it belongs to what comes after the answers
@@ -196,6 +195,32 @@ def test_commands_run_during_an_answer_and_questions_wait(tmp_path: Path) -> Non
 
     play(stage, scenario)
     assert stage.client.requests[1].params.top_k == 7
+
+
+def test_what_a_command_says_during_an_answer_leaves_or_comes_below_it(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path, scripts=(Script(("word",), hangs=True),), size=(100, 40))
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("one")
+        await person.sees("word")
+        for line, notice in (
+            ("/system be brief", "system message: be brief"),
+            ("/theme nope", "error: no theme 'nope'"),
+            ("/sped", "error: unknown command /sped"),
+        ):
+            await person.ask(line)
+            await person.until(lambda notice=notice: notice in person.app.view.status.text, notice)  # type: ignore[misc]
+            assert person.text.count(notice) == 1
+        await person.ask("/set top_k 7")
+        await person.until(lambda: len(person.app.view.transcript._late) == 1, "a list")
+        assert "top_k           7" not in person.text
+        await person.pilot.press("escape")
+        await person.sees("stopped", "top_k           7")
+        assert person.text.index("stopped") < person.text.index("top_k           7")
+        person.app.clear_notifications()
+        await person.no_longer_sees("/sped")
+
+    play(stage, scenario)
 
 
 # ---- notifications

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.console import RenderableType
 from textual import events
 from textual.app import ComposeResult, SuspendNotSupported, SystemCommand
@@ -20,6 +21,7 @@ from textual.screen import Screen
 from textual.signal import Signal
 from textual.widgets import Footer
 
+from eaglelocal.conversation.chat_hints import word_for_chat
 from eaglelocal.conversation.command_arguments import ArgumentSources, list_choices
 from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
@@ -46,6 +48,7 @@ from eaglelocal.tui.chat.chat_events import (
     CallQuestion,
     CallsCompleted,
     ChatEvent,
+    CommandReplied,
     ConversationReplaced,
     DownloadProgressed,
     ExitRequested,
@@ -194,6 +197,8 @@ class ChatApp(EagleApp[int]):
             case DownloadProgressed(reference, progress):
                 self._download_line = "" if progress is None else format_download(reference, progress)
                 self._show_prompt_title()
+            case CommandReplied(reply):
+                self.show_reply(reply)
             case ModelSwitched(model):
                 self.view.show_switch(model)
             case SummaryMade(text, num_turns):
@@ -225,6 +230,14 @@ class ChatApp(EagleApp[int]):
         if self.display_options.notifies and not self.app_focus and self._driver is not None:
             self._driver.write(ANSWER_NOTIFICATION)
 
+    def show_reply(self, reply: str | EagleLocalError) -> None:
+        """Show what a command says. During an answer, a line is a notice, which leaves; more comes below the answer."""
+        fits = (line for line in list_notices(reply) if "\n" not in line and cell_len(line) <= self.size.width - 2)
+        if self.view.transcript.is_growing and (line := next(fits, "")):
+            self.notify(line, markup=False)
+        else:
+            self.view.transcript.reply(reply)
+
     def show_notice(self, text: str) -> None:
         self.view.show_notice(text)
 
@@ -249,7 +262,7 @@ class ChatApp(EagleApp[int]):
         try:
             self.controller.download(reference, choice)
         except EagleLocalError as error:
-            self.view.transcript.show_error(error)
+            self.show_reply(error)
 
     # ---- user input
     def on_prompt_input_submitted(self, message: PromptInput.Submitted) -> None:
@@ -278,7 +291,7 @@ class ChatApp(EagleApp[int]):
         try:
             self.prompt.insert_file(path)
         except EagleLocalError as error:
-            self.view.transcript.show_error(error)
+            self.show_reply(error)
 
     def _find_search(self, text: str) -> str | None:
         """Return what `/model TEXT` searches for in the picker; None for other texts, and for a reference to load."""
@@ -298,7 +311,7 @@ class ChatApp(EagleApp[int]):
             self.prompt.insert_pasted(message.text)
 
     def on_prompt_input_file_refused(self, message: PromptInput.FileRefused) -> None:
-        self.view.transcript.show_error(message.error)
+        self.show_reply(message.error)
 
     def on_prompt_menu_row_clicked(self) -> None:
         if row := self.prompt.menu.highlighted:
@@ -406,7 +419,7 @@ class ChatApp(EagleApp[int]):
         try:
             text = edit_text(self.prompt.whole_text, self.suspend)
         except EagleLocalError as error:
-            self.view.transcript.show_error(error)
+            self.show_reply(error)
         except SuspendNotSupported:
             self.notify("an editor cannot run in this terminal")
         else:
@@ -463,11 +476,19 @@ class ChatApp(EagleApp[int]):
         elif name in THEME_NAMES:
             self.action_choose_theme(name)
         else:
-            self.view.transcript.show_error(UsageError(f"no theme {name!r}", hint=f"/theme {', '.join(THEME_NAMES)}"))
+            self.show_reply(UsageError(f"no theme {name!r}", hint=f"/theme {', '.join(THEME_NAMES)}"))
 
     def action_model(self, search: str = "") -> None:
         dialog = ModelDialog(self.view.model, self.controller, self._models, self.model_changed, search=search)
         self.push_screen(dialog)
+
+
+def list_notices(reply: str | EagleLocalError) -> list[str]:
+    """Return the notices for what a command says: of an error one with its hint, then one without."""
+    if isinstance(reply, str):
+        return [reply]
+    line = f"error: {reply.message}"
+    return [f"{line} ({word_for_chat(reply.hint)})", line] if reply.hint else [line]
 
 
 def format_download(reference: str, progress: LoadProgress) -> str:

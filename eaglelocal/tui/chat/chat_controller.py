@@ -19,7 +19,7 @@ from eaglelocal.conversation.slash_commands import split_command
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import describe_learning
-from eaglelocal.tui.chat.chat_events import Activity, ChatEvent, Emit, EngineStateChanged, TaskFailed
+from eaglelocal.tui.chat.chat_events import Activity, ChatEvent, CommandReplied, Emit, EngineStateChanged, TaskFailed
 from eaglelocal.tui.chat.chat_tasks import AskedQuestion, ChatTasks, OpenSession, TaskQueue
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
 from eaglelocal.tui.chat.model_download import ModelDownload, PullModel
@@ -50,7 +50,7 @@ class ChatController:
         self._answer = CurrentAnswer(emit, feed)
         self._tasks = ChatTasks(open_session, emit, self._answer, feed, folder, saves=saves)
         self._queue = TaskQueue(lambda error: emit(TaskFailed(error)), "chat-tasks")
-        self._command_queue = TaskQueue(lambda error: emit(TaskFailed(error)), "chat-commands")  # during an answer
+        self._command_queue = TaskQueue(lambda error: emit(CommandReplied(error)), "chat-commands")  # during an answer
         self._poller = EnginePoller(lambda: self._tasks.model, self._answer, feed, self._emit_from_poller)
 
     def start(self) -> None:
@@ -84,7 +84,7 @@ class ChatController:
         """Run a slash command: at once, unless it has to wait for the running answer."""
         is_answering = self._answer.is_running or bool(self._tasks.reviewer.work)
         if is_answering and is_immediate(split_command(line)):
-            self._command_queue.send(lambda: self._tasks.run_command(line))
+            self._command_queue.send(lambda: self._tasks.run_aside(line))
         else:
             self._queue.send(lambda: self._tasks.run_command(line), question=line)
 

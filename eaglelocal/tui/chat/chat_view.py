@@ -123,7 +123,7 @@ class ChatView:
             case NoteWritten(text):
                 self.transcript.note(text)
             case TaskFailed(error):
-                self.transcript.show_error(error)
+                self.transcript.reply(error)
             case ConversationReplaced():
                 self._replace_conversation(event)
             case LoadProgressed(progress):

@@ -103,16 +103,14 @@ class Transcript(ScrollView):
         """Show a note: above the growing answer, or below it once it has any text."""
         self._add_aside(TranscriptEntry(EntryKind.NOTE, text), is_late=self._live.has_begun)
 
-    def reply(self, text: str) -> None:
-        """Show the result of a command; during an answer, below it."""
-        self._add_aside(TranscriptEntry(EntryKind.NOTE, text), is_late=True)
+    def reply(self, reply: str | EagleLocalError) -> None:
+        """Show what a command says, or an error; during an answer, below it."""
+        entry = TranscriptEntry(EntryKind.NOTE, reply) if isinstance(reply, str) else make_error_entry(reply)
+        self._add_aside(entry, is_late=True)
 
     def add_rule(self, text: str) -> None:
         """Draw a rule across the transcript with a text in it."""
         self._add(TranscriptEntry(EntryKind.RULE, text))
-
-    def show_error(self, error: EagleLocalError) -> None:
-        self._add_aside(make_error_entry(error), is_late=True)
 
     def _add_aside(self, entry: TranscriptEntry, *, is_late: bool) -> None:
         """Add an entry that is no part of the growing answer. is_late: when that has ended."""
@@ -168,7 +166,7 @@ class Transcript(ScrollView):
         if isinstance(outcome.error, Cancelled):
             self.note(outcome.error.message)
         elif outcome.error is not None:
-            self.show_error(outcome.error)
+            self.reply(outcome.error)
         late, self._late = self._late, []
         for entry in late:
             self._add(entry)
