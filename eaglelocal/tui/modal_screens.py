@@ -26,8 +26,8 @@ class HelpRow:
     group: str
 
     def matches(self, words: str) -> bool:
-        """Return whether every word occurs in the name or the purpose, whatever their case."""
-        text = f"{self.name} {self.purpose}".casefold()
+        """Return whether every word occurs in the name, the purpose or the group, whatever their case."""
+        text = f"{self.name} {self.purpose} {self.group}".casefold()
         return all(word in text for word in words.casefold().split())
 
 

@@ -147,9 +147,7 @@ class ChatObserver:
         await self.until(lambda: bool(view.status.text), "a status")  # which has its width by then
 
     async def idle(self) -> None:
-        await self.until(
-            lambda: not self.app.controller.is_busy and not self.app.controller.waiting, "the end of all tasks"
-        )
+        await self.until(lambda: not self.app.controller.is_busy, "the end of all tasks")
         await self.pilot.pause()
 
 

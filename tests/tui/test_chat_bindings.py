@@ -26,7 +26,7 @@ from eaglelocal.tui.chat.chat_dialogs import (
     SettingsDialog,
 )
 from eaglelocal.tui.chat.model_picker import ModelDialog
-from eaglelocal.tui.chat.prompt_input import PromptInput
+from eaglelocal.tui.chat.prompt_input import WARNING, PromptInput
 from eaglelocal.tui.chat.turn_keys import TURN_BINDINGS
 from eaglelocal.tui.display_options import (
     CHAT_ACTIONS,
@@ -192,23 +192,54 @@ def test_a_long_paste_is_folded_and_sent_whole(tmp_path: Path) -> None:
 
     async def scenario(person: ChatObserver) -> None:
         await person.type("look ")
-        assert pasted(person, log) == "look [pasted 312 lines]"
+        assert pasted(person, log) == "look [312 lines, ~944 tokens]"
         await person.type(" again ")
-        assert pasted(person, log.upper()).endswith(" again [pasted 312 lines, 2]")
+        assert pasted(person, log.upper()).endswith(" again [312 lines, ~944 tokens, 2]")
         await person.pilot.press("backspace")  # all of it
-        assert person.app.prompt.text == "look [pasted 312 lines] again "
+        assert person.app.prompt.text == "look [312 lines, ~944 tokens] again "
         await person.pilot.press("ctrl+underscore")
-        assert person.app.prompt.text.endswith("[pasted 312 lines, 2]")
+        assert person.app.prompt.text.endswith("[312 lines, ~944 tokens, 2]")
         await person.pilot.press("left", "x")  # never into it
-        assert person.app.prompt.text.endswith("[pasted 312 lines, 2]x")
+        assert person.app.prompt.text.endswith("[312 lines, ~944 tokens, 2]x")
         await person.pilot.press("backspace", "ctrl+w", "enter")
         await person.sees("first answer")
 
         await person.pilot.press("up")
-        assert person.app.prompt.text == "look [pasted 312 lines] again "
+        assert person.app.prompt.text == "look [312 lines, ~944 tokens] again "
 
     play(stage, scenario)
     assert stage.client.requests[0].messages[0].content == f"look {log} again"
+
+
+def test_a_text_longer_than_the_free_context_is_warned_of_while_it_is_typed(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path, n_ctx=1000)
+
+    async def scenario(person: ChatObserver) -> None:
+        pasted(person, "word " * 400)
+        await person.sees("[2000 characters, ~700 tokens]")
+        await person.pilot.pause(0.6)
+        assert "more than" not in person.text
+        pasted(person, "more " * 400)
+        await person.sees("~1.4k tokens, more than the context's free 1.0k")
+        assert person.app.prompt._hint_style == WARNING
+        await person.pilot.press("backspace")
+        await person.no_longer_sees("more than the context")
+
+    play(stage, scenario)
+
+
+def test_the_start_and_end_of_a_line_are_those_of_the_whole_line(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path)
+
+    async def scenario(person: ChatObserver) -> None:
+        prompt = person.app.prompt
+        prompt.insert("first\n" + "word " * 50)
+        await person.pilot.press("up")
+        for key, column in (("ctrl+a", 0), ("ctrl+e", 250), ("home", 0), ("end", 250)):
+            await person.pilot.press(key)
+            assert prompt.cursor_location == (1, column)
+
+    play(stage, scenario)
 
 
 def shouting(folder: Path) -> str:
@@ -225,7 +256,7 @@ def test_a_folded_paste_is_undone_edited_and_copied_whole(tmp_path: Path, monkey
 
     async def scenario(person: ChatObserver) -> None:
         await person.type("a")
-        assert pasted(person, long) == "a[pasted 1001 characters]"
+        assert pasted(person, long) == "a[1001 characters, ~350 tokens]"
         person.app.prompt.select_all()
         assert person.app.prompt.selected_text == f"a{long}"
         await person.pilot.press("ctrl+underscore")
@@ -233,7 +264,7 @@ def test_a_folded_paste_is_undone_edited_and_copied_whole(tmp_path: Path, monkey
         assert pasted(person, "short") == "ashort"
         person.app.copy_to_clipboard(long)
         await person.pilot.press("ctrl+v")
-        assert person.app.prompt.text == "ashort[pasted 1001 characters]"
+        assert person.app.prompt.text == "ashort[1001 characters, ~350 tokens]"
         await person.pilot.press("ctrl+g")
         await person.until(lambda: person.app.prompt.text == f"ASHORT{long.upper()}", "what the editor was given")
 

@@ -134,7 +134,7 @@ class ChatApp(EagleApp[int]):
         self.view = ChatView(self.controller, feed, self.prompt, glyphs, stop_key=self._keys.hint("stop"))
         self.view.transcript.has_figures = display_options.has_figures
         self.turn_keys = TurnKeys(self, self.view.transcript, self.controller, self.prompt.mapped_keys, keys)
-        self.prompt.take_key = self.turn_keys.take
+        self.prompt.take_key, self.prompt.count_tokens = self.turn_keys.take, self.controller.count_tokens
         self._conversations, self._models = paths.conversations, models
         self._interrupted_at = float("-inf")
         self.model_changed: Signal[ModelChanged] = Signal(self, "model-changed")
@@ -175,7 +175,7 @@ class ChatApp(EagleApp[int]):
             self.call_after_refresh(self.prompt.menu.draw)
 
     def _draw(self, now: float) -> bool:
-        self.prompt.show_hint(self.turn_keys.describe(self.display_options.glyphs))
+        self.prompt.show_hint(self.turn_keys.describe(self.display_options.glyphs), self.view.free_tokens)
         return self.view.draw(now)
 
     # ---- events of the controller
@@ -363,10 +363,9 @@ class ChatApp(EagleApp[int]):
 
     def refuse_while_busy(self) -> bool:
         """Return True, and say so, if the user has to wait until the answer has ended."""
-        is_busy = self.controller.is_busy or bool(self.controller.waiting)
-        if is_busy:
+        if self.controller.is_busy:
             self.notify(f"wait until the answer has ended; {self._keys.hint('stop')} stops it")
-        return is_busy
+        return self.controller.is_busy
 
     def begin_editing(self, place: AskedQuestion) -> None:
         """Put a question into the prompt, to ask it again in its place. What was typed comes back afterwards."""

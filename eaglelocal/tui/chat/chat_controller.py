@@ -23,6 +23,7 @@ from eaglelocal.tui.chat.chat_events import Activity, ChatEvent, CommandReplied,
 from eaglelocal.tui.chat.chat_tasks import AskedQuestion, ChatTasks, OpenSession, TaskQueue
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
 from eaglelocal.tui.chat.model_download import ModelDownload, PullModel
+from eaglelocal.tui.chat.text_marks import estimate_tokens
 from eaglelocal.tui.panel.feed import Feed
 
 CLOSE_S = 5.0
@@ -128,6 +129,11 @@ class ChatController:
     @property
     def context_use(self) -> ContextUse:
         return ContextUse() if self._tasks.session is None else self._tasks.session.context_use
+
+    def count_tokens(self, text: str) -> int:
+        """Return the approximate tokens of a text."""
+        session = self._tasks.session
+        return estimate_tokens(text) if session is None else estimate_tokens(text, session.estimate.tokens_per_char)
 
     @property
     def is_busy(self) -> bool:

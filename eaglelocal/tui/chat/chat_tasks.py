@@ -350,7 +350,9 @@ class TaskQueue:
 
     @property
     def is_busy(self) -> bool:
-        return self._current is not None
+        """Whether a task runs or waits."""
+        with self._changed:
+            return self._current is not None or bool(self._tasks)
 
     @property
     def waiting(self) -> tuple[str, ...]:

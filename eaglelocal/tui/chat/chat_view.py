@@ -78,6 +78,11 @@ class ChatView:
         self._prompt.show_waiting(activity.waiting)
         return self._frame.is_moving or activity.is_busy
 
+    @property
+    def free_tokens(self) -> int | None:
+        """The tokens of the context that are not used; None: not known."""
+        return self._context.free if self._context.size else None
+
     def _measure_context(self, activity: Activity) -> ContextUse:
         """Return how full the context is now, with the tokens of a running answer."""
         used = activity.answer.num_cached if activity.answer is not None else 0

@@ -97,10 +97,11 @@ def format_model(model: ModelChanged, width: int) -> Line:
 def format_context_use(context: ContextUse) -> str:
     if not context.size:
         return f"{format_count(context.used)} tokens" if context.used else ""
-    return f"{_shorten_count(context.used)}/{_shorten_count(context.size)} ({format_percent(context.share)})"
+    return f"{shorten_count(context.used)}/{shorten_count(context.size)} ({format_percent(context.share)})"
 
 
-def _shorten_count(count: int) -> str:
+def shorten_count(count: int) -> str:
+    """Return `87`, or `3.1k`."""
     return str(count) if count < 1000 else f"{count / 1000:.1f}k"
 
 

@@ -44,6 +44,8 @@ class TurnHost(Protocol):
 
     def notify(self, message: str) -> None: ...
 
+    def clear_notifications(self) -> None: ...
+
 
 class TurnKeys:
     """The keys of a turn, and what they do."""
@@ -76,6 +78,7 @@ class TurnKeys:
         """Act on a key if the user stands on a turn. Return False if it is for the prompt, as a paste is."""
         if self._transcript.stop is None:
             return False
+        self._host.clear_notifications()  # they are about what was done before
         if isinstance(event, events.Paste):
             self._transcript.leave_stop()
             return False
