@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -21,15 +21,14 @@ from textual.screen import Screen
 from textual.signal import Signal
 from textual.widgets import Footer
 
-from eaglelocal.conversation.chat_hints import word_for_chat
 from eaglelocal.conversation.command_arguments import ArgumentSources, list_choices
 from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help, split_command
-from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.preparation.model_choices import ModelChoiceEntry
 from eaglelocal.processes.this_process import settle
 from eaglelocal.settings import THEME_NAMES
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
@@ -62,9 +61,10 @@ from eaglelocal.tui.chat.chat_tasks import AskedQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView
 from eaglelocal.tui.chat.external_editor import edit_text
 from eaglelocal.tui.chat.menu_rows import MenuSources
-from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource
+from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource, make_opened_entry
 from eaglelocal.tui.chat.prompt_input import PromptInput
 from eaglelocal.tui.chat.start_list import StartList
+from eaglelocal.tui.chat.status_line import format_download, list_notices
 from eaglelocal.tui.chat.tool_dialog import ToolDialog
 from eaglelocal.tui.chat.turn_keys import TurnKeys
 from eaglelocal.tui.display_options import TURN_PURPOSES, DisplayOptions
@@ -72,7 +72,6 @@ from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.mapped_keys import make_key_rows
 from eaglelocal.tui.modal_screens import HelpRow
 from eaglelocal.tui.panel.feed import Feed
-from eaglelocal.tui.panel.panel_text import format_percent
 from eaglelocal.tui.terminal import clipboard
 from eaglelocal.tui.transcript.text_rows import Appearance
 
@@ -124,7 +123,7 @@ class ChatApp(EagleApp[int]):
             open_session, self._emit, feed, paths.conversations, saves=saves, pull=models.pull
         )
         keys = dict(display_options.keys)
-        arguments = ArgumentSources(paths.conversations, models.list_names)
+        arguments = ArgumentSources(paths.conversations, self._list_references)
         choices = partial(list_choices, arguments)
         sources = MenuSources(COMMANDS, self.controller.describe_value, choices, complete_path)
         self.prompt = PromptInput(
@@ -136,6 +135,8 @@ class ChatApp(EagleApp[int]):
         self.turn_keys = TurnKeys(self, self.view.transcript, self.controller, self.prompt.mapped_keys, keys)
         self.prompt.take_key, self.prompt.count_tokens = self.turn_keys.take, self.controller.count_tokens
         self._conversations, self._models = paths.conversations, models
+        self._catalog_names: Sequence[str] = ()  # read on a thread
+        self._opened: dict[str, ModelChoiceEntry] = {}  # models that were opened by their paths
         self._interrupted_at = float("-inf")
         self.model_changed: Signal[ModelChanged] = Signal(self, "model-changed")
         self._edited: AskedQuestion | None = None
@@ -162,6 +163,10 @@ class ChatApp(EagleApp[int]):
         self.controller.start()
         self.call_after_refresh(_warm_up)
         self.call_after_refresh(self._offer_start)
+        self.run_worker(self._read_catalog_names, thread=True)
+
+    def _read_catalog_names(self) -> None:
+        self._catalog_names = self._models.list_catalog_names()
 
     # ---- layout
     def _restyle(self) -> None:
@@ -208,22 +213,25 @@ class ChatApp(EagleApp[int]):
                 self.exit(0)
             case _:
                 self.view.show(event)
-                self._follow_up(event)
+        self._follow_up(event)
         self._draw(time.monotonic())
 
     def _follow_up(self, event: ChatEvent) -> None:
         """Do what an event that is shown also means for the app."""
-        if isinstance(event, ModelChanged):
-            self.model_changed.publish(event)
-            self._offer_start()
-        elif isinstance(event, ConversationReplaced):
-            self.prompt.start.want(is_wanted=not event.turns)
-            self._offer_start()
-        elif isinstance(event, QuestionSent):
-            self._asked_at = time.monotonic()
-            self.prompt.start.want(is_wanted=False)
-        elif isinstance(event, AnswerEnded) and time.monotonic() - self._asked_at >= LONG_ANSWER_S:
-            self._notify_terminal()
+        match event:
+            case ModelChanged():
+                self.model_changed.publish(event)
+                if (opened := make_opened_entry(event)) is not None:
+                    self._opened[opened.reference] = opened
+                self._offer_start()
+            case ConversationReplaced(turns):
+                self.prompt.start.want(is_wanted=not turns)
+                self._offer_start()
+            case QuestionSent():
+                self._asked_at = time.monotonic()
+                self.prompt.start.want(is_wanted=False)
+            case AnswerEnded() if time.monotonic() - self._asked_at >= LONG_ANSWER_S:
+                self._notify_terminal()
 
     def _notify_terminal(self) -> None:
         """Ring, and let the terminal notify of an answer, unless it has the focus or does not report it."""
@@ -268,7 +276,8 @@ class ChatApp(EagleApp[int]):
     def on_prompt_input_submitted(self, message: PromptInput.Submitted) -> None:
         text = message.text
         if self._edited is not None:
-            self.controller.ask_instead(text.strip(), self._edited)
+            place, question = self._edited, text.strip()
+            self.controller.send(lambda tasks: tasks.ask_instead(question, place), question=question)
             self._end_editing()
         elif find_dropped_pictures(text):
             self.action_run_command(f"/image {text}")
@@ -478,22 +487,19 @@ class ChatApp(EagleApp[int]):
             self.show_reply(UsageError(f"no theme {name!r}", hint=f"/theme {', '.join(THEME_NAMES)}"))
 
     def action_model(self, search: str = "") -> None:
-        dialog = ModelDialog(self.view.model, self.controller, self._models, self.model_changed, search=search)
+        dialog = ModelDialog(
+            self.view.model,
+            self.controller,
+            self._models,
+            self.model_changed,
+            search=search,
+            opened=tuple(self._opened.values()),
+        )
         self.push_screen(dialog)
 
-
-def list_notices(reply: str | EagleLocalError) -> list[str]:
-    """Return the notices for what a command says: of an error one with its hint, then one without."""
-    if isinstance(reply, str):
-        return [reply]
-    line = f"error: {reply.message}"
-    return [f"{line} ({word_for_chat(reply.hint)})", line] if reply.hint else [line]
-
-
-def format_download(reference: str, progress: LoadProgress) -> str:
-    """Return the progress of a download in a line: `qwen3-8b:Q4_K_M 38 %, fetching 4.7 GB, 38.2 MB/s`."""
-    parts = [f"{reference} {format_percent(progress.fraction)}", progress.what, progress.detail]
-    return ", ".join(filter(None, parts))
+    def _list_references(self) -> list[str]:
+        """Return the references that `/model` completes: opened files, models on this disk, and the catalog."""
+        return list(dict.fromkeys([*self._opened, *self._models.list_names(), *self._catalog_names]))
 
 
 def _warm_up() -> None:

@@ -217,7 +217,8 @@ class ConversationsDialog(Dialog):
         target = conversation_file.find_path(self._folder, name)
         if target.exists() and target.stem != self._selected:
             raise UsageError(f"there is already a conversation named {target.stem!r}")
-        self._controller.rename(self._selected, name)
+        old = self._selected
+        self._controller.send(lambda tasks: tasks.rename(old, name))
 
     def action_delete(self) -> None:
         name = self._selected
@@ -229,8 +230,8 @@ class ConversationsDialog(Dialog):
             self.show_error(UsageError(f"press delete again to delete {name!r} for good"))
 
     def action_export(self) -> None:
-        if self._selected:
-            self._controller.export_markdown(self._selected)
+        if name := self._selected:
+            self._controller.send(lambda tasks: tasks.export_markdown(name))
             self.dismiss(None)
 
 
@@ -266,7 +267,8 @@ class SettingsDialog(Dialog):
         if figures not in ("on", "off"):
             raise UsageError(f"figures must be on or off, not {figures!r}")
         self._transcript.has_figures = figures == "on"
-        self._controller.change_settings(params, self.query_one("#system", TextArea).text.strip())
+        system = self.query_one("#system", TextArea).text.strip()
+        self._controller.send(lambda tasks: tasks.change_settings(params, system))
 
 
 class ThemeDialog(Dialog):

@@ -48,6 +48,7 @@ class ModelChanged:
     params: SamplingParams
     system: str
     adapters: tuple[AdapterFile, ...] = ()  # with the scales that the next question has
+    reference: str = ""  # that loads the model here; "": it is at a server
 
 
 @dataclass(frozen=True, slots=True)

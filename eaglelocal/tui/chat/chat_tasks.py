@@ -281,7 +281,8 @@ class ChatTasks:
             self._fed_model = session.model
             self._feed.forget()
         system, adapters = session.conversation.system, session.shown_adapters
-        self._emit(ModelChanged(session.model, session.choice, session.params, system, adapters))
+        settings = session.choice, session.params, system, adapters
+        self._emit(ModelChanged(session.model, *settings, session.reference))
 
     def _emit_conversation(self, conversation: Conversation) -> None:
         self._emit(ConversationReplaced(tuple(conversation.turns), conversation.name))

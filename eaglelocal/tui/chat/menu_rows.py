@@ -106,9 +106,12 @@ def _list_arguments(name: str, argument: str, sources: MenuSources) -> Menu | No
 
 
 def _match(words: Iterable[str], typed: str) -> list[str]:
-    """Return the words that begin with a text, whatever their case, then those that contain it; not the text itself."""
+    """Return the words that begin with a text, whatever their case, then those that contain all its words.
+
+    The text itself is left out.
+    """
     folded = typed.casefold()
-    found = [word for word in words if folded in word.casefold() and word != typed]
+    found = [word for word in words if word != typed and all(part in word.casefold() for part in folded.split())]
     return sorted(found, key=lambda word: not word.casefold().startswith(folded))
 
 

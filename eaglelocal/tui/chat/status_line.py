@@ -9,11 +9,13 @@ from __future__ import annotations
 from rich.cells import cell_len, set_cell_size
 
 from eaglelocal.client.server_reading import DISCONNECTED, DRAINING
+from eaglelocal.conversation.chat_hints import word_for_chat
 from eaglelocal.conversation.conversation import ContextUse
 from eaglelocal.core.adapters import describe_adapters
 from eaglelocal.core.amounts import count_noun, format_duration
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.terminal_text import clean_line
+from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.chat.chat_events import Activity, AnswerWork, ModelChanged
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
@@ -112,6 +114,20 @@ def format_figures(frame: PanelFrame) -> list[str]:
     gain = f"drafts {format_gain(frame.figures.gain)}" if frame.figures.gain else ""
     drafts = {"asleep": "drafts paused", "off": "no drafts"}.get(frame.drafting.state, gain)
     return [f"{format_tok_s(frame.tok_s)} tok/s", *([drafts] if drafts else [])]
+
+
+def list_notices(reply: str | EagleLocalError) -> list[str]:
+    """Return the notices for what a command says: of an error one with its hint, then one without."""
+    if isinstance(reply, str):
+        return [reply]
+    line = f"error: {reply.message}"
+    return [f"{line} ({word_for_chat(reply.hint)})", line] if reply.hint else [line]
+
+
+def format_download(reference: str, progress: LoadProgress) -> str:
+    """Return the progress of a download in a line: `qwen3-8b:Q4_K_M 38 %, fetching 4.7 GB, 38.2 MB/s`."""
+    parts = [f"{reference} {format_percent(progress.fraction)}", progress.what, progress.detail]
+    return ", ".join(filter(None, parts))
 
 
 def shorten(name: str, width: int) -> str:

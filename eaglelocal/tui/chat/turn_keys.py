@@ -113,14 +113,14 @@ class TurnKeys:
     def _ask_again(self) -> None:
         place = self._find_place()
         if place is not None and not self._host.refuse_while_busy():
-            self._controller.ask_instead(place.text, place)
+            self._controller.send(lambda tasks: tasks.ask_instead(place.text, place), question=place.text)
 
     def _branch(self) -> None:
         place = self._find_place()
         if place is None or self._host.refuse_while_busy():
             return
         if place.has_answer:
-            self._controller.branch(place)
+            self._controller.send(lambda tasks: tasks.branch(place))
         else:
             self._host.notify("there is nothing to branch from: the question has no answer")
 
@@ -131,7 +131,8 @@ class TurnKeys:
         if place.num_versions == 1:
             self._host.notify("this turn has one version; asking it again makes another")
         else:
-            self._controller.choose_version(place, (place.version + step) % place.num_versions)
+            version = (place.version + step) % place.num_versions
+            self._controller.send(lambda tasks: tasks.choose_version(place, version))
 
     def _find_place(self) -> AskedQuestion | None:
         """Return the question of the turn on which the user stands, if it is part of the conversation."""
