@@ -312,6 +312,30 @@ def test_a_search_without_a_match_says_what_to_do(tmp_path: Path) -> None:
     play(stage_in(tmp_path), scenario)
 
 
+def test_a_key_that_reaches_a_dialog_while_the_chat_ends_does_nothing(tmp_path: Path) -> None:
+    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
+        person.app.pop_screen()  # as leaving does
+        dialog.action_leave()
+        assert len(person.app.screen_stack) == 1
+
+    play(stage_in(tmp_path), with_dialog(scenario))
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_list_that_arrives_while_its_dialog_closes_is_dropped(tmp_path: Path, is_closed: bool) -> None:
+    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
+        if is_closed:
+            await person.pilot.press("escape")
+            await person.until(lambda: not dialog.is_attached, "the end of the dialog")
+        else:  # its widgets go first
+            await dialog.query(OptionList).remove()
+        dialog._show_entries(ENTRIES, "")
+        dialog._add_catalog([], is_end=True)
+        dialog._show_preview("demo", OUTLOOKS["large"])
+
+    play(stage_in(tmp_path), with_dialog(scenario))
+
+
 def list_catalog(words: Sequence[str], active: ActiveModel | None) -> Iterator[CatalogChoice]:
     options = RunOptions()
     return real_list_catalog(options, words or ["qwen3-8b"], machine_name="cpu-16gb")

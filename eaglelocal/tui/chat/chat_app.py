@@ -45,16 +45,13 @@ from eaglelocal.tui.chat.chat_events import (
     AnswerEnded,
     AttachmentsChanged,
     CallQuestion,
-    CallsCompleted,
     ChatEvent,
     CommandReplied,
     ConversationReplaced,
     DownloadProgressed,
     ExitRequested,
     ModelChanged,
-    ModelSwitched,
     QuestionSent,
-    SummaryMade,
     TextCopied,
 )
 from eaglelocal.tui.chat.chat_tasks import AskedQuestion, OpenSession
@@ -118,23 +115,19 @@ class ChatApp(EagleApp[int]):
         saves: conversations are saved by themselves
         """
         super().__init__(display_options)
-        feed, glyphs = Feed(by_events=True), display_options.glyphs
-        self.controller = ChatController(
-            open_session, self._emit, feed, paths.conversations, saves=saves, pull=models.pull
-        )
+        feed, glyphs, folder = Feed(by_events=True), display_options.glyphs, paths.conversations
+        self.controller = ChatController(open_session, self._emit, feed, folder, saves=saves, pull=models.pull)
         keys = dict(display_options.keys)
-        arguments = ArgumentSources(paths.conversations, self._list_references)
-        choices = partial(list_choices, arguments)
+        choices = partial(list_choices, ArgumentSources(folder, self._list_references))
         sources = MenuSources(COMMANDS, self.controller.describe_value, choices, complete_path)
-        self.prompt = PromptInput(
-            QuestionHistory(paths.history), keys, sources, StartList(paths.conversations, models.find_best)
-        )
+        start = StartList(folder, models.find_best)
+        self.prompt = PromptInput(QuestionHistory(paths.history), keys, sources, start)
         self._keys = ChatKeys(self.prompt.mapped_keys, CHAT_BINDINGS, keys)
         self.view = ChatView(self.controller, feed, self.prompt, glyphs, stop_key=self._keys.hint("stop"))
         self.view.transcript.has_figures = display_options.has_figures
         self.turn_keys = TurnKeys(self, self.view.transcript, self.controller, self.prompt.mapped_keys, keys)
         self.prompt.take_key, self.prompt.count_tokens = self.turn_keys.take, self.controller.count_tokens
-        self._conversations, self._models = paths.conversations, models
+        self._conversations, self._models = folder, models
         self._catalog_names: Sequence[str] = ()  # read on a thread
         self._opened: dict[str, ModelChoiceEntry] = {}  # models that were opened by their paths
         self._interrupted_at = float("-inf")
@@ -197,18 +190,11 @@ class ChatApp(EagleApp[int]):
                 self._show_prompt_title()
             case CallQuestion(call, answer):
                 self.push_screen(ToolDialog(call), answer)
-            case CallsCompleted(done, live):
-                self.view.transcript.add_calls(done, live)
             case DownloadProgressed(reference, progress):
                 self._download_line = "" if progress is None else format_download(reference, progress)
                 self._show_prompt_title()
             case CommandReplied(reply):
                 self.show_reply(reply)
-            case ModelSwitched(model):
-                self.view.show_switch(model)
-            case SummaryMade(text, num_turns):
-                self.view.transcript.fold_turns(text, num_turns)
-                self.view.show(event)
             case ExitRequested():
                 self.exit(0)
             case _:
@@ -286,7 +272,7 @@ class ChatApp(EagleApp[int]):
         elif (command := split_command(text)).name == "/theme":
             self._choose_theme(command.argument)
         elif command.name == "/add" and command.argument:
-            self._add_file(command.argument)
+            self.prompt.add_file(command.argument)
         elif (search := self._find_search(text)) is not None:
             self.action_model(search)
         elif is_command(text):
@@ -294,13 +280,6 @@ class ChatApp(EagleApp[int]):
         else:
             self.controller.ask(text.strip())
         self._draw(time.monotonic())
-
-    def _add_file(self, path: str) -> None:
-        """Put a text file into the question."""
-        try:
-            self.prompt.insert_file(path)
-        except EagleLocalError as error:
-            self.show_reply(error)
 
     def _find_search(self, text: str) -> str | None:
         """Return what `/model TEXT` searches for in the picker; None for other texts, and for a reference to load."""

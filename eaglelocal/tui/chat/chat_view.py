@@ -21,11 +21,13 @@ from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import (
     Activity,
     AnswerEnded,
+    CallsCompleted,
     ChatEvent,
     ConversationReplaced,
     EngineStateChanged,
     LoadProgressed,
     ModelChanged,
+    ModelSwitched,
     NoteWritten,
     QuestionSent,
     SummaryMade,
@@ -112,29 +114,39 @@ class ChatView:
     # ---- events
     def show(self, event: ChatEvent) -> None:
         """Apply an event; `draw` shows what it changes."""
+        self._add_to_transcript(event)
         self._apply(event)
         if isinstance(event, AnswerEnded | TurnsReplaced | ConversationReplaced | ModelChanged | SummaryMade):
             self._context, self._framed_at = self._controller.context_use, float("-inf")
 
-    def _apply(self, event: ChatEvent) -> None:
+    def _add_to_transcript(self, event: ChatEvent) -> None:
         match event:
             case QuestionSent(question, live, turn):
                 self.transcript.add_question(question, live, turn)
-            case AnswerEnded(result, answered, n_ctx, name):
-                self._conversation_name = name
-                self._end_answer(result, answered, n_ctx)
             case TurnsReplaced(index, turns, first_code):
                 self.transcript.replace_turns(index, turns, first_code)
+            case CallsCompleted(done, live):
+                self.transcript.add_calls(done, live)
+            case SummaryMade(text, num_turns):
+                self.transcript.fold_turns(text, num_turns)
             case NoteWritten(text):
                 self.transcript.note(text)
             case TaskFailed(error):
                 self.transcript.reply(error)
+
+    def _apply(self, event: ChatEvent) -> None:
+        match event:
+            case AnswerEnded(result, answered, n_ctx, name):
+                self._conversation_name = name
+                self._end_answer(result, answered, n_ctx)
             case ConversationReplaced():
                 self._replace_conversation(event)
             case LoadProgressed(progress):
                 self._progress = progress
             case ModelChanged():
                 self._change_model(event)
+            case ModelSwitched(model):
+                self._show_switch(model)
             case EngineStateChanged(state, restarts):
                 self._change_state(state, restarts)
 
@@ -143,7 +155,7 @@ class ChatView:
         if result.outcome.finished is not None:
             self._answers = (*self._answers, result.outcome.finished)
 
-    def show_switch(self, model: ActiveModel) -> None:
+    def _show_switch(self, model: ActiveModel) -> None:
         """Draw a rule that names the model which answers from here on, and what is to be noted of it."""
         self.transcript.add_rule(model.info.target if model.plan is None else model_line(model.info, model.plan))
         for text in unusual_lines(model.info, model.plan):

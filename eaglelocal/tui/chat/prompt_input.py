@@ -82,10 +82,14 @@ class FoldingTextArea(TextArea):
 
         end: the index up to which the text is replaced; None: the cursor, with a blank after the mark.
         """
-        file, locate = read_added_file(path), self._lines.get_location_from_index
+        file = read_added_file(path)
         mark = self._marks.mark(file.quoted, file.label) + (" " if end is None else "")
-        places = (self.cursor_location if index is None else locate(index) for index in (begin, end))
-        self.replace(mark, *places)
+        self.replace(mark, *self._locate(begin, end))
+
+    def _locate(self, *indexes: int | None) -> list[tuple[int, int]]:
+        """Return the places of indexes in the text; None: the cursor's."""
+        locate = self._lines.get_location_from_index
+        return [self.cursor_location if index is None else locate(index) for index in indexes]
 
     def get_cursor_line_start_location(self, smart_home: bool = False) -> tuple[int, int]:
         """Return the start of the whole line, as in a shell: a wrapped line is one line."""
@@ -315,13 +319,13 @@ class PromptInput(FoldingTextArea):
         """Put a row in place of the typed part; a file is added, and a whole command is sent if `sends`."""
         begin = self.menu.begin
         if row.path and row.is_complete:
-            self._add_file(row.path, begin)
+            self.add_file(row.path, begin)
             return
         self.replace(row.text, self._lines.get_location_from_index(begin), self.cursor_location)
         if sends and row.is_complete:
             self.action_submit()
 
-    def _add_file(self, path: str, begin: int, end: int | None = None) -> bool:
+    def add_file(self, path: str, begin: int | None = None, end: int | None = None) -> bool:
         """Attach a picture, or insert the mark of a text file, as `insert_file`. Return whether the text can be sent.
 
         Not at once with a picture: its path comes back if the model reads none.
@@ -330,8 +334,7 @@ class PromptInput(FoldingTextArea):
             if not find_dropped_pictures(path):
                 self.insert_file(path, begin, end)
                 return True
-            stop = self.cursor_location if end is None else self._lines.get_location_from_index(end)
-            self.replace("", self._lines.get_location_from_index(begin), stop)
+            self.replace("", *self._locate(begin, end))
             self.post_message(self.Dropped(path))
         except EagleLocalError as error:
             self.menu.close(self._text_before_cursor)
@@ -399,7 +402,7 @@ class PromptInput(FoldingTextArea):
     def _add_mentions(self) -> bool:
         """Add the files that a question names after `@`. Return False if it cannot be sent yet."""
         mentions = [] if is_command(self.text) else find_mentions(self.text)
-        return all([self._add_file(path, begin, end) for begin, end, path in reversed(mentions)])
+        return all([self.add_file(path, begin, end) for begin, end, path in reversed(mentions)])
 
     def _send(self, text: str) -> None:
         if text.strip():
