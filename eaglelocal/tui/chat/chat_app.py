@@ -78,6 +78,7 @@ LONG_ANSWER_S = 20.0  # an answer that took as long is worth a notification
 ANSWER_NOTIFICATION = "\x1b]9;eaglelocal: the answer is complete\x1b\\\a"  # OSC 9, and the bell
 CHAT_CSS = """
 #status { height: 1; padding: 0 1; }
+.-narrow FooterKey.-command-palette { display: none; }
 ChatApp.-ascii #panel { border-left: ascii $secondary; }
 ChatApp.-ascii #body.stacked #panel { border-left: none; border-top: ascii $secondary; }
 ChatApp.-ascii PromptInput, ChatApp.-ascii PromptMenu { border: ascii $secondary; }
@@ -98,6 +99,7 @@ class ChatApp(EagleApp[int]):
 
     ENABLE_COMMAND_PALETTE = True
     CSS = CHAT_CSS
+    HORIZONTAL_BREAKPOINTS: ClassVar[list[tuple[int, str]]] = [(0, "-narrow"), (40, "-wide")]
     BINDINGS: ClassVar[list[BindingType]] = CHAT_BINDINGS
 
     def __init__(
@@ -283,12 +285,9 @@ class ChatApp(EagleApp[int]):
 
     def _find_search(self, text: str) -> str | None:
         """Return what `/model TEXT` searches for in the picker; None for other texts, and for a reference to load."""
-        command = split_command(text)
-        name = command.argument
-        if command.name != "/model":
-            return None
+        command, name = split_command(text), split_command(text).argument
         is_path = "/" in name or "@" in name or name.endswith(".gguf")
-        return None if is_path or name in self._models.list_names() else name
+        return None if command.name != "/model" or is_path or name in self._models.list_names() else name
 
     def on_prompt_input_dropped(self, message: PromptInput.Dropped) -> None:
         """Attach dropped pictures. If the model reads no images, insert their paths as text."""

@@ -34,7 +34,7 @@ from eaglelocal.tui.chat.model_download import PullModel
 from eaglelocal.tui.panel.panel_text import format_tok_s
 
 MAX_CTX_DIGITS = 9
-NAME_WIDTH, SIZE_WIDTH, SPEED_WIDTH, FIT_WIDTH = 32, 8, 11, 11  # columns
+NAME_WIDTH, SIZE_WIDTH, SPEED_WIDTH, FIT_WIDTH = 31, 8, 11, 11  # columns
 HEADING = f"{'model':<{NAME_WIDTH}} {'size':>{SIZE_WIDTH}}  {'predicted':<{SPEED_WIDTH}}{'here':<{FIT_WIDTH}}from"
 DOWNLOAD = "download"  # the place of a model that is not on this disk
 RUNNING, OPENED = "running", "a path"  # instead of a place: the model that runs, one that was opened by its path

@@ -83,7 +83,8 @@ class FoldingTextArea(TextArea):
         end: the index up to which the text is replaced; None: the cursor, with a blank after the mark.
         """
         file = read_added_file(path)
-        mark = self._marks.mark(file.quoted, file.label) + (" " if end is None else "")
+        mark = self._marks.mark(f"{file.quoted}\n", file.label)  # nothing may follow the fence on its line
+        mark += " " if end is None else ""
         self.replace(mark, *self._locate(begin, end))
 
     def _locate(self, *indexes: int | None) -> list[tuple[int, int]]:
