@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
+from eaglelocal.conversation.spelling import has_words
 from eaglelocal.core.records import dataclass
 
 
@@ -27,8 +28,7 @@ class HelpRow:
 
     def matches(self, words: str) -> bool:
         """Return whether every word occurs in the name, the purpose or the group, whatever their case."""
-        text = f"{self.name} {self.purpose} {self.group}".casefold()
-        return all(word in text for word in words.casefold().split())
+        return has_words(f"{self.name} {self.purpose} {self.group}", words)
 
 
 class HelpScreen(ModalScreen[None]):

@@ -96,6 +96,13 @@ class Dialog(ModalScreen[None]):
         hint = f" ({error.hint})" if error.hint else ""
         self.query_one("#error", Label).update(f"{error.message}{hint}".replace("[", "\\["))
 
+    def action_move(self, step: int) -> None:
+        """Highlight the next row of the list, or the one before, as through a ring."""
+        listed = self.query_one(OptionList)
+        if count := listed.option_count:
+            before = (-1 if step > 0 else 0) if listed.highlighted is None else listed.highlighted
+            listed.highlighted = (before + step) % count
+
     def action_leave(self) -> None:
         if self.is_current:  # not while the app is being left, when a key may still arrive
             self.dismiss(None)
@@ -184,11 +191,6 @@ class ConversationsDialog(Dialog):
     def _is_match(self, name: str, words: Sequence[str]) -> bool:
         shown = name.lower()
         return all(word in shown or word in self._texts.get(name, "") for word in words)
-
-    def action_move(self, step: int) -> None:
-        if self._names:
-            listed = self.query_one(OptionList)
-            listed.highlighted = ((listed.highlighted or 0) + step) % len(self._names)
 
     @property
     def _selected(self) -> str:

@@ -75,13 +75,6 @@ class DownloadProgressed:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelSwitched:
-    """A model was loaded in place of another, which `ModelChanged` also reports."""
-
-    model: ActiveModel
-
-
-@dataclass(frozen=True, slots=True)
 class QuestionSent:
     """A question was sent; its answer grows in `live`."""
 
@@ -191,7 +184,6 @@ ChatEvent = (
     | EngineStateChanged
     | LoadProgressed
     | DownloadProgressed
-    | ModelSwitched
     | QuestionSent
     | FirstTokensReceived
     | CallQuestion

@@ -37,7 +37,6 @@ from eaglelocal.tui.chat.chat_events import (
     ExitRequested,
     LoadProgressed,
     ModelChanged,
-    ModelSwitched,
     NoteWritten,
     SummaryMade,
     TaskFailed,
@@ -270,8 +269,6 @@ class ChatTasks:
                 self._emit_conversation(session.conversation)
             elif conversation.summary != summary:
                 self._emit_summary(conversation)
-            if session.model is not settings[0]:
-                self._emit(ModelSwitched(session.model))
             if _list_settings(session) != settings:
                 self._emit_model(session)
             self._emit_attachments(session)

@@ -27,7 +27,6 @@ from eaglelocal.tui.chat.chat_events import (
     EngineStateChanged,
     LoadProgressed,
     ModelChanged,
-    ModelSwitched,
     NoteWritten,
     QuestionSent,
     SummaryMade,
@@ -145,8 +144,6 @@ class ChatView:
                 self._progress = progress
             case ModelChanged():
                 self._change_model(event)
-            case ModelSwitched(model):
-                self._show_switch(model)
             case EngineStateChanged(state, restarts):
                 self._change_state(state, restarts)
 
@@ -167,6 +164,7 @@ class ChatView:
             self._note_model()
         elif model.model is not before.model:
             self._answers = ()
+            self._show_switch(model.model)
 
     def _note_model(self) -> None:
         """Say what is unusual about the model; the status line names it."""

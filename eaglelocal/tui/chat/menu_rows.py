@@ -10,6 +10,7 @@ from typing import Protocol
 
 from eaglelocal.conversation.added_file import find_mention, write_mention
 from eaglelocal.conversation.slash_commands import OTHER_NAMES, SlashCommand
+from eaglelocal.conversation.spelling import has_words
 from eaglelocal.core.records import dataclass
 
 PATH_COMMANDS = ("/image", "/add")
@@ -110,9 +111,8 @@ def _match(words: Iterable[str], typed: str) -> list[str]:
 
     The text itself is left out.
     """
-    folded = typed.casefold()
-    found = [word for word in words if word != typed and all(part in word.casefold() for part in folded.split())]
-    return sorted(found, key=lambda word: not word.casefold().startswith(folded))
+    found = [word for word in words if word != typed and has_words(word, typed)]
+    return sorted(found, key=lambda word: not word.casefold().startswith(typed.casefold()))
 
 
 def _list_paths(name: str, partial: str, sources: MenuSources) -> list[str]:

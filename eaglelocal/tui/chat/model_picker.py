@@ -21,6 +21,7 @@ from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
 from eaglelocal.conversation.session import ActiveModel
+from eaglelocal.conversation.spelling import has_words
 from eaglelocal.core.amounts import format_disk
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import parse_spec
@@ -54,7 +55,7 @@ class PickerRows:
 
     def match(self, typed: str) -> list[ModelChoiceEntry]:
         """Return the entries that contain every word: an exact name first, downloads that cannot run last."""
-        found = [entry for entry in self.entries if matches(entry, typed)]
+        found = [entry for entry in self.entries if has_words(entry.reference, typed)]
         return sorted(found, key=lambda entry: (entry.reference.lower() != typed.lower(), self._is_in_vain(entry)))
 
     def _is_in_vain(self, entry: ModelChoiceEntry) -> bool:
@@ -68,11 +69,6 @@ class PickerRows:
         name, size = shorten_name(entry.reference, NAME_WIDTH), format_disk(entry.size_bytes)
         place = RUNNING if is_running else entry.place
         return f"{name:<{NAME_WIDTH}} {size:>{SIZE_WIDTH}}  {speed:<{SPEED_WIDTH}}{fit:<{FIT_WIDTH}}{place}"
-
-
-def matches(entry: ModelChoiceEntry, typed: str) -> bool:
-    """Return whether the entry's reference contains every typed word."""
-    return all(word in entry.reference.lower() for word in typed.lower().split())
 
 
 def shorten_name(name: str, width: int) -> str:
@@ -251,7 +247,7 @@ class ModelDialog(Dialog):
         if is_end:
             self._refill_in_place()
         else:
-            shown = [entry for entry in added if matches(entry, typed)]
+            shown = [entry for entry in added if has_words(entry.reference, typed)]
             self._shown += shown
             self.query_one(OptionList).add_options([Option(self._format(entry)) for entry in shown])
             if self.query_one(OptionList).highlighted is None:
@@ -327,12 +323,8 @@ class ModelDialog(Dialog):
         self._timer = self.set_timer(SETTLE_S, self._start_assessing)
 
     def action_move(self, step: int) -> None:
-        models = self.query_one(OptionList)
-        if self._shown:
-            self._has_moved = True
-            before = models.highlighted
-            first = 0 if step > 0 else len(self._shown) - 1
-            models.highlighted = first if before is None else (before + step) % len(self._shown)
+        self._has_moved = self._has_moved or bool(self._shown)
+        super().action_move(step)
 
     def on_option_list_option_highlighted(self) -> None:
         self._has_moved = self._has_moved or self.query_one(OptionList).has_focus
