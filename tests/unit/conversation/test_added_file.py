@@ -66,7 +66,7 @@ def test_a_path_is_read_as_it_is_written(path: str, before: str) -> None:
     ("@notes.md?", ["notes.md"]),
     ("@my\\ notes.md and @sub/missing", ["my notes.md", "sub/missing"]),
     ("ask @alice, me@notes.md, @types/node or @", []),
-    ("@/dev/zero @./nothing @~/nothing-here-either @../x/", ["/dev/zero", "./nothing", "~/nothing-here-either", "../x/"]),
+    ("@/dev/zero @./nothing @~/nothing-at-all @../x/", ["/dev/zero", "./nothing", "~/nothing-at-all", "../x/"]),
     ("@" + "a" * 5000, []),
     ("@a\0b", []),
 ])  # fmt: skip
