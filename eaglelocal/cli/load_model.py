@@ -209,7 +209,7 @@ def make_model_source(settings: Settings) -> ModelSource:
     return ModelSource(
         list_entries=partial(list_choices, settings.model_folders),
         list_names=partial(list_model_names, settings),
-        list_catalog_names=list_catalog_names,
+        list_known=list_catalog_names,
         assess=partial(assess_choice, settings),
         list_catalog=partial(list_catalog_choices, settings),
         find_best=partial(find_best_model, settings),

@@ -275,9 +275,7 @@ def test_the_reference_of_a_command_is_completed(tmp_path: Path) -> None:
 
 
 def test_the_inline_menu_offers_the_catalog_too(tmp_path: Path) -> None:
-    source = ModelSource(
-        list_names=lambda: ("llama3.2:3b",), list_catalog_names=lambda: ("qwen3-8b:Q4_K_M", "gemma:2b")
-    )
+    source = ModelSource(list_names=lambda: ("llama3.2:3b",), list_known=lambda: ("qwen3-8b:Q4_K_M", "gemma:2b"))
 
     async def scenario(person: ChatObserver) -> None:
         await person.until(lambda: bool(person.app._catalog_names), "the catalog")

@@ -161,7 +161,7 @@ class ChatApp(EagleApp[int]):
         self.run_worker(self._read_catalog_names, thread=True)
 
     def _read_catalog_names(self) -> None:
-        self._catalog_names = self._models.list_catalog_names()
+        self._catalog_names = self._models.list_known()
 
     # ---- layout
     def _restyle(self) -> None:

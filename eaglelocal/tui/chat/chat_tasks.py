@@ -348,7 +348,7 @@ class TaskQueue:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a task runs or waits."""
+        """True while a task runs or waits."""
         with self._changed:
             return self._current is not None or bool(self._tasks)
 

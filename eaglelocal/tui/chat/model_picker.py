@@ -431,7 +431,7 @@ class ModelSource:
     list_catalog  the models of the catalog with these words, each planned when it is asked for
     find_best     the model of the catalog to download for this machine, if it is clearly better than those on disk
     pull          fetches a model by its reference, and its draft
-    list_catalog_names  the references of the catalog, for completion
+    list_known    the references of the catalog, for completion
     """
 
     list_entries: Callable[[], Sequence[ModelChoiceEntry]] = lambda: ()
@@ -442,7 +442,7 @@ class ModelSource:
     )
     find_best: Callable[[ActiveModel], CatalogChoice | None] = lambda active: None
     pull: PullModel = lambda reference, output: None
-    list_catalog_names: Callable[[], Sequence[str]] = lambda: ()
+    list_known: Callable[[], Sequence[str]] = lambda: ()
 
 
 NO_MODELS = ModelSource()
