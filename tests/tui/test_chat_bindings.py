@@ -626,7 +626,7 @@ def test_help_opens_at_its_top_and_is_searched(tmp_path: Path) -> None:
         await person.sees("nothing has 'draft SETzz'")
         await person.pilot.press("ctrl+u")
         await person.type("keys summarized")
-        await person.sees("send the summarized turns again, as /undo does", "f7")
+        await person.sees("send the summarized turns again", "f7")
         await person.pilot.press("escape")
         await person.no_longer_sees("type to search")
         assert isinstance(person.app.focused, PromptInput)
