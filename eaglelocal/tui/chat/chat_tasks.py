@@ -369,6 +369,7 @@ class TaskQueue:
         """Start no further task and wait for the running one. Return True if it ended in time."""
         with self._changed:
             self._is_closed = True
+            self._tasks.clear()
             self._changed.notify()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
