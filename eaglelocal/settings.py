@@ -234,7 +234,7 @@ class Settings:
         "auto",
         read_thinking_limit,
         "N|off|EFFORT",
-        "Most tokens of thinking, or off, or an effort: low, medium, high. An effort switches thinking on, "
+        "Limit of thinking: off, low, medium, high, or a number of tokens. An effort switches thinking on, "
         "in `chat` a number too. Unset: medium where the model has efforts.",
         ("off", "low", "medium", "high"),
     )

@@ -10,19 +10,17 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from types import FrameType
 
 from eaglelocal.cli.output import REDRAW_S, Output, StatusLine
 from eaglelocal.cli.tool_calls import LineReviewer
 from eaglelocal.client.server_reading import AWAY_TEXTS
 from eaglelocal.conversation.answer_stats import format_ending, statistics_line
-from eaglelocal.conversation.ask import AskResult, ask, follow_answer, left_out_line
+from eaglelocal.conversation.ask import LOOP_LINE, AskResult, ask, follow_answer, left_out_line
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome, Session
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.events import Failed, Finished, PromptProgress, RequestEvent, Started, TextPiece, Tokens
 from eaglelocal.core.records import dataclass
-from eaglelocal.text.loop_guard import LoopGuard
 
 
 @contextmanager
@@ -55,7 +53,6 @@ class Asker:
     output: Output
     tint: bool = True
     has_figures: bool = True  # below each answer
-    ends_loops: bool = True  # end an answer that repeats itself
     quiet: bool = False  # no answer on stdout, no statistics: the caller prints a JSON object
 
     def ask(self, question: str) -> RequestOutcome:
@@ -83,19 +80,14 @@ class Asker:
 
     def _follow(self, answer: AnswerEvents) -> RequestOutcome:
         """Show the answer as it arrives; Ctrl-C stops it."""
-        guard, is_limited = LoopGuard(), self.session.thinking_budget is not None  # the budget closes the thoughts
         stream = None if self.quiet else self.output.answer(tint=self.tint)  # else the JSON object holds the text
         hides_thoughts = stream is None or not self.output.is_terminal
         work = WorkLine(self.output.status(faint=True), hides_thoughts=hides_thoughts)
 
         def receive(event: RequestEvent) -> None:
             work.show(event)
-            pieces = _text_pieces(event)
             if stream is not None:
-                stream.show(pieces)
-            watched = [piece.text if is_limited else piece.reasoning + piece.text for piece in pieces]
-            if self.ends_loops and any([guard.push(text) for text in watched]):
-                answer.cancel()
+                stream.show(_text_pieces(event))
 
         try:
             with cancel_on_interrupt(answer.cancel):
@@ -104,7 +96,7 @@ class Asker:
             work.erase()
         if outcome.calls:
             self._end_line(outcome)
-        return replace(outcome, is_loop=outcome.is_loop or (guard.is_looping and outcome.stopped))
+        return outcome
 
     def _show_footer(self, result: AskResult) -> None:
         """Show the lines below an answer: that turns were left out, that it was cut off, its statistics."""
@@ -120,7 +112,7 @@ class Asker:
             if line := statistics_line(outcome.finished, n_ctx) if self.has_figures else endings:
                 self.output.note(line)
             if outcome.is_loop:
-                self.output.note("the answer repeated itself over and over, so it was ended (--no-stop-loops)")
+                self.output.note(LOOP_LINE)
             elif missing := outcome.missing_text:
                 self.output.note(missing)
         elif outcome.text:

@@ -117,7 +117,6 @@ def chat(  # many parameters: typer reads the flags from the signature
             output,
             tint=tint is not False,
             has_figures=settings.figures,
-            ends_loops=settings.stop_loops is not False,
             quiet=as_json,
         )
         with ending_session(session, output, saves=resumes and save):
@@ -279,6 +278,7 @@ def open_session(
         attached=begun.pictures,
         target=options.target or "",
         keeps_model=keeps_model,
+        ends_loops=settings.stop_loops is not False,
         tools=begun.tools,
     )
 

@@ -203,12 +203,13 @@ class LoadingEngine:
 # ---- models on disk: the source of the model picker: the models on this disk, and how each would run with these
 # settings
 def make_model_source(settings: Settings) -> ModelSource:
-    from eaglelocal.preparation.model_choices import list_choices
+    from eaglelocal.preparation.model_choices import list_catalog_names, list_choices
     from eaglelocal.tui.chat.model_picker import ModelSource
 
     return ModelSource(
         list_entries=partial(list_choices, settings.model_folders),
         list_names=partial(list_model_names, settings),
+        list_known=list_catalog_names,
         assess=partial(assess_choice, settings),
         list_catalog=partial(list_catalog_choices, settings),
         find_best=partial(find_best_model, settings),

@@ -92,6 +92,37 @@ def find_mention(typed: str) -> tuple[int, str] | None:
     return None if found is None else (found.start(), re.sub(r"\\(.)", r"\1", found[1]))
 
 
+_MENTIONS = re.compile(r"(?<!\S)@((?:\\.|[^\s\\])+)")
+_ENDS = ".,;:!?)"  # of a sentence, after a path
+
+
+def find_mentions(text: str) -> list[tuple[int, int, str]]:
+    """Return where each `@path` in a whole question begins and ends, and its path.
+
+    A word is a path if it names a file, or can only be meant as one: `@/dev/zero`, `@./missing`, but not `@alice`.
+    """
+    found = []
+    for mention in _MENTIONS.finditer(text):
+        words = [mention[1], mention[1].rstrip(_ENDS)]
+        paths = [(mention.start() + 1 + len(word), re.sub(r"\\(.)", r"\1", word)) for word in words]
+        here = next((each for each in paths if _exists(each[1])), paths[1])
+        if _exists(here[1]) or _is_path_like(here[1]):
+            found.append((mention.start(), *here))
+    return found
+
+
+def _exists(path: str) -> bool:
+    try:
+        return bool(path) and expand_path(path).exists()
+    except (OSError, UsageError):
+        return False
+
+
+def _is_path_like(path: str) -> bool:
+    folder, slash, _ = path.partition("/")
+    return bool(slash) and (folder in ("", ".", "..", "~") or _exists(folder))
+
+
 def write_mention(path: str) -> str:
     """Return a path as `find_mention` reads it: `@my\\ notes/`."""
     return "@" + re.sub(r"([\s\\])", r"\\\1", path)

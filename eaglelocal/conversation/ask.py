@@ -5,7 +5,7 @@ Line mode and the screen share this. How answers are shown and stopped is up to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from eaglelocal.conversation.chat_tools import ToolOffer
@@ -27,6 +27,7 @@ from eaglelocal.core.events import (
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.tools import ANY_TOOL, ToolChoice, ToolUse
 from eaglelocal.errors import Cancelled, EagleLocalError
+from eaglelocal.text.loop_guard import LoopGuard
 
 Listener = Callable[[RequestEvent], None]
 Follow = Callable[[AnswerEvents], RequestOutcome]  # usually `follow_answer`, with a way to stop the answer
@@ -94,7 +95,7 @@ def _ask_until_taken(session: Session, begun: Turn, offer: ToolOffer, follow: Fo
     num_forgotten = session.count_forgettable(session.conversation, begun, session.params.max_tokens)
     while True:
         request = session.request(session.conversation, begun, num_forgotten, session.params, offer, choice)
-        outcome = follow(session.model.client.stream(request))
+        outcome = _follow_to_end(session, session.model.client.stream(request), follow)
         shorter = shrink_results(begun)
         if outcome.refused and num_forgotten < len(session.conversation.turns):
             num_forgotten += 1
@@ -102,6 +103,41 @@ def _ask_until_taken(session: Session, begun: Turn, offer: ToolOffer, follow: Fo
             begun = shorter
         else:
             return _Asked(begun, outcome, num_forgotten)
+
+
+class LoopEnder:
+    """The events of an answer, which is cancelled once its text, or the thoughts before it, repeat themselves.
+
+    Thoughts that a budget ends are left to it.
+    """
+
+    def __init__(self, events: AnswerEvents, *, has_budget: bool = False) -> None:
+        self._events, self._guard, self._has_text, self._has_budget = events, LoopGuard(), False, has_budget
+
+    @property
+    def is_looping(self) -> bool:
+        return self._guard.is_looping
+
+    def cancel(self) -> None:
+        self._events.cancel()
+
+    def __iter__(self) -> Iterator[RequestEvent]:
+        for event in self._events:
+            yield event
+            for piece in event.pieces if isinstance(event, Tokens) else ():
+                if piece.text and not self._has_text:
+                    self._guard, self._has_text = LoopGuard(), True
+                if self._guard.push(piece.text if self._has_budget else piece.reasoning + piece.text):
+                    self.cancel()
+
+
+def _follow_to_end(session: Session, events: AnswerEvents, follow: Follow) -> RequestOutcome:
+    """Follow an answer; one that repeats itself is ended, unless the user switched that off."""
+    if not session.ends_loops:
+        return follow(events)
+    ender = LoopEnder(events, has_budget=session.thinking_budget is not None)
+    outcome = follow(ender)
+    return replace(outcome, is_loop=outcome.is_loop or (ender.is_looping and outcome.stopped))
 
 
 def _go_on(session: Session, asked: _Asked, runner: CallRunner, follow: Follow) -> _Asked:
@@ -171,6 +207,9 @@ def _apply_event(outcome: RequestOutcome, event: RequestEvent) -> RequestOutcome
             return replace(outcome, error=event.error)
         case Prompted() | PromptProgress() | SpeculationChanged() | Embeddings():
             return outcome  # the line after the answer shows how drafting ended
+
+
+LOOP_LINE = "the answer repeated itself over and over, so it was ended (--no-stop-loops)"
 
 
 def left_out_line(num_turns: int, n_ctx: int) -> str:

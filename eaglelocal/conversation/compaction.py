@@ -22,15 +22,19 @@ SUMMARY_REQUEST = (
 REQUEST_TURN = Turn(SUMMARY_REQUEST, "")
 
 
+def can_compact(conversation: Conversation) -> bool:
+    """Return whether there are turns to summarize, besides the last NUM_KEPT."""
+    num_done = 0 if conversation.summary is None else conversation.summary.num_turns
+    return len(conversation.turns) - NUM_KEPT > num_done
+
+
 def compact(session: Session, follow: Follow) -> TurnSummary | None:
     """Summarize all turns but the last NUM_KEPT, and return the summary; None if the user stopped it.
 
-    Raises UsageError if there is nothing to summarize, or the error of the request; nothing has changed then.
+    There must be something to summarize. Raises the error of the request; nothing has changed then.
     """
     conversation = session.conversation
     before, num_turns = conversation.summary, len(conversation.turns) - NUM_KEPT
-    if num_turns <= (0 if before is None else before.num_turns):
-        raise UsageError(f"there is nothing to summarize: the last {NUM_KEPT} turns stay as they are")
     past = Conversation(conversation.system, conversation.turns[:num_turns], summarized=before)
     outcome = _ask_for_summary(session, past, follow)
     if outcome.error is not None:

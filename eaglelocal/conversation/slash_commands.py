@@ -13,7 +13,7 @@ from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ActionContext, LeaveChat
 from eaglelocal.conversation.answer_stats import describe_draft_length, model_lines, system_line, total_lines
 from eaglelocal.conversation.code_blocks import find_code_blocks
-from eaglelocal.conversation.compaction import compact, undo_compaction
+from eaglelocal.conversation.compaction import NUM_KEPT, can_compact, compact, undo_compaction
 from eaglelocal.conversation.conversation_file import export_markdown
 from eaglelocal.conversation.pictures import parse_paths, read_picture
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, set_field
@@ -28,6 +28,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AUTO_SPEC, OFF, Spec, parse_spec
 from eaglelocal.core.run_options import ModelChoice, list_draft_words
 from eaglelocal.core.sampling import fill_recommended
+from eaglelocal.core.thinking import LIMITS as THINKING_LIMITS
 from eaglelocal.core.thinking import parse_thinking
 from eaglelocal.errors import UsageError
 from eaglelocal.text.reasoning.efforts import describe_thinking
@@ -321,6 +322,8 @@ def _theme(context: ActionContext, argument: str) -> None:
 
 
 def _compact(context: ActionContext, argument: str) -> None:
+    if not can_compact(context.session.conversation):
+        return context.say(f"there is nothing to summarize yet: the last {NUM_KEPT} turns stay as they are")
     if not context.has_screen:
         context.say("summarizing; ctrl-c stops")
     summary = compact(context.session, context.follow)
@@ -328,6 +331,7 @@ def _compact(context: ActionContext, argument: str) -> None:
         context.say("the summary was stopped, and nothing has changed")
     elif not context.has_screen:  # the screen shows it itself
         context.say(summary.text, f"{count_noun(summary.num_turns, 'turn')} are sent as this summary; /undo undoes it")
+    return None
 
 
 def _undo(context: ActionContext, argument: str) -> None:
@@ -353,7 +357,7 @@ COMMANDS: dict[str, SlashCommand] = {
         choose_draft_length, "[auto|off|pid|N]", "set the draft length: as long as it pays off, none, or N tokens"
     ),
     "/set": SlashCommand(_set, "[NAME VALUE]", "set a sampling parameter, or list them all"),
-    "/think": SlashCommand(_think, "[N|off|EFFORT]", "let the model think: N tokens at most; low, medium or high"),
+    "/think": SlashCommand(_think, "[LIMIT]", f"let the model think: {THINKING_LIMITS}"),
     "/system": SlashCommand(_system, "[TEXT]", 'set the system message; "" removes it'),
     "/clear": SlashCommand(_clear, "", "clear the conversation, but keep the system message"),
     "/retry": SlashCommand(_retry, "", "ask the last question again"),

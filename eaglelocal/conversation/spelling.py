@@ -19,3 +19,9 @@ def closest_word(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> str
         return begins[0]
     alike = difflib.get_close_matches(word, words, n=1, cutoff=cutoff)
     return alike[0] if alike else None
+
+
+def has_words(text: str, typed: str) -> bool:
+    """Return whether a text contains every typed word, whatever their case."""
+    folded = text.casefold()
+    return all(word in folded for word in typed.casefold().split())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from eaglelocal.core.run_options import parse_kv_type, parse_rpc_hosts, parse_split
 from eaglelocal.core.tensor_overrides import parse_overrides
 from eaglelocal.core.terminal_text import join_surrogates
-from eaglelocal.core.thinking import HINT as THINKING_HINT
+from eaglelocal.core.thinking import LIMITS as THINKING_LIMITS
 from eaglelocal.core.thinking import MAX_MESSAGE_CHARS, parse_thinking
 from eaglelocal.errors import UsageError
 
@@ -69,7 +69,7 @@ def read_thinking_limit(value: object) -> str:
     try:
         parse_thinking(str(value) if _as_int(value) is not None else read_text(value))
     except UsageError:
-        raise ValueError(THINKING_HINT) from None
+        raise ValueError(THINKING_LIMITS) from None
     return str(value)
 
 

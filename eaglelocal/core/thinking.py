@@ -16,7 +16,7 @@ EFFORT_BUDGETS = {"minimal": 256, "low": 1024, "medium": 4096, "high": 16384}
 CLOSING_WORDS = (
     "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
 )
-HINT = "a number of tokens, off, low, medium or high"
+LIMITS = "off, low, medium, high, or a number of tokens"  # as people set it
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,5 +80,5 @@ def parse_thinking(text: str | int, *, name: str = "--thinking-budget") -> Think
     except ValueError:
         budget = -1
     if not 0 <= budget <= MAX_BUDGET:
-        raise UsageError(f"{name} must be {HINT}, not {text!r}", hint=f"{name} medium")
+        raise UsageError(f"{name} must be {LIMITS}, not {text!r}", hint=f"{name} medium")
     return Thinking(budget=budget)

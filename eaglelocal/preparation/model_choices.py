@@ -21,7 +21,7 @@ from eaglelocal.hub.model_library import list_library
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind, Needs
 from eaglelocal.planning.candidate import offload_text
 from eaglelocal.planning.machine_spec import subtract_other_models
-from eaglelocal.planning.options import ModelOption
+from eaglelocal.planning.options import ModelOption, make_catalog_options
 from eaglelocal.planning.plan_models import plan_models
 from eaglelocal.planning.plan_search import SearchOutcome
 from eaglelocal.preparation.autoplan import autoplan
@@ -127,6 +127,15 @@ def list_names(folders: Sequence[str] = ()) -> list[str]:
     library = (model.name for model in list_library(folders))
     generated = (entry.reference for entry in (*list_inflated(), *list_embedded()) if not entry.is_outdated)
     return list(dict.fromkeys([*cached, *library, EMBEDDED, *generated]))
+
+
+def list_catalog_names() -> list[str]:
+    """Return the references of the whole catalog, for completion; none if it cannot be read."""
+    try:
+        catalog = load_catalog()
+    except EagleLocalError:
+        return []
+    return [each.reference for target in catalog.targets.values() for each in make_catalog_options(target, catalog)]
 
 
 def assess_model(options: RunOptions, *, freed: Needs = ()) -> ModelPreview:

@@ -90,9 +90,9 @@ class EagleApp(App[ReturnType]):
 
     def __init__(self, display_options: DisplayOptions) -> None:
         super().__init__()
-        if not display_options.has_color and not self.no_color:  # as App.__init__ of Textual 8 does for NO_COLOR
-            self.no_color = True
-            self._filters.insert(1, NoColor() if self.native_ansi_color else Monochrome())
+        self.no_color = self.no_color or not display_options.has_color
+        if self.no_color:  # Textual draws in grays for NO_COLOR
+            self._filters = [NoColor(), *(each for each in self._filters if not isinstance(each, Monochrome | NoColor))]
         self.display_options = display_options
         self.is_too_small = False  # the terminal
         self._notice_timer: Timer | None = None  # until the notice ends
@@ -103,7 +103,7 @@ class EagleApp(App[ReturnType]):
         self.set_class(display_options.glyphs is ASCII, "-ascii")
         for theme in list_themes():
             self.register_theme(theme)
-        self.theme = display_options.theme
+        self.theme = TERMINAL if self.no_color else display_options.theme
         for name in self.available_themes.keys() - set(THEME_NAMES):
             self.unregister_theme(name)  # the config file does not know it
         self.set_keymap({name: ",".join(key.strip() for key in keys.split(",")) for name, keys in display_options.keys})

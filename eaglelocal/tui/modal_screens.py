@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
+from eaglelocal.conversation.spelling import has_words
 from eaglelocal.core.records import dataclass
 
 
@@ -26,9 +27,8 @@ class HelpRow:
     group: str
 
     def matches(self, words: str) -> bool:
-        """Return whether every word occurs in the name or the purpose, whatever their case."""
-        text = f"{self.name} {self.purpose}".casefold()
-        return all(word in text for word in words.casefold().split())
+        """Return whether every word occurs in the name, the purpose or the group, whatever their case."""
+        return has_words(f"{self.name} {self.purpose} {self.group}", words)
 
 
 class HelpScreen(ModalScreen[None]):

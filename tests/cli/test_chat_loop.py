@@ -178,7 +178,7 @@ def test_think_limits_the_next_answers(talk: Start, line: str, effort: str, budg
 def test_think_with_rubbish_is_an_error(talk: Start) -> None:
     chat = talk("/think lots")
     chat.run()
-    assert "a number of tokens, off, low, medium or high" in chat.stderr.getvalue()
+    assert "off, low, medium, high, or a number of tokens" in chat.stderr.getvalue()
 
 
 def test_empty_lines_ask_nothing(talk: Start) -> None:

@@ -54,6 +54,7 @@ class ChatHarness:
     models: ModelSource = NO_MODELS
     conversation: Conversation = field(default_factory=Conversation)  # that the chat begins with
     tools: ChatTools = field(default_factory=ChatTools)
+    ends_loops: bool = True
 
     def __post_init__(self) -> None:
         paths = ChatPaths(conversations=self.folder / "conversations", history=self.folder / "questions.jsonl")
@@ -80,9 +81,15 @@ class ChatHarness:
             raise ModelFileError("no file missing.gguf", hint="eaglelocal chat --target demo")
         loader = ModelLoader(self._plan, self._load)
         model = loader.load(loader.plan(choice))
-        params, begun = SamplingParams(), self.conversation
         return Session(
-            loader, model, params, conversation=begun, choice=choice, attached=self.attached, tools=self.tools
+            loader,
+            model,
+            SamplingParams(),
+            conversation=self.conversation,
+            choice=choice,
+            attached=self.attached,
+            ends_loops=self.ends_loops,
+            tools=self.tools,
         )
 
     def _plan(self, choice: ModelChoice) -> Plan:
@@ -140,9 +147,7 @@ class ChatObserver:
         await self.until(lambda: bool(view.status.text), "a status")  # which has its width by then
 
     async def idle(self) -> None:
-        await self.until(
-            lambda: not self.app.controller.is_busy and not self.app.controller.waiting, "the end of all tasks"
-        )
+        await self.until(lambda: not self.app.controller.is_busy, "the end of all tasks")
         await self.pilot.pause()
 
 

@@ -26,7 +26,8 @@ from eaglelocal.tui.chat.chat_dialogs import (
     SettingsDialog,
 )
 from eaglelocal.tui.chat.model_picker import ModelDialog
-from eaglelocal.tui.chat.prompt_input import PromptInput
+from eaglelocal.tui.chat.prompt_input import WARNING, PromptInput
+from eaglelocal.tui.chat.turn_keys import TURN_BINDINGS
 from eaglelocal.tui.display_options import (
     CHAT_ACTIONS,
     CHAT_PURPOSES,
@@ -39,7 +40,6 @@ from eaglelocal.tui.mapped_keys import NO_KEY, name_key
 from eaglelocal.tui.monitor.monitor_app import Monitor
 from eaglelocal.tui.monitor.request_table import RequestTable
 from eaglelocal.tui.monitor.servers_app import ServersMonitor
-from eaglelocal.tui.transcript.transcript import Transcript
 
 
 def saved(folder: Path, name: str, *turns: Turn) -> None:
@@ -192,23 +192,54 @@ def test_a_long_paste_is_folded_and_sent_whole(tmp_path: Path) -> None:
 
     async def scenario(person: ChatObserver) -> None:
         await person.type("look ")
-        assert pasted(person, log) == "look [pasted 312 lines]"
+        assert pasted(person, log) == "look [312 lines, ~944 tokens]"
         await person.type(" again ")
-        assert pasted(person, log.upper()).endswith(" again [pasted 312 lines, 2]")
+        assert pasted(person, log.upper()).endswith(" again [312 lines, ~944 tokens, 2]")
         await person.pilot.press("backspace")  # all of it
-        assert person.app.prompt.text == "look [pasted 312 lines] again "
+        assert person.app.prompt.text == "look [312 lines, ~944 tokens] again "
         await person.pilot.press("ctrl+underscore")
-        assert person.app.prompt.text.endswith("[pasted 312 lines, 2]")
+        assert person.app.prompt.text.endswith("[312 lines, ~944 tokens, 2]")
         await person.pilot.press("left", "x")  # never into it
-        assert person.app.prompt.text.endswith("[pasted 312 lines, 2]x")
+        assert person.app.prompt.text.endswith("[312 lines, ~944 tokens, 2]x")
         await person.pilot.press("backspace", "ctrl+w", "enter")
         await person.sees("first answer")
 
         await person.pilot.press("up")
-        assert person.app.prompt.text == "look [pasted 312 lines] again "
+        assert person.app.prompt.text == "look [312 lines, ~944 tokens] again "
 
     play(stage, scenario)
     assert stage.client.requests[0].messages[0].content == f"look {log} again"
+
+
+def test_a_text_longer_than_the_free_context_is_warned_of_while_it_is_typed(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path, n_ctx=1000)
+
+    async def scenario(person: ChatObserver) -> None:
+        pasted(person, "word " * 400)
+        await person.sees("[2000 characters, ~700 tokens]")
+        await person.pilot.pause(0.6)
+        assert "more than" not in person.text
+        pasted(person, "more " * 400)
+        await person.sees("~1.4k tokens, more than the context's free 1.0k")
+        assert person.app.prompt._hint_style == WARNING
+        await person.pilot.press("backspace")
+        await person.no_longer_sees("more than the context")
+
+    play(stage, scenario)
+
+
+def test_the_start_and_end_of_a_line_are_those_of_the_whole_line(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path)
+
+    async def scenario(person: ChatObserver) -> None:
+        prompt = person.app.prompt
+        prompt.insert("first\n" + "word " * 50)
+        await person.pilot.press("up")
+        for key, column in (("ctrl+a", 0), ("ctrl+e", 250), ("home", 0), ("end", 250)):
+            await person.pilot.press(key)
+            assert prompt.cursor_location == (1, column)
+
+    play(stage, scenario)
 
 
 def shouting(folder: Path) -> str:
@@ -225,7 +256,7 @@ def test_a_folded_paste_is_undone_edited_and_copied_whole(tmp_path: Path, monkey
 
     async def scenario(person: ChatObserver) -> None:
         await person.type("a")
-        assert pasted(person, long) == "a[pasted 1001 characters]"
+        assert pasted(person, long) == "a[1001 characters, ~350 tokens]"
         person.app.prompt.select_all()
         assert person.app.prompt.selected_text == f"a{long}"
         await person.pilot.press("ctrl+underscore")
@@ -233,7 +264,7 @@ def test_a_folded_paste_is_undone_edited_and_copied_whole(tmp_path: Path, monkey
         assert pasted(person, "short") == "ashort"
         person.app.copy_to_clipboard(long)
         await person.pilot.press("ctrl+v")
-        assert person.app.prompt.text == "ashort[pasted 1001 characters]"
+        assert person.app.prompt.text == "ashort[1001 characters, ~350 tokens]"
         await person.pilot.press("ctrl+g")
         await person.until(lambda: person.app.prompt.text == f"ASHORT{long.upper()}", "what the editor was given")
 
@@ -593,8 +624,11 @@ def test_help_opens_at_its_top_and_is_searched(tmp_path: Path) -> None:
         assert "/help" not in person.text
         await person.type("zz")
         await person.sees("nothing has 'draft SETzz'")
+        await person.pilot.press("ctrl+u")
+        await person.type("keys summarized")
+        await person.sees("send the summarized turns again", "f7")
         await person.pilot.press("escape")
-        await person.no_longer_sees("nothing has")
+        await person.no_longer_sees("type to search")
         assert isinstance(person.app.focused, PromptInput)
 
     play(ChatHarness(tmp_path), scenario)
@@ -759,8 +793,8 @@ def test_every_key_is_listed_by_help(tmp_path: Path) -> None:
     listed = [key for keys in keys_by_purpose(app).values() for key in keys.split(", ")]
     assert sorted({*bound, "ctrl+p"} - {"super+c"}) == sorted(listed)
     of_turns = {row.purpose: row.name.split(", ") for row in app.help_rows() if row.group == "keys of a turn"}
-    assert [set(of_turns[TURN_PURPOSES[each.id]]) for each in Transcript.BINDINGS] == [
-        {name_key(key) for key in each.key.split(",")} for each in Transcript.BINDINGS
+    assert [set(of_turns[TURN_PURPOSES[each.id]]) for each in TURN_BINDINGS] == [
+        {name_key(key) for key in each.key.split(",")} for each in TURN_BINDINGS
     ]
 
 
@@ -830,12 +864,12 @@ def test_keys_are_named_as_people_write_them(key: str, name: str) -> None:
 
 def test_every_action_can_be_bound_by_its_name() -> None:
     screens = {
-        CHAT_ACTIONS: (ChatApp, PromptInput, Transcript, Dialog, *Dialog.__subclasses__()),
-        MONITOR_ACTIONS: (Monitor, RequestTable, ServersMonitor),
+        CHAT_ACTIONS: ((ChatApp, PromptInput, Dialog, *Dialog.__subclasses__()), TURN_BINDINGS),
+        MONITOR_ACTIONS: ((Monitor, RequestTable, ServersMonitor), ()),
     }
-    for known, places in screens.items():
-        bindings = [each for place in places for each in place.BINDINGS if isinstance(each, Binding)]
-        assert {binding.id for binding in bindings} == known
+    for known, (places, others) in screens.items():
+        bindings = [*others, *(each for place in places for each in place.BINDINGS)]
+        assert {each.id for each in bindings if isinstance(each, Binding)} == known
     check_display_options(DisplayOptions(keys=(("panel", "ctrl+b"), ("pause", "p"))))
     with pytest.raises(UsageError, match="unknown action 'pannel'"):
         check_display_options(DisplayOptions(keys=(("pannel", "p"),)))

@@ -93,11 +93,11 @@ def test_a_file_is_added_with_an_at_sign_or_a_command(tmp_path: Path, monkeypatc
         await person.pilot.press("tab")
         await person.type("to\\ ")
         await person.pilot.press("enter")
-        assert person.app.prompt.text == "look at [to do.txt, 2 lines] "
+        assert person.app.prompt.text == "look at [to do.txt, 2 lines, ~9 tokens] "
         await person.pilot.press("enter")
         await person.sees("the first answer")
         await person.ask("/add my notes/to do.txt")
-        await person.until(lambda: person.app.prompt.text == "[to do.txt, 2 lines] ", "the mark")
+        await person.until(lambda: person.app.prompt.text == "[to do.txt, 2 lines, ~9 tokens] ", "the mark")
         await person.pilot.press("ctrl+u")
         await person.ask("/add gone.txt")
         await person.sees("cannot read gone.txt: No such file")
@@ -132,6 +132,45 @@ def test_an_address_opens_no_menu(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert stage.client.requests[0].messages[-1].content == "me@example"
 
 
+@pytest.mark.parametrize("name", ["notes.md", "./notes.md", "notes.md?", "my\\ notes.md"])
+def test_a_file_that_is_typed_whole_is_added_when_the_question_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for file in ("notes.md", "my notes.md"):
+        (tmp_path / file).write_text("milk\n")
+    monkeypatch.chdir(tmp_path)
+    stage = ChatHarness(tmp_path)
+
+    async def scenario(person: ChatObserver) -> None:
+        person.app.prompt.insert(f"ask @alice or @types/node of @{name}")
+        await person.pilot.press("escape", "enter")
+        await person.sees("the first answer")
+
+    play(stage, scenario)
+    sent = stage.client.requests[0].messages[0].content
+    assert sent.startswith("ask @alice or @types/node of ") and "notes.md:\n```\nmilk\n```" in sent
+
+
+@pytest.mark.parametrize(("path", "reason"), [
+    ("/dev/zero", "/dev/zero is not a file"), ("./", "is a folder"), ("./missing", "cannot read missing"),
+])  # fmt: skip
+def test_a_path_that_cannot_be_added_is_refused_before_the_question_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stage = ChatHarness(tmp_path)
+
+    async def scenario(person: ChatObserver) -> None:
+        person.app.prompt.insert(f"look at @{path} please")
+        await person.pilot.press("enter")
+        await person.sees(f"error: {reason}" if path == "/dev/zero" else reason)
+        assert person.app.prompt.text == f"look at @{path} please"
+        assert person.app.controller.waiting == ()
+
+    play(stage, scenario)
+    assert stage.client.requests == []
+
+
 # ---- summaries
 def test_old_turns_are_summarized_and_the_summary_undone(tmp_path: Path) -> None:
     scripts = tuple(says(text) for text in ("one", "two", "three", "SUMMARY OF ALL", "four", "five"))
@@ -140,6 +179,7 @@ def test_old_turns_are_summarized_and_the_summary_undone(tmp_path: Path) -> None
     async def scenario(person: ChatObserver) -> None:
         await person.ask("/compact")
         await person.sees("there is nothing to summarize")
+        assert "error" not in person.text
         for question in ("q1", "q2", "q3"):
             await person.ask(question)
             await person.idle()
@@ -161,7 +201,7 @@ def test_old_turns_are_summarized_and_the_summary_undone(tmp_path: Path) -> None
         await person.type("/comp")
         await person.sees("1 turn summarized")
         await person.pilot.press("ctrl+u")
-        await person.ask("/undo")
+        await person.pilot.press("f7")  # as /undo does
         await person.sees("❯ q1")
         await person.ask("q5")
         await person.idle()
@@ -185,7 +225,6 @@ def test_commands_run_during_an_answer_and_questions_wait(tmp_path: Path) -> Non
         await person.ask("two")
         await person.sees("1 waiting")
         await person.ask("/set top_k 7")
-        await person.sees("top_k           7")
         await person.ask("/sped")
         await person.sees("unknown command /sped")
         await person.ask("/clear")  # it belongs to what comes after the answers
@@ -196,6 +235,32 @@ def test_commands_run_during_an_answer_and_questions_wait(tmp_path: Path) -> Non
 
     play(stage, scenario)
     assert stage.client.requests[1].params.top_k == 7
+
+
+def test_what_a_command_says_during_an_answer_leaves_or_comes_below_it(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path, scripts=(Script(("word",), hangs=True),), size=(100, 40))
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("one")
+        await person.sees("word")
+        for line, notice in (
+            ("/system be brief", "system message: be brief"),
+            ("/theme nope", "error: no theme 'nope'"),
+            ("/sped", "error: unknown command /sped"),
+        ):
+            await person.ask(line)
+            await person.until(lambda notice=notice: notice in person.app.view.status.text, notice)  # type: ignore[misc]
+            assert person.text.count(notice) == 1
+        await person.ask("/set top_k 7")
+        await person.until(lambda: len(person.app.view.transcript._late) == 1, "a list")
+        assert "top_k           7" not in person.text
+        await person.pilot.press("escape")
+        await person.sees("stopped", "top_k           7")
+        assert person.text.index("stopped") < person.text.index("top_k           7")
+        person.app.clear_notifications()
+        await person.no_longer_sees("/sped")
+
+    play(stage, scenario)
 
 
 # ---- notifications

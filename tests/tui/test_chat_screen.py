@@ -384,19 +384,19 @@ def test_what_is_in_view_stays_however_much_was_looked_at(tmp_path: Path) -> Non
     play(stage, scenario)
 
 
-def test_notices_during_an_answer_are_shown_above_it(tmp_path: Path) -> None:
+def test_notices_during_an_answer_are_shown_below_it(tmp_path: Path) -> None:
     stage = ChatHarness(tmp_path, scripts=(Script(("half", " an answer"), hangs=True), says("whole")))
 
     async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
         await person.sees("half an answer")
         stage.client.state = "restarting"
-        await person.sees("the engine has ended")
+        await person.sees("restarting the engine")
         await person.pilot.press("escape")
         await person.idle()
-        await person.sees("stopped")
+        await person.sees("stopped", "the engine has ended")
         assert person.text.count("half an answer") == 1
-        assert person.text.index("the engine has ended") < person.text.index("half an answer")
+        assert person.text.index("the engine has ended") > person.text.index("half an answer")
 
     play(stage, scenario)
 
@@ -650,3 +650,43 @@ def test_a_continued_conversation_is_shown_and_sent(tmp_path: Path) -> None:
     play(stage, scenario, waits=False)
     assert [message.content for message in stage.client.requests[0].messages] == ["who flies?", "an eagle", "how high?"]
     assert len(conversation_file.load_last(tmp_path / "conversations").turns) == 2
+
+
+@pytest.mark.parametrize("ends_loops", [True, False])
+def test_an_answer_that_repeats_itself_is_ended(tmp_path: Path, ends_loops: bool) -> None:
+    """Without that it would hang: nobody cancels it."""
+    stage = ChatHarness(tmp_path, scripts=(Script((" tea",) * 700, hangs=True), says("yes")), ends_loops=ends_loops)
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("one")
+        if not ends_loops:
+            await person.sees("answering · 700 tokens")
+            await person.pilot.press("escape")
+            return await person.sees("700 tokens", "stopped")
+        await person.sees("stopped", "the answer repeated itself over and over", "/retry asks again")
+        await person.ask("on")
+        return await person.sees("yes")
+
+    play(stage, scenario)
+
+
+def test_a_long_question_is_folded_until_it_is_opened(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path)
+    question = "\n".join(f"line {number}" for number in range(240))
+
+    async def scenario(person: ChatObserver) -> None:
+        person.app.prompt.insert_pasted(question)
+        await person.pilot.press("enter")
+        await person.sees("❯ line 0", "line 7", "▸ and 232 lines more", "the first answer")
+        assert "line 8" not in person.text
+        row = next(y for y, line in enumerate(person.text.splitlines()) if "232 lines more" in line)
+        await person.pilot.click("#transcript", offset=(8, row))
+        await person.pilot.press("ctrl+home")
+        await person.sees("line 12")
+        await person.pilot.press("ctrl+end")
+        await person.sees("line 239", "▾ 240 lines")
+        await person.pilot.press("ctrl+t")
+        await person.sees("▸ and 232 lines more")
+
+    play(stage, scenario)
+    assert stage.client.requests[0].messages[0].content == question

@@ -170,7 +170,7 @@ def test_asking_again_keeps_both_answers_and_the_chosen_one_is_sent(tmp_path: Pa
         await person.idle()
         await person.no_longer_sees("alpha")
         await person.pilot.press("alt+up", "left")
-        await person.sees("alpha", "version 1/2")
+        await person.sees("alpha", "version 1/2 · 1 token · ")  # with the figures of that answer
         await person.no_longer_sees("beta")
         assert person.app.view.transcript.stop is not None  # still there
         for key in ("right_square_bracket", "left_square_bracket", "right", "left_square_bracket"):
@@ -197,6 +197,8 @@ def test_one_version_cannot_be_switched(tmp_path: Path) -> None:
         await person.idle()
         await person.pilot.press("alt+up", "right")
         await person.sees("this turn has one version")
+        await person.pilot.press("escape")
+        await person.no_longer_sees("this turn has one version")
 
     play(stage, scenario)
 

@@ -274,6 +274,66 @@ def test_the_reference_of_a_command_is_completed(tmp_path: Path) -> None:
     play(stage, scenario)
 
 
+def test_the_inline_menu_offers_the_catalog_too(tmp_path: Path) -> None:
+    source = ModelSource(list_names=lambda: ("llama3.2:3b",), list_known=lambda: ("qwen3-8b:Q4_K_M", "gemma:2b"))
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.until(lambda: bool(person.app._catalog_names), "the catalog")
+        await person.type("/model 8b qwe")
+        await person.until(lambda: [row.text for row in person.app.prompt.menu.rows] == ["qwen3-8b:Q4_K_M"], "a row")
+
+    play(ChatHarness(tmp_path, models=source), scenario)
+
+
+def test_a_model_opened_by_its_path_is_listed_and_the_one_that_runs_is_marked(tmp_path: Path) -> None:
+    first, second = (str(tmp_path / name) for name in ("first.gguf", "second.gguf"))
+
+    async def scenario(person: ChatObserver) -> None:
+        for path in (first, second):
+            await person.ask(f"/model {path}")
+            await person.until(lambda path=path: path in person.app._opened, path)  # type: ignore[misc]
+        await person.pilot.press("f5")
+        await person.sees("first.gguf", "cannot run")
+        (one,), (other,) = ([row for row in person.text.splitlines() if name in row and " fits" in row]
+                            for name in ("first.gguf", "second.gguf"))  # fmt: skip
+        assert "a path" in one and "running" in other
+        assert person.app.screen.query_one(OptionList).highlighted is not None
+
+    play(stage_in(tmp_path, size=(120, 40)), scenario)
+
+
+def test_a_search_without_a_match_says_what_to_do(tmp_path: Path) -> None:
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("/model nope")
+        await person.sees("nothing matches; enter loads what is typed")
+
+    play(stage_in(tmp_path), scenario)
+
+
+def test_a_key_that_reaches_a_dialog_while_the_chat_ends_does_nothing(tmp_path: Path) -> None:
+    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
+        person.app.pop_screen()  # as leaving does
+        dialog.action_leave()
+        assert len(person.app.screen_stack) == 1
+
+    play(stage_in(tmp_path), with_dialog(scenario))
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_list_that_arrives_while_its_dialog_closes_is_dropped(tmp_path: Path, is_closed: bool) -> None:
+    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
+        if is_closed:
+            await person.pilot.press("escape")
+            await person.until(lambda: not dialog.is_attached, "the end of the dialog")
+        else:  # its widgets go first
+            await dialog.query(OptionList).remove()
+        dialog._show_entries(ENTRIES, "")
+        dialog._add_catalog([], is_end=True)
+        dialog._show_preview("demo", OUTLOOKS["large"])
+
+    play(stage_in(tmp_path), with_dialog(scenario))
+
+
 def list_catalog(words: Sequence[str], active: ActiveModel | None) -> Iterator[CatalogChoice]:
     options = RunOptions()
     return real_list_catalog(options, words or ["qwen3-8b"], machine_name="cpu-16gb")

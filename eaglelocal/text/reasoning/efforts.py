@@ -97,8 +97,8 @@ def describe_efforts(efforts: Efforts) -> str:
     """Return the note about the usual effort of a model; "" if its template has none."""
     if not usual_effort(efforts):
         return ""
-    known = ", ".join([*efforts.words, "a number of tokens"])
-    return f"it thinks with {USUAL_EFFORT} effort unless set, by /think or --thinking-budget: {known} or off"
+    known = ", ".join(["off", *efforts.words, "or a number of tokens"])
+    return f"it thinks with {USUAL_EFFORT} effort unless set, by /think or --thinking-budget: {known}"
 
 
 def describe_thinking(thinking: Thinking, efforts: Efforts) -> str:

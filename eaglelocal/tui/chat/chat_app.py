@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.console import RenderableType
 from textual import events
 from textual.app import ComposeResult, SuspendNotSupported, SystemCommand
@@ -24,10 +25,10 @@ from eaglelocal.conversation.command_arguments import ArgumentSources, list_choi
 from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help, split_command
-from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.preparation.model_choices import ModelChoiceEntry
 from eaglelocal.processes.this_process import settle
 from eaglelocal.settings import THEME_NAMES
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
@@ -44,24 +45,23 @@ from eaglelocal.tui.chat.chat_events import (
     AnswerEnded,
     AttachmentsChanged,
     CallQuestion,
-    CallsCompleted,
     ChatEvent,
+    CommandReplied,
     ConversationReplaced,
     DownloadProgressed,
     ExitRequested,
     ModelChanged,
-    ModelSwitched,
     QuestionSent,
-    SummaryMade,
     TextCopied,
 )
 from eaglelocal.tui.chat.chat_tasks import AskedQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView
 from eaglelocal.tui.chat.external_editor import edit_text
 from eaglelocal.tui.chat.menu_rows import MenuSources
-from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource
+from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource, make_opened_entry
 from eaglelocal.tui.chat.prompt_input import PromptInput
 from eaglelocal.tui.chat.start_list import StartList
+from eaglelocal.tui.chat.status_line import format_download, list_notices
 from eaglelocal.tui.chat.tool_dialog import ToolDialog
 from eaglelocal.tui.chat.turn_keys import TurnKeys
 from eaglelocal.tui.display_options import TURN_PURPOSES, DisplayOptions
@@ -69,7 +69,6 @@ from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.mapped_keys import make_key_rows
 from eaglelocal.tui.modal_screens import HelpRow
 from eaglelocal.tui.panel.feed import Feed
-from eaglelocal.tui.panel.panel_text import format_percent
 from eaglelocal.tui.terminal import clipboard
 from eaglelocal.tui.transcript.text_rows import Appearance
 
@@ -79,6 +78,7 @@ LONG_ANSWER_S = 20.0  # an answer that took as long is worth a notification
 ANSWER_NOTIFICATION = "\x1b]9;eaglelocal: the answer is complete\x1b\\\a"  # OSC 9, and the bell
 CHAT_CSS = """
 #status { height: 1; padding: 0 1; }
+.-narrow FooterKey.-command-palette { display: none; }
 ChatApp.-ascii #panel { border-left: ascii $secondary; }
 ChatApp.-ascii #body.stacked #panel { border-left: none; border-top: ascii $secondary; }
 ChatApp.-ascii PromptInput, ChatApp.-ascii PromptMenu { border: ascii $secondary; }
@@ -99,6 +99,7 @@ class ChatApp(EagleApp[int]):
 
     ENABLE_COMMAND_PALETTE = True
     CSS = CHAT_CSS
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (40, "-wide")]  # noqa: RUF012 # as in Textual
     BINDINGS: ClassVar[list[BindingType]] = CHAT_BINDINGS
 
     def __init__(
@@ -116,23 +117,21 @@ class ChatApp(EagleApp[int]):
         saves: conversations are saved by themselves
         """
         super().__init__(display_options)
-        feed, glyphs = Feed(by_events=True), display_options.glyphs
-        self.controller = ChatController(
-            open_session, self._emit, feed, paths.conversations, saves=saves, pull=models.pull
-        )
+        feed, glyphs, folder = Feed(by_events=True), display_options.glyphs, paths.conversations
+        self.controller = ChatController(open_session, self._emit, feed, folder, saves=saves, pull=models.pull)
         keys = dict(display_options.keys)
-        arguments = ArgumentSources(paths.conversations, models.list_names)
-        choices = partial(list_choices, arguments)
+        choices = partial(list_choices, ArgumentSources(folder, self._list_references))
         sources = MenuSources(COMMANDS, self.controller.describe_value, choices, complete_path)
-        self.prompt = PromptInput(
-            QuestionHistory(paths.history), keys, sources, StartList(paths.conversations, models.find_best)
-        )
+        start = StartList(folder, models.find_best)
+        self.prompt = PromptInput(QuestionHistory(paths.history), keys, sources, start)
         self._keys = ChatKeys(self.prompt.mapped_keys, CHAT_BINDINGS, keys)
         self.view = ChatView(self.controller, feed, self.prompt, glyphs, stop_key=self._keys.hint("stop"))
         self.view.transcript.has_figures = display_options.has_figures
         self.turn_keys = TurnKeys(self, self.view.transcript, self.controller, self.prompt.mapped_keys, keys)
-        self.prompt.take_key = self.turn_keys.take
-        self._conversations, self._models = paths.conversations, models
+        self.prompt.take_key, self.prompt.count_tokens = self.turn_keys.take, self.controller.count_tokens
+        self._conversations, self._models = folder, models
+        self._catalog_names: Sequence[str] = ()  # read on a thread
+        self._opened: dict[str, ModelChoiceEntry] = {}  # models that were opened by their paths
         self._interrupted_at = float("-inf")
         self.model_changed: Signal[ModelChanged] = Signal(self, "model-changed")
         self._edited: AskedQuestion | None = None
@@ -159,6 +158,10 @@ class ChatApp(EagleApp[int]):
         self.controller.start()
         self.call_after_refresh(_warm_up)
         self.call_after_refresh(self._offer_start)
+        self.run_worker(self._read_catalog_names, thread=True)
+
+    def _read_catalog_names(self) -> None:
+        self._catalog_names = self._models.list_known()
 
     # ---- layout
     def _restyle(self) -> None:
@@ -172,7 +175,7 @@ class ChatApp(EagleApp[int]):
             self.call_after_refresh(self.prompt.menu.draw)
 
     def _draw(self, now: float) -> bool:
-        self.prompt.show_hint(self.turn_keys.describe(self.display_options.glyphs))
+        self.prompt.show_hint(self.turn_keys.describe(self.display_options.glyphs), self.view.free_tokens)
         return self.view.draw(now)
 
     # ---- events of the controller
@@ -189,41 +192,47 @@ class ChatApp(EagleApp[int]):
                 self._show_prompt_title()
             case CallQuestion(call, answer):
                 self.push_screen(ToolDialog(call), answer)
-            case CallsCompleted(done, live):
-                self.view.transcript.add_calls(done, live)
             case DownloadProgressed(reference, progress):
                 self._download_line = "" if progress is None else format_download(reference, progress)
                 self._show_prompt_title()
-            case ModelSwitched(model):
-                self.view.show_switch(model)
-            case SummaryMade(text, num_turns):
-                self.view.transcript.fold_turns(text, num_turns)
-                self.view.show(event)
+            case CommandReplied(reply):
+                self.show_reply(reply)
             case ExitRequested():
                 self.exit(0)
             case _:
                 self.view.show(event)
-                self._follow_up(event)
+        self._follow_up(event)
         self._draw(time.monotonic())
 
     def _follow_up(self, event: ChatEvent) -> None:
         """Do what an event that is shown also means for the app."""
-        if isinstance(event, ModelChanged):
-            self.model_changed.publish(event)
-            self._offer_start()
-        elif isinstance(event, ConversationReplaced):
-            self.prompt.start.want(is_wanted=not event.turns)
-            self._offer_start()
-        elif isinstance(event, QuestionSent):
-            self._asked_at = time.monotonic()
-            self.prompt.start.want(is_wanted=False)
-        elif isinstance(event, AnswerEnded) and time.monotonic() - self._asked_at >= LONG_ANSWER_S:
-            self._notify_terminal()
+        match event:
+            case ModelChanged():
+                self.model_changed.publish(event)
+                if (opened := make_opened_entry(event)) is not None:
+                    self._opened[opened.reference] = opened
+                self._offer_start()
+            case ConversationReplaced(turns):
+                self.prompt.start.want(is_wanted=not turns)
+                self._offer_start()
+            case QuestionSent():
+                self._asked_at = time.monotonic()
+                self.prompt.start.want(is_wanted=False)
+            case AnswerEnded() if time.monotonic() - self._asked_at >= LONG_ANSWER_S:
+                self._notify_terminal()
 
     def _notify_terminal(self) -> None:
         """Ring, and let the terminal notify of an answer, unless it has the focus or does not report it."""
         if self.display_options.notifies and not self.app_focus and self._driver is not None:
             self._driver.write(ANSWER_NOTIFICATION)
+
+    def show_reply(self, reply: str | EagleLocalError) -> None:
+        """Show what a command says. During an answer, a line is a notice, which leaves; more comes below the answer."""
+        fits = (line for line in list_notices(reply) if "\n" not in line and cell_len(line) <= self.size.width - 2)
+        if self.view.transcript.is_growing and (line := next(fits, "")):
+            self.notify(line, markup=False)
+        else:
+            self.view.transcript.reply(reply)
 
     def show_notice(self, text: str) -> None:
         self.view.show_notice(text)
@@ -249,13 +258,14 @@ class ChatApp(EagleApp[int]):
         try:
             self.controller.download(reference, choice)
         except EagleLocalError as error:
-            self.view.transcript.show_error(error)
+            self.show_reply(error)
 
     # ---- user input
     def on_prompt_input_submitted(self, message: PromptInput.Submitted) -> None:
         text = message.text
         if self._edited is not None:
-            self.controller.ask_instead(text.strip(), self._edited)
+            place, question = self._edited, text.strip()
+            self.controller.send(lambda tasks: tasks.ask_instead(question, place), question=question)
             self._end_editing()
         elif find_dropped_pictures(text):
             self.action_run_command(f"/image {text}")
@@ -264,7 +274,7 @@ class ChatApp(EagleApp[int]):
         elif (command := split_command(text)).name == "/theme":
             self._choose_theme(command.argument)
         elif command.name == "/add" and command.argument:
-            self._add_file(command.argument)
+            self.prompt.add_file(command.argument)
         elif (search := self._find_search(text)) is not None:
             self.action_model(search)
         elif is_command(text):
@@ -273,21 +283,11 @@ class ChatApp(EagleApp[int]):
             self.controller.ask(text.strip())
         self._draw(time.monotonic())
 
-    def _add_file(self, path: str) -> None:
-        """Put a text file into the question."""
-        try:
-            self.prompt.insert_file(path)
-        except EagleLocalError as error:
-            self.view.transcript.show_error(error)
-
     def _find_search(self, text: str) -> str | None:
         """Return what `/model TEXT` searches for in the picker; None for other texts, and for a reference to load."""
-        command = split_command(text)
-        name = command.argument
-        if command.name != "/model":
-            return None
+        command, name = split_command(text), split_command(text).argument
         is_path = "/" in name or "@" in name or name.endswith(".gguf")
-        return None if is_path or name in self._models.list_names() else name
+        return None if command.name != "/model" or is_path or name in self._models.list_names() else name
 
     def on_prompt_input_dropped(self, message: PromptInput.Dropped) -> None:
         """Attach dropped pictures. If the model reads no images, insert their paths as text."""
@@ -298,7 +298,7 @@ class ChatApp(EagleApp[int]):
             self.prompt.insert_pasted(message.text)
 
     def on_prompt_input_file_refused(self, message: PromptInput.FileRefused) -> None:
-        self.view.transcript.show_error(message.error)
+        self.show_reply(message.error)
 
     def on_prompt_menu_row_clicked(self) -> None:
         if row := self.prompt.menu.highlighted:
@@ -350,10 +350,9 @@ class ChatApp(EagleApp[int]):
 
     def refuse_while_busy(self) -> bool:
         """Return True, and say so, if the user has to wait until the answer has ended."""
-        is_busy = self.controller.is_busy or bool(self.controller.waiting)
-        if is_busy:
+        if self.controller.is_busy:
             self.notify(f"wait until the answer has ended; {self._keys.hint('stop')} stops it")
-        return is_busy
+        return self.controller.is_busy
 
     def begin_editing(self, place: AskedQuestion) -> None:
         """Put a question into the prompt, to ask it again in its place. What was typed comes back afterwards."""
@@ -406,7 +405,7 @@ class ChatApp(EagleApp[int]):
         try:
             text = edit_text(self.prompt.whole_text, self.suspend)
         except EagleLocalError as error:
-            self.view.transcript.show_error(error)
+            self.show_reply(error)
         except SuspendNotSupported:
             self.notify("an editor cannot run in this terminal")
         else:
@@ -463,17 +462,22 @@ class ChatApp(EagleApp[int]):
         elif name in THEME_NAMES:
             self.action_choose_theme(name)
         else:
-            self.view.transcript.show_error(UsageError(f"no theme {name!r}", hint=f"/theme {', '.join(THEME_NAMES)}"))
+            self.show_reply(UsageError(f"no theme {name!r}", hint=f"/theme {', '.join(THEME_NAMES)}"))
 
     def action_model(self, search: str = "") -> None:
-        dialog = ModelDialog(self.view.model, self.controller, self._models, self.model_changed, search=search)
+        dialog = ModelDialog(
+            self.view.model,
+            self.controller,
+            self._models,
+            self.model_changed,
+            search=search,
+            opened=tuple(self._opened.values()),
+        )
         self.push_screen(dialog)
 
-
-def format_download(reference: str, progress: LoadProgress) -> str:
-    """Return the progress of a download in a line: `qwen3-8b:Q4_K_M 38 %, fetching 4.7 GB, 38.2 MB/s`."""
-    parts = [f"{reference} {format_percent(progress.fraction)}", progress.what, progress.detail]
-    return ", ".join(filter(None, parts))
+    def _list_references(self) -> list[str]:
+        """Return the references that `/model` completes: opened files, models on this disk, and the catalog."""
+        return list(dict.fromkeys([*self._opened, *self._models.list_names(), *self._catalog_names]))
 
 
 def _warm_up() -> None:

@@ -22,7 +22,7 @@ CHAT_BINDINGS: list[BindingType] = [
         show=False,
         tooltip="mark drafted text, and where drafts are accepted",
     ),
-    Binding("ctrl+t", "toggle_thoughts", "Thoughts", id="thoughts", show=False, tooltip="unfold or fold thoughts"),
+    Binding("ctrl+t", "toggle_thoughts", "Thoughts", id="thoughts", show=False, tooltip="and long questions"),
     Binding("ctrl+g", "editor", "$EDITOR", id="editor", show=False, tooltip="edit the question in $EDITOR"),
     Binding("ctrl+home", "scroll_chat('top')", "Start", id="top", show=False, tooltip="go to the start", priority=True),
     Binding("ctrl+end", "scroll_chat('end')", "End", id="end", show=False, tooltip="go to the end", priority=True),

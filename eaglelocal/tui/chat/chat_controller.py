@@ -17,12 +17,12 @@ from eaglelocal.conversation.conversation import ContextUse
 from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.conversation.slash_commands import split_command
 from eaglelocal.core.run_options import ModelChoice
-from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import describe_learning
-from eaglelocal.tui.chat.chat_events import Activity, ChatEvent, Emit, EngineStateChanged, TaskFailed
+from eaglelocal.tui.chat.chat_events import Activity, ChatEvent, CommandReplied, Emit, EngineStateChanged, TaskFailed
 from eaglelocal.tui.chat.chat_tasks import AskedQuestion, ChatTasks, OpenSession, TaskQueue
 from eaglelocal.tui.chat.current_answer import CurrentAnswer
 from eaglelocal.tui.chat.model_download import ModelDownload, PullModel
+from eaglelocal.tui.chat.text_marks import estimate_tokens
 from eaglelocal.tui.panel.feed import Feed
 
 CLOSE_S = 5.0
@@ -50,12 +50,12 @@ class ChatController:
         self._answer = CurrentAnswer(emit, feed)
         self._tasks = ChatTasks(open_session, emit, self._answer, feed, folder, saves=saves)
         self._queue = TaskQueue(lambda error: emit(TaskFailed(error)), "chat-tasks")
-        self._command_queue = TaskQueue(lambda error: emit(TaskFailed(error)), "chat-commands")  # during an answer
+        self._command_queue = TaskQueue(lambda error: emit(CommandReplied(error)), "chat-commands")  # during an answer
         self._poller = EnginePoller(lambda: self._tasks.model, self._answer, feed, self._emit_from_poller)
 
     def start(self) -> None:
         """Load the model, and start both threads."""
-        self._queue.send(lambda: self._tasks.open(ModelChoice()))
+        self.send(lambda tasks: tasks.open(ModelChoice()))
         self._queue.start()
         self._command_queue.start()
         self._poller.start()
@@ -63,52 +63,31 @@ class ChatController:
     def _emit_from_poller(self, event: ChatEvent) -> None:
         self._emit(event)
         if isinstance(event, EngineStateChanged) and event.state == "ready":
-            self._queue.send(self._tasks.rejoin)
+            self.send(lambda tasks: tasks.rejoin())
 
     # ---- tasks
+    def send(self, task: Callable[[ChatTasks], None], *, question: str = "") -> None:
+        """Run a task after those that were sent before. question: what comes back if it is taken back."""
+        self._queue.send(lambda: task(self._tasks), question=question)
+
     def ask(self, question: str) -> None:
-        self._queue.send(lambda: self._tasks.ask(question), question=question)
-
-    def ask_instead(self, question: str, place: AskedQuestion) -> None:
-        """Ask in the place of another question, if that is still there."""
-        self._queue.send(lambda: self._tasks.ask_instead(question, place), question=question)
-
-    def choose_version(self, place: AskedQuestion, version: int) -> None:
-        self._queue.send(lambda: self._tasks.choose_version(place, version))
-
-    def branch(self, place: AskedQuestion) -> None:
-        """Go on in a new conversation, which begins with the turns up to this one."""
-        self._queue.send(lambda: self._tasks.branch(place))
+        self.send(lambda tasks: tasks.ask(question), question=question)
 
     def run_command(self, line: str) -> None:
         """Run a slash command: at once, unless it has to wait for the running answer."""
         is_answering = self._answer.is_running or bool(self._tasks.reviewer.work)
         if is_answering and is_immediate(split_command(line)):
-            self._command_queue.send(lambda: self._tasks.run_command(line))
+            self._command_queue.send(lambda: self._tasks.run_aside(line))
         else:
-            self._queue.send(lambda: self._tasks.run_command(line), question=line)
-
-    def change_model(self, choice: ModelChoice) -> None:
-        """Load the model of a choice."""
-        self._queue.send(lambda: self._tasks.change_model(choice))
+            self.send(lambda tasks: tasks.run_command(line), question=line)
 
     def download(self, reference: str, choice: ModelChoice) -> None:
         """Download a model while the chat goes on, then load it as `choice` says. Raises UsageError."""
-        self._download.start(reference, lambda: self.change_model(choice))
+        self._download.start(reference, lambda: self.send(lambda tasks: tasks.change_model(choice)))
 
     def stop_download(self) -> bool:
         """Stop the download. Return True if there was one."""
         return self._download.stop()
-
-    def change_settings(self, params: SamplingParams, system: str) -> None:
-        self._queue.send(lambda: self._tasks.change_settings(params, system))
-
-    def rename(self, old: str, new: str) -> None:
-        self._queue.send(lambda: self._tasks.rename(old, new))
-
-    def export_markdown(self, name: str) -> None:
-        """Write a saved conversation as Markdown into the current folder."""
-        self._queue.send(lambda: self._tasks.export_markdown(name))
 
     def cancel_waiting(self) -> tuple[str, ...]:
         """Remove the questions and commands that have not started, and return them."""
@@ -128,6 +107,11 @@ class ChatController:
     @property
     def context_use(self) -> ContextUse:
         return ContextUse() if self._tasks.session is None else self._tasks.session.context_use
+
+    def count_tokens(self, text: str) -> int:
+        """Return the approximate tokens of a text."""
+        session = self._tasks.session
+        return estimate_tokens(text) if session is None else estimate_tokens(text, session.estimate.tokens_per_char)
 
     @property
     def is_busy(self) -> bool:

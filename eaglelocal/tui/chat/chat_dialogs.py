@@ -96,6 +96,13 @@ class Dialog(ModalScreen[None]):
         hint = f" ({error.hint})" if error.hint else ""
         self.query_one("#error", Label).update(f"{error.message}{hint}".replace("[", "\\["))
 
+    def action_move(self, step: int) -> None:
+        """Highlight the next row of the list, or the one before, as through a ring."""
+        listed = self.query_one(OptionList)
+        if count := listed.option_count:
+            before = (-1 if step > 0 else 0) if listed.highlighted is None else listed.highlighted
+            listed.highlighted = (before + step) % count
+
     def action_leave(self) -> None:
         if self.is_current:  # not while the app is being left, when a key may still arrive
             self.dismiss(None)
@@ -185,11 +192,6 @@ class ConversationsDialog(Dialog):
         shown = name.lower()
         return all(word in shown or word in self._texts.get(name, "") for word in words)
 
-    def action_move(self, step: int) -> None:
-        if self._names:
-            listed = self.query_one(OptionList)
-            listed.highlighted = ((listed.highlighted or 0) + step) % len(self._names)
-
     @property
     def _selected(self) -> str:
         index = self.query_one(OptionList).highlighted
@@ -217,7 +219,8 @@ class ConversationsDialog(Dialog):
         target = conversation_file.find_path(self._folder, name)
         if target.exists() and target.stem != self._selected:
             raise UsageError(f"there is already a conversation named {target.stem!r}")
-        self._controller.rename(self._selected, name)
+        old = self._selected
+        self._controller.send(lambda tasks: tasks.rename(old, name))
 
     def action_delete(self) -> None:
         name = self._selected
@@ -229,8 +232,8 @@ class ConversationsDialog(Dialog):
             self.show_error(UsageError(f"press delete again to delete {name!r} for good"))
 
     def action_export(self) -> None:
-        if self._selected:
-            self._controller.export_markdown(self._selected)
+        if name := self._selected:
+            self._controller.send(lambda tasks: tasks.export_markdown(name))
             self.dismiss(None)
 
 
@@ -266,7 +269,8 @@ class SettingsDialog(Dialog):
         if figures not in ("on", "off"):
             raise UsageError(f"figures must be on or off, not {figures!r}")
         self._transcript.has_figures = figures == "on"
-        self._controller.change_settings(params, self.query_one("#system", TextArea).text.strip())
+        system = self.query_one("#system", TextArea).text.strip()
+        self._controller.send(lambda tasks: tasks.change_settings(params, system))
 
 
 class ThemeDialog(Dialog):

@@ -27,7 +27,6 @@ class AnswerWork:
     total: int | None = None  # tokens of the phase, or their limit; None: not known, or no limit
     num_cached: int = 0  # tokens in the context, as far as is known
     is_stopping: bool = False
-    is_looping: bool = False  # it repeats one short passage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +48,7 @@ class ModelChanged:
     params: SamplingParams
     system: str
     adapters: tuple[AdapterFile, ...] = ()  # with the scales that the next question has
+    reference: str = ""  # that loads the model here; "": it is at a server
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,6 @@ class DownloadProgressed:
 
     reference: str
     progress: LoadProgress | None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSwitched:
-    """A model was loaded in place of another, which `ModelChanged` also reports."""
-
-    model: ActiveModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +154,13 @@ class NoteWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandReplied:
+    """A command was run during an answer: what it says, or its error."""
+
+    reply: str | EagleLocalError
+
+
+@dataclass(frozen=True, slots=True)
 class TaskFailed:
     """A task failed; the error is for the transcript."""
 
@@ -184,7 +184,6 @@ ChatEvent = (
     | EngineStateChanged
     | LoadProgressed
     | DownloadProgressed
-    | ModelSwitched
     | QuestionSent
     | FirstTokensReceived
     | CallQuestion
@@ -195,8 +194,42 @@ ChatEvent = (
     | SummaryMade
     | AttachmentsChanged
     | NoteWritten
+    | CommandReplied
     | TaskFailed
     | TextCopied
     | ExitRequested
 )
 Emit = Callable[[ChatEvent], None]  # may be called from any thread
+
+
+class EventOutput:
+    """A `MessageOutput` whose messages become notes, unless `say` takes them, and whose progress goes to `show`."""
+
+    def __init__(
+        self, emit: Emit, show: Callable[[LoadProgress | None], None], say: Callable[[str], None] | None = None
+    ) -> None:
+        """show: is given None at the end."""
+        self._say, self._show = say or (lambda text: emit(NoteWritten(text))), show
+
+    def message(self, text: str = "") -> None:
+        self._say(text)
+
+    note = message
+
+    def progress(self) -> EventProgressBar:
+        return EventProgressBar(self._show)
+
+
+class EventProgressBar:
+    """A progress bar that ignores updates once it is finished."""
+
+    def __init__(self, show: Callable[[LoadProgress | None], None]) -> None:
+        self._show, self._is_finished = show, False
+
+    def __call__(self, progress: LoadProgress) -> None:
+        if not self._is_finished:
+            self._show(progress)
+
+    def finish(self) -> None:
+        self._is_finished = True
+        self._show(None)

@@ -23,7 +23,6 @@ from eaglelocal.conversation.session import ActiveModel, Session, save_session
 from eaglelocal.conversation.slash_commands import Command, parse_command, run_command
 from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.amounts import count_noun
-from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
@@ -31,12 +30,13 @@ from eaglelocal.errors import EagleLocalError, UsageError, bug_error
 from eaglelocal.tui.chat.chat_events import (
     AnswerEnded,
     AttachmentsChanged,
+    CommandReplied,
     ConversationReplaced,
     Emit,
+    EventOutput,
     ExitRequested,
     LoadProgressed,
     ModelChanged,
-    ModelSwitched,
     NoteWritten,
     SummaryMade,
     TaskFailed,
@@ -71,7 +71,7 @@ class ChatTasks:
         """folder: where conversations are saved. saves: save them automatically."""
         self._open_session, self._emit, self._answer, self._feed = open_session, emit, answer, feed
         self._folder, self._saves = folder, saves
-        self._output = EventOutput(emit)
+        self._output = EventOutput(emit, lambda progress: emit(LoadProgressed(progress)))
         self.reviewer = ScreenReviewer(emit, answer.go_on)
         self.session: Session | None = None  # None until a model is loaded
         self._saving = threading.Lock()  # commands run on a thread of their own during an answer
@@ -181,7 +181,15 @@ class ChatTasks:
         elif self.session is None and command.name == "/model" and command.argument:
             self.open(ModelChoice(target=command.argument))  # the first model could not be loaded
         else:
-            self._run_command(self._require_session(), command)
+            self._run_command(self._require_session(), command, self._output)
+
+    def run_aside(self, line: str) -> None:
+        """Run a command during an answer, and emit what it says as one reply."""
+        said: list[str] = []
+        output = EventOutput(self._emit, lambda progress: self._emit(LoadProgressed(progress)), said.append)
+        self._run_command(self._require_session(), parse_command(line), output)
+        if said:
+            self._emit(CommandReplied("\n".join(said)))
 
     def change_model(self, choice: ModelChoice) -> None:
         """Load the model of a choice, in place of the current one if there is one."""
@@ -225,10 +233,10 @@ class ChatTasks:
             raise UsageError("no model is loaded", hint="/model REF loads one, such as /model demo")
         return self.session
 
-    def _run_command(self, session: Session, command: Command) -> None:
+    def _run_command(self, session: Session, command: Command, output: MessageOutput) -> None:
         context = ActionContext(
             session,
-            self._output,
+            output,
             self._folder,
             lambda text: self._emit(TextCopied(text)),
             follow=self._answer.follow_summary,
@@ -261,8 +269,6 @@ class ChatTasks:
                 self._emit_conversation(session.conversation)
             elif conversation.summary != summary:
                 self._emit_summary(conversation)
-            if session.model is not settings[0]:
-                self._emit(ModelSwitched(session.model))
             if _list_settings(session) != settings:
                 self._emit_model(session)
             self._emit_attachments(session)
@@ -272,7 +278,8 @@ class ChatTasks:
             self._fed_model = session.model
             self._feed.forget()
         system, adapters = session.conversation.system, session.shown_adapters
-        self._emit(ModelChanged(session.model, session.choice, session.params, system, adapters))
+        settings = session.choice, session.params, system, adapters
+        self._emit(ModelChanged(session.model, *settings, session.reference))
 
     def _emit_conversation(self, conversation: Conversation) -> None:
         self._emit(ConversationReplaced(tuple(conversation.turns), conversation.name))
@@ -303,36 +310,6 @@ class ChatTasks:
 def _list_settings(session: Session) -> tuple[ActiveModel, str, SamplingParams, AdapterMix | None]:
     """Return the settings that the screen shows: model, system message, sampling and adapters."""
     return session.model, session.conversation.system, session.params, session.adapters
-
-
-class EventProgressBar:
-    """A progress bar that ignores updates once it is finished."""
-
-    def __init__(self, emit: Emit) -> None:
-        self._emit, self._is_finished = emit, False
-
-    def __call__(self, progress: LoadProgress) -> None:
-        if not self._is_finished:
-            self._emit(LoadProgressed(progress))
-
-    def finish(self) -> None:
-        self._is_finished = True
-        self._emit(LoadProgressed(None))
-
-
-class EventOutput:
-    """A `MessageOutput` whose messages become notes in the transcript."""
-
-    def __init__(self, emit: Emit) -> None:
-        self._emit = emit
-
-    def message(self, text: str = "") -> None:
-        self._emit(NoteWritten(text))
-
-    note = message
-
-    def progress(self) -> EventProgressBar:
-        return EventProgressBar(self._emit)
 
 
 # ---- task queue: run tasks that block (loading, answering, commands) one after another on a thread of their own
@@ -371,7 +348,9 @@ class TaskQueue:
 
     @property
     def is_busy(self) -> bool:
-        return self._current is not None
+        """True while a task runs or waits."""
+        with self._changed:
+            return self._current is not None or bool(self._tasks)
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -390,6 +369,7 @@ class TaskQueue:
         """Start no further task and wait for the running one. Return True if it ended in time."""
         with self._changed:
             self._is_closed = True
+            self._tasks.clear()
             self._changed.notify()
         self._thread.join(timeout_s)
         return not self._thread.is_alive()

@@ -21,6 +21,7 @@ from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import (
     Activity,
     AnswerEnded,
+    CallsCompleted,
     ChatEvent,
     ConversationReplaced,
     EngineStateChanged,
@@ -78,6 +79,11 @@ class ChatView:
         self._prompt.show_waiting(activity.waiting)
         return self._frame.is_moving or activity.is_busy
 
+    @property
+    def free_tokens(self) -> int | None:
+        """The tokens of the context that are not used; None: not known."""
+        return self._context.free if self._context.size else None
+
     def _measure_context(self, activity: Activity) -> ContextUse:
         """Return how full the context is now, with the tokens of a running answer."""
         used = activity.answer.num_cached if activity.answer is not None else 0
@@ -107,23 +113,31 @@ class ChatView:
     # ---- events
     def show(self, event: ChatEvent) -> None:
         """Apply an event; `draw` shows what it changes."""
+        self._add_to_transcript(event)
         self._apply(event)
         if isinstance(event, AnswerEnded | TurnsReplaced | ConversationReplaced | ModelChanged | SummaryMade):
             self._context, self._framed_at = self._controller.context_use, float("-inf")
 
-    def _apply(self, event: ChatEvent) -> None:
+    def _add_to_transcript(self, event: ChatEvent) -> None:
         match event:
             case QuestionSent(question, live, turn):
                 self.transcript.add_question(question, live, turn)
-            case AnswerEnded(result, answered, n_ctx, name):
-                self._conversation_name = name
-                self._end_answer(result, answered, n_ctx)
             case TurnsReplaced(index, turns, first_code):
                 self.transcript.replace_turns(index, turns, first_code)
+            case CallsCompleted(done, live):
+                self.transcript.add_calls(done, live)
+            case SummaryMade(text, num_turns):
+                self.transcript.fold_turns(text, num_turns)
             case NoteWritten(text):
                 self.transcript.note(text)
             case TaskFailed(error):
-                self.transcript.show_error(error)
+                self.transcript.reply(error)
+
+    def _apply(self, event: ChatEvent) -> None:
+        match event:
+            case AnswerEnded(result, answered, n_ctx, name):
+                self._conversation_name = name
+                self._end_answer(result, answered, n_ctx)
             case ConversationReplaced():
                 self._replace_conversation(event)
             case LoadProgressed(progress):
@@ -138,7 +152,7 @@ class ChatView:
         if result.outcome.finished is not None:
             self._answers = (*self._answers, result.outcome.finished)
 
-    def show_switch(self, model: ActiveModel) -> None:
+    def _show_switch(self, model: ActiveModel) -> None:
         """Draw a rule that names the model which answers from here on, and what is to be noted of it."""
         self.transcript.add_rule(model.info.target if model.plan is None else model_line(model.info, model.plan))
         for text in unusual_lines(model.info, model.plan):
@@ -150,6 +164,7 @@ class ChatView:
             self._note_model()
         elif model.model is not before.model:
             self._answers = ()
+            self._show_switch(model.model)
 
     def _note_model(self) -> None:
         """Say what is unusual about the model; the status line names it."""

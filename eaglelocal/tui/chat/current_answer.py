@@ -13,7 +13,6 @@ from eaglelocal.conversation.conversation import ToolRound, Turn
 from eaglelocal.conversation.pictures import Pictures, describe_question
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome
 from eaglelocal.core.events import Finished, PromptProgress, RequestEvent, Started, TextPiece, Tokens
-from eaglelocal.text.loop_guard import LoopGuard
 from eaglelocal.tui.chat.chat_events import AnswerWork, CallsCompleted, Emit, FirstTokensReceived, QuestionSent
 from eaglelocal.tui.panel.feed import Feed
 from eaglelocal.tui.transcript.entries import LiveAnswer
@@ -29,7 +28,7 @@ class CurrentAnswer:
     def __init__(self, emit: Emit, feed: Feed) -> None:
         self._emit, self._feed = emit, feed
         self._events: AnswerEvents | None = None
-        self._live, self._guard = LiveAnswer(), LoopGuard()
+        self._live = LiveAnswer()
         self._is_closed = False
         self._is_stopping = False  # cancelled; the engine still reads images to their end
         self._budget: int | None = None
@@ -43,14 +42,14 @@ class CurrentAnswer:
         budget: tokens of thinking; None: any number
         """
         self._first_code = number_next_code(earlier)
-        self._live, self._guard, self._budget = LiveAnswer(self._first_code), LoopGuard(), budget
+        self._live, self._budget = LiveAnswer(self._first_code), budget
         self._enter(READING_IMAGES if pictures else WAITING)
         self._emit(QuestionSent(describe_question(question, pictures), self._live, len(earlier)))
 
     def go_on(self, done: ToolRound) -> None:
         """Announce the results of calls, after which the answer goes on."""
         self._first_code += count_code_blocks(done.text)
-        self._live, self._guard = LiveAnswer(self._first_code), LoopGuard()
+        self._live = LiveAnswer(self._first_code)
         self._enter(WAITING)
         self._emit(CallsCompleted(done, self._live))
 
@@ -67,7 +66,7 @@ class CurrentAnswer:
 
     def follow_summary(self, events: AnswerEvents) -> RequestOutcome:
         """Follow a summary, which no live answer shows."""
-        self._live, self._guard = LiveAnswer(), LoopGuard()
+        self._live = LiveAnswer()
         self._enter(SUMMARIZING)
         return self.follow(events)
 
@@ -92,26 +91,22 @@ class CurrentAnswer:
         self._work, self._began_at = work, time.monotonic()
 
     def _count(self, pieces: Sequence[TextPiece]) -> None:
-        """Count the tokens of thinking, and then of the text, and notice an answer that repeats itself."""
+        """Count the tokens of thinking, and then of the text."""
         work = self._work
         num_cached = (work.total or 0 if work.phase == "reading" else work.num_cached) + len(pieces)
         phase = "answering" if work.phase == "answering" or any(piece.text for piece in pieces) else "thinking"
         if work.phase == SUMMARIZING.phase:
             phase = SUMMARIZING.phase
         if phase != work.phase:
-            self._guard = LoopGuard()  # thoughts that repeated themselves were closed
             self._enter(AnswerWork(phase=phase, seconds=0.0, total=self._budget if phase == "thinking" else None))
         self._work = replace(self._work, count=self._work.count + len(pieces), num_cached=num_cached)
-        for piece in pieces:
-            self._guard.push(piece.reasoning + piece.text)
 
     @property
     def work(self) -> AnswerWork | None:
         """The progress of the answer; None if none is running."""
         if self._events is None:
             return None
-        seconds = time.monotonic() - self._began_at
-        return replace(self._work, seconds=seconds, is_stopping=self._is_stopping, is_looping=self._guard.is_looping)
+        return replace(self._work, seconds=time.monotonic() - self._began_at, is_stopping=self._is_stopping)
 
     @property
     def is_running(self) -> bool:

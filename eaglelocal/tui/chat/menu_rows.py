@@ -10,6 +10,7 @@ from typing import Protocol
 
 from eaglelocal.conversation.added_file import find_mention, write_mention
 from eaglelocal.conversation.slash_commands import OTHER_NAMES, SlashCommand
+from eaglelocal.conversation.spelling import has_words
 from eaglelocal.core.records import dataclass
 
 PATH_COMMANDS = ("/image", "/add")
@@ -106,10 +107,12 @@ def _list_arguments(name: str, argument: str, sources: MenuSources) -> Menu | No
 
 
 def _match(words: Iterable[str], typed: str) -> list[str]:
-    """Return the words that begin with a text, whatever their case, then those that contain it; not the text itself."""
-    folded = typed.casefold()
-    found = [word for word in words if folded in word.casefold() and word != typed]
-    return sorted(found, key=lambda word: not word.casefold().startswith(folded))
+    """Return the words that begin with a text, whatever their case, then those that contain all its words.
+
+    The text itself is left out.
+    """
+    found = [word for word in words if word != typed and has_words(word, typed)]
+    return sorted(found, key=lambda word: not word.casefold().startswith(typed.casefold()))
 
 
 def _list_paths(name: str, partial: str, sources: MenuSources) -> list[str]:

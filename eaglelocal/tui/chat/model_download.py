@@ -9,7 +9,7 @@ from collections.abc import Callable
 from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.errors import Cancelled, EagleLocalError, UsageError, bug_error
-from eaglelocal.tui.chat.chat_events import DownloadProgressed, Emit, NoteWritten, TaskFailed
+from eaglelocal.tui.chat.chat_events import DownloadProgressed, Emit, EventOutput, NoteWritten, TaskFailed
 
 PullModel = Callable[[str, MessageOutput], None]  # fetches a model by its reference
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class ModelDownload:
     def _run(self, reference: str, on_done: Callable[[], None]) -> None:
         self._show(LoadProgress(0.0, "asking the hub"))
         try:
-            self._pull(reference, DownloadOutput(self._emit, self._show))
+            self._pull(reference, EventOutput(self._emit, self._show))
             self._reference = ""
             on_done()
         except Cancelled:
@@ -53,29 +53,12 @@ class ModelDownload:
             self._reference = ""
             self._emit(DownloadProgressed(reference, None))
 
-    def _show(self, progress: LoadProgress) -> None:
-        """Show the progress. Raises Cancelled if the user has stopped the download; its files stay, to be resumed."""
+    def _show(self, progress: LoadProgress | None) -> None:
+        """Show the progress, but not the end of a part: the download shows its own.
+
+        Raises Cancelled if the user has stopped the download; its files stay, to be resumed.
+        """
         if self._is_stopping:
             raise Cancelled("stopped")
-        self._emit(DownloadProgressed(self._reference, progress))
-
-
-class DownloadOutput:
-    """A `MessageOutput` whose messages become notes, and whose progress is that of the download."""
-
-    def __init__(self, emit: Emit, show: Callable[[LoadProgress], None]) -> None:
-        self._emit, self._show = emit, show
-
-    def message(self, text: str = "") -> None:
-        self._emit(NoteWritten(text))
-
-    note = message
-
-    def progress(self) -> DownloadOutput:
-        return self
-
-    def __call__(self, progress: LoadProgress) -> None:
-        self._show(progress)
-
-    def finish(self) -> None:
-        """Leave the last progress: the download shows its own end."""
+        if progress is not None:
+            self._emit(DownloadProgressed(self._reference, progress))

@@ -21,6 +21,7 @@ from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
 from eaglelocal.conversation.session import ActiveModel
+from eaglelocal.conversation.spelling import has_words
 from eaglelocal.core.amounts import format_disk
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import parse_spec
@@ -34,9 +35,11 @@ from eaglelocal.tui.chat.model_download import PullModel
 from eaglelocal.tui.panel.panel_text import format_tok_s
 
 MAX_CTX_DIGITS = 9
-NAME_WIDTH, SIZE_WIDTH, SPEED_WIDTH, FIT_WIDTH = 32, 8, 11, 11  # columns
+NAME_WIDTH, SIZE_WIDTH, SPEED_WIDTH, FIT_WIDTH = 31, 8, 11, 11  # columns
 HEADING = f"{'model':<{NAME_WIDTH}} {'size':>{SIZE_WIDTH}}  {'predicted':<{SPEED_WIDTH}}{'here':<{FIT_WIDTH}}from"
 DOWNLOAD = "download"  # the place of a model that is not on this disk
+RUNNING, OPENED = "running", "a path"  # instead of a place: the model that runs, one that was opened by its path
+NO_MATCH = "nothing matches; enter loads what is typed: a path of a GGUF file, or OWNER/REPO of the hub"
 BATCH_S = 0.2  # between two additions of planned rows to the list
 SETTLE_S = 0.3  # after the last key in the form, until the models are assessed again
 ASSESSING, CATALOG = "assessing", "catalog"  # groups of workers
@@ -52,24 +55,20 @@ class PickerRows:
 
     def match(self, typed: str) -> list[ModelChoiceEntry]:
         """Return the entries that contain every word: an exact name first, downloads that cannot run last."""
-        found = [entry for entry in self.entries if matches(entry, typed)]
+        found = [entry for entry in self.entries if has_words(entry.reference, typed)]
         return sorted(found, key=lambda entry: (entry.reference.lower() != typed.lower(), self._is_in_vain(entry)))
 
     def _is_in_vain(self, entry: ModelChoiceEntry) -> bool:
         preview = self.previews.get(entry.reference)
         return entry.place == DOWNLOAD and preview is not None and not preview.fits
 
-    def format_row(self, entry: ModelChoiceEntry) -> str:
+    def format_row(self, entry: ModelChoiceEntry, *, is_running: bool = False) -> str:
         preview = self.previews.get(entry.reference)
         fit = PENDING if preview is None else TOO_LARGE if not preview.fits else SPLIT if preview.note else FITS
         speed = "" if preview is None or preview.tok_s is None else f"{format_tok_s(preview.tok_s)} tok/s"
         name, size = shorten_name(entry.reference, NAME_WIDTH), format_disk(entry.size_bytes)
-        return f"{name:<{NAME_WIDTH}} {size:>{SIZE_WIDTH}}  {speed:<{SPEED_WIDTH}}{fit:<{FIT_WIDTH}}{entry.place}"
-
-
-def matches(entry: ModelChoiceEntry, typed: str) -> bool:
-    """Return whether the entry's reference contains every typed word."""
-    return all(word in entry.reference.lower() for word in typed.lower().split())
+        place = RUNNING if is_running else entry.place
+        return f"{name:<{NAME_WIDTH}} {size:>{SIZE_WIDTH}}  {speed:<{SPEED_WIDTH}}{fit:<{FIT_WIDTH}}{place}"
 
 
 def shorten_name(name: str, width: int) -> str:
@@ -109,10 +108,12 @@ class ModelDialog(Dialog):
         model_changed: Signal[ModelChanged],
         *,
         search: str = "",
+        opened: Sequence[ModelChoiceEntry] = (),
     ) -> None:
         """changed: the model that runs; None: none could be loaded. model_changed: published when one was loaded.
 
         search  what the list is searched for at first
+        opened  the models that were opened by their paths in this chat
         """
         super().__init__()
         self._search_text = search
@@ -121,9 +122,11 @@ class ModelDialog(Dialog):
         self._choice = ModelChoice() if changed is None else changed.choice
         self._controller, self._source = controller, source
         self._running_name = "" if self._active is None else self._active.local_name
-        self._rows, self._shown = PickerRows(), list[ModelChoiceEntry]()
+        self._rows, self._shown = PickerRows(opened), list[ModelChoiceEntry]()
+        self._reference = "" if changed is None else changed.reference
         self._has_moved = False  # a row was chosen by key or mouse
         self._is_catalog_whole = False  # all its models are listed
+        self._is_searched = False  # the catalog, for what is typed
         self._search_timer: Timer | None = None  # until the catalog is searched for what was typed
         self._timer: Timer | None = None  # until the typed text is taken into account
         self._filled = ("", "")  # draft and context as the form was last filled, to recognize the user's changes
@@ -158,7 +161,7 @@ class ModelDialog(Dialog):
     def _show_active(self, changed: ModelChanged) -> None:
         """Show the model that was loaded meanwhile, and how the others would run once it is unloaded."""
         self._active, self._choice = changed.model, changed.choice
-        self._running_name = changed.model.local_name
+        self._running_name, self._reference = changed.model.local_name, changed.reference
         self.query_one("#active", Label).update(self._describe_active())
         self._start_assessing()
 
@@ -203,7 +206,8 @@ class ModelDialog(Dialog):
         if self._is_open:
             if problem:
                 self.show_error(UsageError(f"the models on this disk cannot be listed: {problem}"))
-            self._rows.entries = [*entries, *self._rows.entries]
+            known = {entry.reference for entry in entries}
+            self._rows.entries = [*entries, *(each for each in self._rows.entries if each.reference not in known)]
             self._refill()
             self._start_assessing()
             self._start_catalog()
@@ -235,6 +239,7 @@ class ModelDialog(Dialog):
         if not self._is_open:
             return
         self._is_catalog_whole = self._is_catalog_whole or is_whole
+        self._is_searched = self._is_searched or is_end
         typed, known = self._read("target"), self._rows.previews
         added = [make_entry(each) for each in choices if not each.option.is_here and each.option.reference not in known]
         known |= {each.option.reference: describe_choice(each) for each in choices if not each.option.is_here}
@@ -242,9 +247,9 @@ class ModelDialog(Dialog):
         if is_end:
             self._refill_in_place()
         else:
-            shown = [entry for entry in added if matches(entry, typed)]
+            shown = [entry for entry in added if has_words(entry.reference, typed)]
             self._shown += shown
-            self.query_one(OptionList).add_options([Option(self._rows.format_row(entry)) for entry in shown])
+            self.query_one(OptionList).add_options([Option(self._format(entry)) for entry in shown])
             if self.query_one(OptionList).highlighted is None:
                 self._refill_in_place()
 
@@ -263,14 +268,14 @@ class ModelDialog(Dialog):
         self._rows.previews[reference] = preview
         for index, entry in enumerate(self._shown):
             if entry.reference == reference:
-                self.query_one(OptionList).replace_option_prompt_at_index(index, self._rows.format_row(entry))
+                self.query_one(OptionList).replace_option_prompt_at_index(index, self._format(entry))
         self._describe_highlighted()
 
     def _refill(self) -> None:
         models = self.query_one(OptionList)
         self._shown = self._rows.match(self.query_one("#target", Input).value.strip())
         models.clear_options()
-        models.add_options([Option(self._rows.format_row(entry)) for entry in self._shown])
+        models.add_options([Option(self._format(entry)) for entry in self._shown])
         with self.prevent(OptionList.OptionHighlighted):  # the user has not moved
             models.highlighted = self._choose_row()
         self._describe_highlighted()
@@ -282,16 +287,20 @@ class ModelDialog(Dialog):
         return next((index for index, entry in enumerate(self._shown) if self._is_running(entry.reference)), None)
 
     def _is_running(self, reference: str) -> bool:
-        return self._active is not None and reference in (self._choice.target, self._running_name)
+        return self._active is not None and reference in (self._choice.target, self._running_name, self._reference)
 
     def _describe_highlighted(self) -> None:
         """Show how the highlighted model would run, and in the form the choices made for the model to change to."""
         self._fill_form()
         entry = self._highlighted
-        text = "" if entry is None else describe_preview(self._rows.previews.get(entry.reference))
+        text = "" if self._shown or not self._is_searched else NO_MATCH
+        text = text if entry is None else describe_preview(self._rows.previews.get(entry.reference))
         if entry is not None and entry.place == DOWNLOAD:
             text = f"enter downloads {format_disk(entry.size_bytes)}; {text}"
         self.query_one("#preview", Label).update(text)
+
+    def _format(self, entry: ModelChoiceEntry) -> str:
+        return self._rows.format_row(entry, is_running=self._is_running(entry.reference))
 
     @property
     def _highlighted(self) -> ModelChoiceEntry | None:
@@ -300,7 +309,7 @@ class ModelDialog(Dialog):
 
     @on(Input.Changed, "#target")
     def _search(self) -> None:
-        self._has_moved = False
+        self._has_moved, self._is_searched = False, self._is_catalog_whole
         self._refill()
         if self._search_timer is not None:
             self._search_timer.stop()
@@ -314,12 +323,8 @@ class ModelDialog(Dialog):
         self._timer = self.set_timer(SETTLE_S, self._start_assessing)
 
     def action_move(self, step: int) -> None:
-        models = self.query_one(OptionList)
-        if self._shown:
-            self._has_moved = True
-            before = models.highlighted
-            first = 0 if step > 0 else len(self._shown) - 1
-            models.highlighted = first if before is None else (before + step) % len(self._shown)
+        self._has_moved = self._has_moved or bool(self._shown)
+        super().action_move(step)
 
     def on_option_list_option_highlighted(self) -> None:
         self._has_moved = self._has_moved or self.query_one(OptionList).has_focus
@@ -363,7 +368,7 @@ class ModelDialog(Dialog):
         if entry is not None and entry.place == DOWNLOAD and target == entry.reference:
             self._controller.download(target, choice)
         elif choice != self._choice or self._active is None:
-            self._controller.change_model(choice)
+            self._controller.send(lambda tasks: tasks.change_model(choice))
         if spec:
             self._controller.run_command(f"/spec {spec}")
 
@@ -426,6 +431,7 @@ class ModelSource:
     list_catalog  the models of the catalog with these words, each planned when it is asked for
     find_best     the model of the catalog to download for this machine, if it is clearly better than those on disk
     pull          fetches a model by its reference, and its draft
+    list_known    the references of the catalog, for completion
     """
 
     list_entries: Callable[[], Sequence[ModelChoiceEntry]] = lambda: ()
@@ -436,6 +442,16 @@ class ModelSource:
     )
     find_best: Callable[[ActiveModel], CatalogChoice | None] = lambda active: None
     pull: PullModel = lambda reference, output: None
+    list_known: Callable[[], Sequence[str]] = lambda: ()
 
 
 NO_MODELS = ModelSource()
+
+
+def make_opened_entry(changed: ModelChanged) -> ModelChoiceEntry | None:
+    """Return the entry of a model that was opened by its path; None for another one."""
+    plan = changed.model.plan
+    if plan is None or not changed.reference.endswith(".gguf"):
+        return None
+    size_bytes = plan.target.stat().st_size if plan.target.exists() else 0
+    return ModelChoiceEntry(changed.reference, size_bytes, OPENED)

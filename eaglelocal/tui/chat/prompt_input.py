@@ -15,16 +15,19 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import Edit, EditResult, Selection
 
-from eaglelocal.conversation.added_file import read_added_file
+from eaglelocal.conversation.added_file import find_mentions, read_added_file
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import HistorySearch, QuestionHistory
+from eaglelocal.conversation.slash_commands import is_command
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.chat.menu_rows import MenuRow, MenuSources
 from eaglelocal.tui.chat.prompt_menu import PromptMenu
 from eaglelocal.tui.chat.start_list import StartList
-from eaglelocal.tui.chat.text_marks import TextMarks
+from eaglelocal.tui.chat.status_line import shorten_count
+from eaglelocal.tui.chat.text_marks import MAX_CHARS, TextMarks, estimate_tokens
 from eaglelocal.tui.mapped_keys import map_keys
 
+WARNING = "$text-warning"  # the style of a warning
 SEARCH_HELP = "press again for an older one, enter to take it, esc to cancel"
 # Most terminals send this for alt+enter, and some are set up to send it for shift+enter. Textual takes it for enter.
 cast(dict[str, object], ANSI_SEQUENCES_KEYS)["\x1b\r"] = (Keys.ControlJ,)
@@ -37,7 +40,8 @@ class FoldingTextArea(TextArea):
         super().__init__(
             id=id, soft_wrap=True, show_line_numbers=False, highlight_cursor_line=False, placeholder=placeholder
         )
-        self._marks = TextMarks()
+        self._marks = TextMarks(lambda text: self.count_tokens(text))
+        self.count_tokens: Callable[[str], int] = estimate_tokens
 
     @property
     def whole_text(self) -> str:
@@ -73,11 +77,28 @@ class FoldingTextArea(TextArea):
         """Insert a text at the cursor, folded if it is long."""
         self.replace(self._marks.fold(text), *self.selection)
 
-    def insert_file(self, path: str, begin: int | None = None) -> None:
-        """Insert the mark of a text file at the cursor, in place of the text from an index on. Raises UsageError."""
+    def insert_file(self, path: str, begin: int | None = None, end: int | None = None) -> None:
+        """Insert the mark of a text file at the cursor, in place of the text from an index on. Raises UsageError.
+
+        end: the index up to which the text is replaced; None: the cursor, with a blank after the mark.
+        """
         file = read_added_file(path)
-        start = self.cursor_location if begin is None else self._lines.get_location_from_index(begin)
-        self.replace(f"{self._marks.mark(file.quoted, file.label)} ", start, self.cursor_location)
+        mark = self._marks.mark(f"{file.quoted}\n", file.label)  # nothing may follow the fence on its line
+        mark += " " if end is None else ""
+        self.replace(mark, *self._locate(begin, end))
+
+    def _locate(self, *indexes: int | None) -> list[tuple[int, int]]:
+        """Return the places of indexes in the text; None: the cursor's."""
+        locate = self._lines.get_location_from_index
+        return [self.cursor_location if index is None else locate(index) for index in indexes]
+
+    def get_cursor_line_start_location(self, smart_home: bool = False) -> tuple[int, int]:
+        """Return the start of the whole line, as in a shell: a wrapped line is one line."""
+        return self.cursor_location[0], 0
+
+    def get_cursor_line_end_location(self) -> tuple[int, int]:
+        row, _ = self.cursor_location
+        return row, len(self.document.get_line(row))
 
     def load_folded(self, text: str) -> None:
         """Show another text, with known pastes folded, and the cursor at its end."""
@@ -113,6 +134,8 @@ class PromptInput(FoldingTextArea):
         Binding(
             "f6", "app.run_command('/retry')", "Retry", id="retry", show=False, tooltip="ask the last question again"
         ),
+        # replaces TextArea's f7, which selects everything
+        Binding("f7", "app.run_command('/undo')", "", id="undo_summary", show=False),
         Binding("tab", "complete", "", id="complete", show=False),
         Binding("ctrl+d", "delete_or_leave", "", id="delete_or_leave", show=False),
         Binding("ctrl+c,super+c", "app.interrupt", "", id="interrupt", show=False),
@@ -151,7 +174,7 @@ class PromptInput(FoldingTextArea):
         self._title: str | None = None  # to show again after a search
         self.mapped_keys = map_keys((*TextArea.BINDINGS, *self.BINDINGS), keys)
         self.take_key: Callable[[events.Key | events.Paste], bool] = lambda event: False  # the keys of a turn
-        self._hint = ""
+        self._hint, self._hint_style = "", ""
         self._waiting: tuple[str, ...] = ()
         self._subtitle = ""
         self.cursor_blink = False  # each blink would cost a redraw
@@ -297,23 +320,27 @@ class PromptInput(FoldingTextArea):
         """Put a row in place of the typed part; a file is added, and a whole command is sent if `sends`."""
         begin = self.menu.begin
         if row.path and row.is_complete:
-            self._add_file(row.path, begin)
+            self.add_file(row.path, begin)
             return
         self.replace(row.text, self._lines.get_location_from_index(begin), self.cursor_location)
         if sends and row.is_complete:
             self.action_submit()
 
-    def _add_file(self, path: str, begin: int) -> None:
-        """Attach a picture, or insert the mark of a text file, in place of the text from an index on."""
+    def add_file(self, path: str, begin: int | None = None, end: int | None = None) -> bool:
+        """Attach a picture, or insert the mark of a text file, as `insert_file`. Return whether the text can be sent.
+
+        Not at once with a picture: its path comes back if the model reads none.
+        """
         try:
-            if find_dropped_pictures(path):
-                self.replace("", self._lines.get_location_from_index(begin), self.cursor_location)
-                self.post_message(self.Dropped(path))
-            else:
-                self.insert_file(path, begin)
+            if not find_dropped_pictures(path):
+                self.insert_file(path, begin, end)
+                return True
+            self.replace("", *self._locate(begin, end))
+            self.post_message(self.Dropped(path))
         except EagleLocalError as error:
             self.menu.close(self._text_before_cursor)
             self.post_message(self.FileRefused(error))
+        return False
 
     @property
     def _text_before_cursor(self) -> str:
@@ -336,10 +363,16 @@ class PromptInput(FoldingTextArea):
         else:
             self.border_title = Content(title) if title else None
 
-    def show_hint(self, text: str) -> None:
-        """Show a text below the prompt, in place of waiting questions; "" removes it."""
+    def show_hint(self, text: str, free: int | None) -> None:
+        """Show a text below the prompt, in place of waiting questions; "" removes it.
+
+        free: tokens of the context that are not used; a long text that needs more is warned of instead
+        """
+        style, whole = "", "" if free is None else self.whole_text
+        if free is not None and len(whole) > MAX_CHARS and (count := self.count_tokens(whole)) > free:
+            text, style = f"~{shorten_count(count)} tokens, more than the context's free {shorten_count(free)}", WARNING
         if text != self._hint:
-            self._hint = text
+            self._hint, self._hint_style = text, style
             self._show_waiting()
 
     def show_waiting(self, questions: tuple[str, ...]) -> None:
@@ -350,12 +383,13 @@ class PromptInput(FoldingTextArea):
 
     def _show_waiting(self) -> None:
         if self._search is None:
-            self._show_subtitle(self._hint or (f"waiting: {'; '.join(self._waiting)}" if self._waiting else ""))
+            waiting = f"waiting: {'; '.join(self._waiting)}" if self._waiting else ""
+            self._show_subtitle(self._hint or waiting, self._hint_style)
 
-    def _show_subtitle(self, text: str) -> None:
+    def _show_subtitle(self, text: str, style: str = "") -> None:
         if text != self._subtitle:  # each change of a subtitle redraws the whole widget
             self._subtitle = text
-            self.border_subtitle = Content(text.replace("\n", " ")) if text else None
+            self.border_subtitle = Content.styled(text.replace("\n", " "), style) if text else None
 
     # ---- keys
     def action_submit(self) -> None:
@@ -363,8 +397,13 @@ class PromptInput(FoldingTextArea):
         row, column = self.cursor_location
         if self.document.get_line(row)[:column].endswith("\\"):
             self.replace("\n", (row, column - 1), (row, column))
-        else:
+        elif self._add_mentions():
             self._send(self.whole_text.strip("\n"))
+
+    def _add_mentions(self) -> bool:
+        """Add the files that a question names after `@`. Return False if it cannot be sent yet."""
+        mentions = [] if is_command(self.text) else find_mentions(self.text)
+        return all([self.add_file(path, begin, end) for begin, end, path in reversed(mentions)])
 
     def _send(self, text: str) -> None:
         if text.strip():

@@ -9,16 +9,18 @@ from __future__ import annotations
 from rich.cells import cell_len, set_cell_size
 
 from eaglelocal.client.server_reading import DISCONNECTED, DRAINING
+from eaglelocal.conversation.chat_hints import word_for_chat
 from eaglelocal.conversation.conversation import ContextUse
 from eaglelocal.core.adapters import describe_adapters
 from eaglelocal.core.amounts import count_noun, format_duration
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.terminal_text import clean_line
+from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.chat.chat_events import Activity, AnswerWork, ModelChanged
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.panel_text import format_bar, format_count, format_gain, format_percent, format_tok_s
-from eaglelocal.tui.styled_lines import ELLIPSIS, Line, Role, StyledSpan, cell_width, fit_line, make_line
+from eaglelocal.tui.styled_lines import ELLIPSIS, Line, StyledSpan, cell_width, fit_line, make_line
 
 BAR_CELLS = 16
 MIN_NAME_CELLS = 10
@@ -63,8 +65,7 @@ def format_progress(progress: LoadProgress, glyphs: Glyphs) -> Line:
 
 def format_answer(work: AnswerWork, glyphs: Glyphs, stop_key: str) -> Line:
     """Return `reading 640/1 930 · 12 s · esc stops`, then `answering · 87 tokens · 4 s · esc stops`."""
-    role: Role = "warn" if work.is_looping else "accent"
-    name, count = ("repeating itself" if work.is_looping else work.phase), ""
+    name, count = work.phase, ""
     if work.phase == "reading" and work.total:
         name = f"reading {format_count(work.count)}/{format_count(work.total)}"
     elif work.count:
@@ -72,7 +73,7 @@ def format_answer(work: AnswerWork, glyphs: Glyphs, stop_key: str) -> Line:
         count = limit + count_noun(work.total or work.count, "token")
     stops = f"{stop_key} stops" if stop_key else ""
     parts = [count, format_duration(work.seconds), "stopping" if work.is_stopping else stops]
-    return make_line((name, role), *((f" {glyphs.dot} {part}", "quiet") for part in parts if part))
+    return make_line((name, "accent"), *((f" {glyphs.dot} {part}", "quiet") for part in parts if part))
 
 
 def format_rest(
@@ -98,10 +99,11 @@ def format_model(model: ModelChanged, width: int) -> Line:
 def format_context_use(context: ContextUse) -> str:
     if not context.size:
         return f"{format_count(context.used)} tokens" if context.used else ""
-    return f"{_shorten_count(context.used)}/{_shorten_count(context.size)} ({format_percent(context.share)})"
+    return f"{shorten_count(context.used)}/{shorten_count(context.size)} ({format_percent(context.share)})"
 
 
-def _shorten_count(count: int) -> str:
+def shorten_count(count: int) -> str:
+    """Return `87`, or `3.1k`."""
     return str(count) if count < 1000 else f"{count / 1000:.1f}k"
 
 
@@ -112,6 +114,20 @@ def format_figures(frame: PanelFrame) -> list[str]:
     gain = f"drafts {format_gain(frame.figures.gain)}" if frame.figures.gain else ""
     drafts = {"asleep": "drafts paused", "off": "no drafts"}.get(frame.drafting.state, gain)
     return [f"{format_tok_s(frame.tok_s)} tok/s", *([drafts] if drafts else [])]
+
+
+def list_notices(reply: str | EagleLocalError) -> list[str]:
+    """Return the notices for what a command says: of an error one with its hint, then one without."""
+    if isinstance(reply, str):
+        return [reply]
+    line = f"error: {reply.message}"
+    return [f"{line} ({word_for_chat(reply.hint)})", line] if reply.hint else [line]
+
+
+def format_download(reference: str, progress: LoadProgress) -> str:
+    """Return the progress of a download in a line: `qwen3-8b:Q4_K_M 38 %, fetching 4.7 GB, 38.2 MB/s`."""
+    parts = [f"{reference} {format_percent(progress.fraction)}", progress.what, progress.detail]
+    return ", ".join(filter(None, parts))
 
 
 def shorten(name: str, width: int) -> str:

@@ -1,4 +1,4 @@
-"""Marks such as `[pasted 312 lines]` or `[notes.md, 40 lines]` that stand for long texts in the question field.
+"""Marks such as `[312 lines, ~3.1k tokens]` or `[notes.md, 40 lines, ~520 tokens]` that stand for long texts.
 
 A mark is edited as a whole: an edit that cuts into it covers all of it, an insertion inside it goes after it.
 """
@@ -6,15 +6,25 @@ A mark is edited as a whole: an edit that cuts into it covers all of it, an inse
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+from eaglelocal.conversation.conversation import TOKENS_PER_CHAR
+from eaglelocal.tui.chat.status_line import shorten_count
 
 MAX_LINES, MAX_CHARS = 8, 1000  # a longer paste is folded
+
+
+def estimate_tokens(text: str, tokens_per_char: float = TOKENS_PER_CHAR) -> int:
+    """Return the approximate number of tokens of a text."""
+    return round(len(text) * tokens_per_char)
 
 
 class TextMarks:
     """The texts of a session by their marks, all kept because a deleted mark may be restored."""
 
-    def __init__(self) -> None:
+    def __init__(self, count_tokens: Callable[[str], int] = estimate_tokens) -> None:
+        """count_tokens: estimates the tokens of a text for the model that runs."""
+        self._count_tokens = count_tokens
         self._texts: dict[str, str] = {}  # by mark
 
     def fold(self, text: str) -> str:
@@ -22,11 +32,11 @@ class TextMarks:
         num_lines = text.rstrip("\n").count("\n") + 1
         if num_lines <= MAX_LINES and len(text) <= MAX_CHARS:
             return text
-        size = f"{num_lines} lines" if num_lines > 1 else f"{len(text)} characters"
-        return self.mark(text, f"[pasted {size}]")
+        return self.mark(text, f"[{num_lines} lines]" if num_lines > 1 else f"[{len(text)} characters]")
 
     def mark(self, text: str, label: str) -> str:
-        """Return the mark for a text: its label, with a number if that stands for another text."""
+        """Return the mark for a text: its label and tokens, with a number if that stands for another text."""
+        label = f"{label[:-1]}, ~{shorten_count(self._count_tokens(text))} tokens]"
         numbered = (f"{label[:-1]}, {number}]" for number in itertools.count(2))
         mark = next(mark for mark in itertools.chain([label], numbered) if self._texts.get(mark, text) == text)
         self._texts[mark] = text

@@ -10,13 +10,26 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from textual import events
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 
 from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_tasks import AskedQuestion
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.mapped_keys import map_keys, name_key
 from eaglelocal.tui.transcript.transcript import Transcript
+
+# while the user stands on a turn; the prompt has the focus and passes its keys on. Described ones are shown
+TURN_BINDINGS: list[BindingType] = [
+    Binding("alt+up,up", "older_turn", "", id="older_turn"),
+    Binding("alt+down,down", "newer_turn", "", id="newer_turn"),
+    Binding("y", "copy_turn", "copy", id="copy_turn"),
+    Binding("e", "edit_turn", "edit", id="edit_turn"),
+    Binding("r", "ask_again", "again", id="ask_again"),
+    Binding("b", "branch", "branch", id="branch"),
+    Binding("left,left_square_bracket", "older_version", "version", id="older_version"),
+    Binding("right,right_square_bracket", "newer_version", "version", id="newer_version"),
+    Binding("escape", "leave_turn", "back", id="leave_turn"),
+]
 
 
 class TurnHost(Protocol):
@@ -30,6 +43,8 @@ class TurnHost(Protocol):
         """Return True, and say so, if the user has to wait until the answer has ended."""
 
     def notify(self, message: str) -> None: ...
+
+    def clear_notifications(self) -> None: ...
 
 
 class TurnKeys:
@@ -46,7 +61,7 @@ class TurnKeys:
         """prompt_keys: the bindings of the prompt by key. keys: binding id -> comma-separated keys, by choice."""
         self._host, self._transcript, self._controller = host, transcript, controller
         self._prompt_keys = prompt_keys
-        self.mapped_keys = map_keys(Transcript.BINDINGS, keys)
+        self.mapped_keys = map_keys(TURN_BINDINGS, keys)
         self._actions: Mapping[str, Callable[[], None]] = {
             "older_turn": lambda: transcript.move_stop(-1),
             "newer_turn": lambda: transcript.move_stop(1),
@@ -63,6 +78,7 @@ class TurnKeys:
         """Act on a key if the user stands on a turn. Return False if it is for the prompt, as a paste is."""
         if self._transcript.stop is None:
             return False
+        self._host.clear_notifications()  # they are about what was done before
         if isinstance(event, events.Paste):
             self._transcript.leave_stop()
             return False
@@ -97,14 +113,14 @@ class TurnKeys:
     def _ask_again(self) -> None:
         place = self._find_place()
         if place is not None and not self._host.refuse_while_busy():
-            self._controller.ask_instead(place.text, place)
+            self._controller.send(lambda tasks: tasks.ask_instead(place.text, place), question=place.text)
 
     def _branch(self) -> None:
         place = self._find_place()
         if place is None or self._host.refuse_while_busy():
             return
         if place.has_answer:
-            self._controller.branch(place)
+            self._controller.send(lambda tasks: tasks.branch(place))
         else:
             self._host.notify("there is nothing to branch from: the question has no answer")
 
@@ -115,7 +131,8 @@ class TurnKeys:
         if place.num_versions == 1:
             self._host.notify("this turn has one version; asking it again makes another")
         else:
-            self._controller.choose_version(place, (place.version + step) % place.num_versions)
+            version = (place.version + step) % place.num_versions
+            self._controller.send(lambda tasks: tasks.choose_version(place, version))
 
     def _find_place(self) -> AskedQuestion | None:
         """Return the question of the turn on which the user stands, if it is part of the conversation."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from enum import Enum
+from types import MappingProxyType
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -44,10 +45,8 @@ class EntryKind(Enum):
     SUMMARY = "summary"
 
 
-FOLDED = (EntryKind.THOUGHT, EntryKind.SUMMARY)  # unfolded together
-
-
-FOLDED = (EntryKind.THOUGHT, EntryKind.CALL)  # only their first line is shown, until they are unfolded
+FOLDED = (EntryKind.THOUGHT, EntryKind.SUMMARY, EntryKind.CALL)  # only their first line is shown, until unfolded
+MAX_QUESTION_LINES = 8  # of a longer question so many are shown, until it is unfolded
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +81,24 @@ def estimate_height(entry: TranscriptEntry, width: int, view: RenderOptions) -> 
     """Return the approximate number of rows of an entry, much faster than `render_entry`."""
     if entry.kind in FOLDED and not view.shows_thoughts:
         return 1 + entry.has_gap
-    lines = entry.text.split("\n")
+    shown, fold = _cut_question(entry.text, width, view) if entry.kind is EntryKind.QUESTION else (entry.text, "")
+    lines = [*shown.split("\n"), *filter(None, [fold])]
     return entry.has_gap + sum(max(1, -(-len(line) // max(width - 2, 1))) for line in lines)
 
 
-def make_entries(turns: Iterable[Turn], first_turn: int = 0, first_code: int = 1) -> list[TranscriptEntry]:
-    """Return the entries of turns. first_turn: the index of the first one. first_code: the number of its first block"""
+def make_entries(
+    turns: Iterable[Turn], first_turn: int = 0, first_code: int = 1, figures: Mapping[str, str] = MappingProxyType({})
+) -> list[TranscriptEntry]:
+    """Return the entries of turns.
+
+    first_turn: the index of the first one. first_code: the number of its first block. figures: the lines below answers,
+    by their texts
+    """
     entries: list[TranscriptEntry] = []
     for index, turn in enumerate(turns, first_turn):
+        ending = figures.get(turn.answer, "stopped" if turn.stopped else "")
         entries += _make_turn_entries(turn, index, first_code)
+        entries += make_figures_entries(turn, ending)
         first_code += sum(map(count_code_blocks, turn.texts))
     return entries
 
@@ -106,9 +114,14 @@ def _make_turn_entries(turn: Turn, index: int, first_code: int) -> list[Transcri
     for done in turn.rounds:
         entries += [*_make_answer_entries(done, first_code), *make_call_entries(done)]
         first_code += count_code_blocks(done.text)
-    entries += _make_answer_entries(ToolRound((), turn.answer, turn.reasoning), first_code)
-    ending = SEPARATOR.join(filter(None, [format_version(turn), "stopped" if turn.stopped else ""]))
-    return [*entries, *([TranscriptEntry(EntryKind.FIGURES, ending, has_gap=False)] if ending else [])]
+    return [*entries, *_make_answer_entries(ToolRound((), turn.answer, turn.reasoning), first_code)]
+
+
+def make_figures_entries(turn: Turn | None, figures: str) -> list[TranscriptEntry]:
+    """Return the line below the answer of a turn, if there is anything to say: `version 2/2 · 87 tokens`."""
+    version = f"version {turn.version + 1}/{turn.num_versions}" if turn is not None and turn.others else ""
+    line = SEPARATOR.join(filter(None, [version, figures]))
+    return [TranscriptEntry(EntryKind.FIGURES, line, has_gap=False)] if line else []
 
 
 def _make_answer_entries(done: ToolRound, first_code: int) -> list[TranscriptEntry]:
@@ -128,11 +141,6 @@ def make_question(text: str, turn: int) -> TranscriptEntry:
     return TranscriptEntry(EntryKind.QUESTION, text, turn=turn)
 
 
-def format_version(turn: Turn) -> str:
-    """Return which version of a turn is shown, `version 2/2`; "" if there is only one."""
-    return f"version {turn.version + 1}/{turn.num_versions}" if turn.others else ""
-
-
 def split_answer(answer: TranscriptEntry) -> list[TranscriptEntry]:
     """Return an answer as one entry for each top-level block of Markdown."""
     from eaglelocal.tui.transcript.markdown_rows import measure_blocks
@@ -148,8 +156,26 @@ def split_answer(answer: TranscriptEntry) -> list[TranscriptEntry]:
 # ---- renderers
 def _render_question(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
     mark = Segment("> " if view.appearance.is_ascii else "❯ ", Style(color="cyan", bold=True))
-    rows = render_plain(entry.text, width - 2, view.appearance, "bold")
-    return [[mark if number == 0 else Segment("  "), *row] for number, row in enumerate(rows)]
+    shown, fold = _cut_question(entry.text, width, view)
+    rows = render_plain(shown, width - 2, view.appearance, "bold")
+    last = _render_sign(fold, width - 2, view) if fold else []
+    return [[mark if number == 0 else Segment("  "), *row] for number, row in enumerate([*rows, *last])]
+
+
+def is_long_question(entry: TranscriptEntry, width: int) -> bool:
+    return entry.kind is EntryKind.QUESTION and bool(_cut_question(entry.text, width, RenderOptions())[1])
+
+
+def _cut_question(text: str, width: int, view: RenderOptions) -> tuple[str, str]:
+    """Return the shown part of a question, and the title of the row that unfolds a long one; "" for a short one."""
+    text = text.rstrip("\n")
+    shown = "\n".join(text.split("\n", MAX_QUESTION_LINES)[:MAX_QUESTION_LINES])[: MAX_QUESTION_LINES * width]
+    if len(shown) == len(text):
+        return text, ""
+    whole = text if view.shows_thoughts else text[len(shown) :]
+    num_lines = whole.count("\n") + view.shows_thoughts
+    size = count_noun(num_lines, "line") if num_lines else count_noun(len(whole), "character")
+    return (text, size) if view.shows_thoughts else (shown, f"and {size} more")
 
 
 def _render_answer(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:
@@ -175,13 +201,18 @@ def _render_call(entry: TranscriptEntry, width: int, view: RenderOptions) -> lis
 
 def _render_folded(title: str, body: str, width: int, view: RenderOptions) -> list[Row]:
     """Render a title with the sign of its state, and unfolded the body below it."""
-    closed, opened = ("+", "-") if view.appearance.is_ascii else ("▸", "▾")
-    sign = opened if view.shows_thoughts else closed
-    head = render_plain(f"{sign} {title}", width, view.appearance, "dim italic")
+    head = _render_sign(title, width, view)
     if not view.shows_thoughts:
         return head
     rows = render_plain(body, width - 2, view.appearance, "dim italic")
     return [*head, *([Segment("  "), *row] for row in rows)]
+
+
+def _render_sign(title: str, width: int, view: RenderOptions) -> list[Row]:
+    """Render a title after the sign that it is folded, or unfolded."""
+    closed, opened = ("+", "-") if view.appearance.is_ascii else ("▸", "▾")
+    sign = opened if view.shows_thoughts else closed
+    return render_plain(f"{sign} {title}", width, view.appearance, "dim italic")
 
 
 def _render_note(entry: TranscriptEntry, width: int, view: RenderOptions) -> list[Row]:

@@ -15,7 +15,6 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.binding import Binding, BindingType
 from textual.geometry import Offset, Region, Size
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBarRender
@@ -23,36 +22,33 @@ from textual.selection import Selection
 from textual.strip import Strip
 
 from eaglelocal.conversation.answer_stats import answer_line, format_ending
-from eaglelocal.conversation.ask import AskResult, left_out_line
+from eaglelocal.conversation.ask import LOOP_LINE, AskResult, left_out_line
 from eaglelocal.conversation.conversation import ToolRound, Turn
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.errors import Cancelled, EagleLocalError
 from eaglelocal.tui.transcript.entries import (
     FOLDED,
-    SEPARATOR,
     EntryKind,
     LiveAnswer,
     RenderOptions,
     TranscriptEntry,
     estimate_height,
-    format_version,
+    is_long_question,
     make_call_entries,
     make_entries,
     make_error_entry,
+    make_figures_entries,
     make_question,
     render_entry,
 )
 from eaglelocal.tui.transcript.stops import (
     Stop,
-    StopKind,
-    find_entries,
     find_neighbor,
-    find_question,
     list_stops,
     read_stop,
 )
 from eaglelocal.tui.transcript.text_rows import Appearance, Row, put_over, to_characters
-from eaglelocal.tui.transcript.transcript_layout import TranscriptLayout, find_code_rows
+from eaglelocal.tui.transcript.transcript_layout import TranscriptLayout, find_last_stop, find_stop_rows
 
 MAX_SPARE_ROWS = 5
 MARGIN = 1  # cells left of the text; one more stays free right of it
@@ -82,18 +78,6 @@ class Transcript(ScrollView):
     }
     """
     COMPONENT_CLASSES: ClassVar[set[str]] = {"transcript--stop"}
-    # while the user stands on a turn; the prompt has the focus and passes its keys on. Described ones are shown
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("alt+up,up", "older_turn", "", id="older_turn"),
-        Binding("alt+down,down", "newer_turn", "", id="newer_turn"),
-        Binding("y", "copy_turn", "copy", id="copy_turn"),
-        Binding("e", "edit_turn", "edit", id="edit_turn"),
-        Binding("r", "ask_again", "again", id="ask_again"),
-        Binding("b", "branch", "branch", id="branch"),
-        Binding("left,left_square_bracket", "older_version", "version", id="older_version"),
-        Binding("right,right_square_bracket", "newer_version", "version", id="newer_version"),
-        Binding("escape", "leave_turn", "back", id="leave_turn"),
-    ]
 
     def __init__(self) -> None:
         super().__init__(id="transcript")
@@ -104,7 +88,9 @@ class Transcript(ScrollView):
         self._layout = TranscriptLayout(self._render_entry, self._estimate_height)
         self._view = RenderOptions()
         self._follows = True
-        self._grows = False
+        self.is_growing = False  # an answer is being written at the end
+        self._late: list[TranscriptEntry] = []  # that are added when it has ended
+        self._figures: dict[str, str] = {}  # the lines below answers, by their texts
         self.stop: Stop | None = None  # where the user stands
         self._stop_rows = range(0)
         self._followed_before = True  # standing began
@@ -114,16 +100,24 @@ class Transcript(ScrollView):
 
     # ---- question and answer
     def note(self, text: str) -> None:
-        """Show a note above the growing answer; consecutive notes form one block."""
-        follows_note = self._tail > 0 and self._layout.entry(self._tail - 1).kind is EntryKind.NOTE
-        self._add(TranscriptEntry(EntryKind.NOTE, text, has_gap=not follows_note))
+        """Show a note: above the growing answer, or below it once it has any text."""
+        self._add_aside(TranscriptEntry(EntryKind.NOTE, text), is_late=self._live.has_begun)
+
+    def reply(self, reply: str | EagleLocalError) -> None:
+        """Show what a command says, or an error; during an answer, below it."""
+        entry = TranscriptEntry(EntryKind.NOTE, reply) if isinstance(reply, str) else make_error_entry(reply)
+        self._add_aside(entry, is_late=True)
 
     def add_rule(self, text: str) -> None:
         """Draw a rule across the transcript with a text in it."""
         self._add(TranscriptEntry(EntryKind.RULE, text))
 
-    def show_error(self, error: EagleLocalError) -> None:
-        self._add(make_error_entry(error))
+    def _add_aside(self, entry: TranscriptEntry, *, is_late: bool) -> None:
+        """Add an entry that is no part of the growing answer. is_late: when that has ended."""
+        if is_late and self.is_growing:
+            self._late.append(entry)
+        else:
+            self._add(entry)
 
     def add_question(self, question: str, live: LiveAnswer, turn: int) -> None:
         """Add a question, whose answer grows in `live` from here on. turn: the index of its turn."""
@@ -161,21 +155,28 @@ class Transcript(ScrollView):
             line = answer_line(outcome.finished, n_ctx) if self.has_figures else " · ".join(endings)
         else:
             line = "the answer above is incomplete" if outcome.text else ""
-        if line := SEPARATOR.join(filter(None, ["" if turn is None else format_version(turn), line])):
-            self._add(TranscriptEntry(EntryKind.FIGURES, line, has_gap=False))
-        if outcome.missing_text:
+        if turn is not None:
+            self._figures[turn.answer] = line  # for when its version is shown again
+        for entry in make_figures_entries(turn, line):
+            self._add(entry)
+        if outcome.is_loop:
+            self.note(f"{LOOP_LINE}; /retry asks again, `go on` or any other word continues")
+        elif outcome.missing_text:
             self.note(outcome.missing_text)
         if isinstance(outcome.error, Cancelled):
             self.note(outcome.error.message)
         elif outcome.error is not None:
-            self.show_error(outcome.error)
+            self.reply(outcome.error)
+        late, self._late = self._late, []
+        for entry in late:
+            self._add(entry)
 
     def replace_turns(self, index: int, turns: Iterable[Turn], first_code: int = 1) -> None:
         """Replace the turns from an index on. first_code: the number of the first code block in them."""
         entries = self._layout.entries
         found = (at for at in reversed(range(len(entries))) if entries[at].turn == index)
         self._live = LiveAnswer()
-        self._replace_from(next(found, len(entries)), make_entries(turns, index, first_code))
+        self._replace_from(next(found, len(entries)), make_entries(turns, index, first_code, self._figures))
         self._tail = len(self._layout)
 
     def fold_turns(self, summary: str, num_turns: int) -> None:
@@ -194,11 +195,14 @@ class Transcript(ScrollView):
         self.leave_stop()
         self._follows = True
         self._live = LiveAnswer()
-        self._replace_from(0, make_entries(turns))
+        self._late = []
+        self._replace_from(0, make_entries(turns, figures=self._figures))
         self._tail = len(self._layout)
 
     def _add(self, entry: TranscriptEntry) -> None:
-        """Insert an entry above the growing answer."""
+        """Insert an entry above the growing answer; consecutive notes form one block."""
+        if entry.kind is EntryKind.NOTE and self._tail > 0 and self._layout.entry(self._tail - 1).kind is entry.kind:
+            entry = replace(entry, has_gap=False)
         self._replace_from(self._tail, [entry, *self._layout.entries[self._tail :]])
         self._tail += 1
 
@@ -226,7 +230,7 @@ class Transcript(ScrollView):
         self._change_view(replace(self._view, appearance=appearance, marks_drafted=marks_drafted))
 
     def toggle_thoughts(self) -> None:
-        """Unfold or fold all thoughts, and calls of tools."""
+        """Unfold or fold all thoughts, calls of tools, and long questions."""
         self._change_view(replace(self._view, shows_thoughts=not self._view.shows_thoughts))
 
     def _change_view(self, view: RenderOptions) -> None:
@@ -241,8 +245,7 @@ class Transcript(ScrollView):
         self._update_scroll()
 
     def _set_growing(self, grows: bool) -> None:
-        """Set whether an answer is being written at the end."""
-        self._grows = grows
+        self.is_growing = grows
         self._update_scroll()
 
     # ---- standing on a turn
@@ -252,7 +255,7 @@ class Transcript(ScrollView):
         After the last stop, stop standing.
         """
         if self.stop is None:
-            if (found := self._find_stop_in_view()) is not None:
+            if (found := find_last_stop(self._layout, self.scroll_offset.y + self.size.height)) is not None:
                 self._followed_before = self._follows
                 self._stand_on(found)
             return
@@ -280,29 +283,10 @@ class Transcript(ScrollView):
         """The question that the user stands on, or whose answer it is."""
         return None if self.stop is None else self._layout.entry(self.stop.question)
 
-    def _find_stop_in_view(self) -> Stop | None:
-        entries, bottom = self._layout.entries, self.scroll_offset.y + self.size.height
-        question = find_question(entries, self._layout.index_at(bottom - 1)) if entries else None
-        if question is None:
-            return None
-        stops = list_stops(entries, question)
-        return next((stop for stop in reversed(stops) if self._find_rows(stop).start < bottom), stops[0])
-
-    def _find_rows(self, stop: Stop) -> range:
-        """Return the rows of a stop without the gap above, after laying them out."""
-        layout, covered = self._layout, find_entries(self._layout.entries, stop)
-        if stop.kind is not StopKind.ANSWER:
-            layout.lay_out(covered.start)
-        begin = layout.top(covered.start) + layout.entry(covered.start).has_gap
-        if stop.kind is StopKind.CODE:
-            label, num_rows = find_code_rows(layout.rows_of(covered.start), stop.code)
-            return range(layout.top(covered.start) + label, layout.top(covered.start) + label + num_rows)
-        return range(begin, layout.top(covered.stop))
-
     def _stand_on(self, stop: Stop) -> None:
         """Stand on a stop, and scroll there if it is not in view as a whole."""
         self.stop, self._follows = stop, False
-        rows, y = self._find_rows(stop), self.scroll_offset.y
+        rows, y = find_stop_rows(self._layout, stop), self.scroll_offset.y
         if rows.start < y or min(rows.stop, rows.start + self.size.height) > y + self.size.height:
             self.scroll_to(y=max(rows.start - CONTEXT_ROWS, 0), animate=False, force=True, immediate=True)
         self._update_scroll()
@@ -358,7 +342,7 @@ class Transcript(ScrollView):
         if not self.is_attached or not self.size.height:
             return
         y = self._lay_out_end() if self._follows else self._lay_out_view()
-        self._stop_rows = range(0) if self.stop is None else self._find_rows(self.stop)
+        self._stop_rows = range(0) if self.stop is None else find_stop_rows(self._layout, self.stop)
         self._layout.drop_oldest_rows(self.size.height)  # an entry in view has at least one row there
         self._set_length(max(self._layout.num_rows, y + self.size.height if self._follows else 0))
         if y != self.scroll_offset.y:
@@ -371,7 +355,7 @@ class Transcript(ScrollView):
             index -= 1
             missing -= self._layout.lay_out(index)
         y, now = max(self._layout.num_rows - self.size.height, 0), self.scroll_offset.y
-        if not self._grows or y == 0:
+        if not self.is_growing or y == 0:
             return y
         return now if y <= now <= y + self._spare_rows else y + self._spare_rows
 
@@ -479,7 +463,7 @@ class Transcript(ScrollView):
     def on_click(self, event: events.Click) -> None:
         """Select a word at a double click, a row at a triple one; Textual would select the whole conversation.
 
-        A single click on the title of a thought or a call unfolds or folds all of them.
+        A single click on the title of a thought or a call, or the last row of a long question, unfolds or folds all.
         """
         row_number = event.y + self.scroll_offset.y
         if event.chain > 1:
@@ -491,6 +475,7 @@ class Transcript(ScrollView):
                 self._select(row_number, 0, cell_len(self._row(row_number).text))
         elif len(self._layout) and row_number < self._layout.num_rows:
             index = self._layout.index_at(row_number)
-            entry = self._layout.entry(index)
-            if entry.kind in FOLDED and row_number == self._layout.top(index) + entry.has_gap:
+            entry, top = self._layout.entry(index), self._layout.top(index)
+            title = top + entry.has_gap if entry.kind in FOLDED else self._layout.top(index + 1) - 1
+            if row_number == title and (entry.kind in FOLDED or is_long_question(entry, self._width)):
                 self.toggle_thoughts()

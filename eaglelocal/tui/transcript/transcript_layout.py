@@ -14,6 +14,7 @@ from textual.strip import Strip
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.tui.transcript.entries import TranscriptEntry
+from eaglelocal.tui.transcript.stops import Stop, StopKind, find_entries, find_question, list_stops
 from eaglelocal.tui.transcript.text_rows import CODE_META
 
 MAX_LAID_OUT = 128  # items: a few screens full. Each garbage collection would scan more
@@ -121,6 +122,29 @@ class TranscriptLayout:
                 found += known[offset : offset + count - len(found)]
                 index, offset = index + 1, 0
         return found + [blank] * (count - len(found))
+
+
+# ---- where one stands, in rows
+def find_last_stop(layout: TranscriptLayout, bottom: int) -> Stop | None:
+    """Return the last stop that begins above a row, of the question there; None if there is no question."""
+    entries = layout.entries
+    question = find_question(entries, layout.index_at(bottom - 1)) if entries else None
+    if question is None:
+        return None
+    stops = list_stops(entries, question)
+    return next((stop for stop in reversed(stops) if find_stop_rows(layout, stop).start < bottom), stops[0])
+
+
+def find_stop_rows(layout: TranscriptLayout, stop: Stop) -> range:
+    """Return the rows of a stop without the gap above, after laying them out."""
+    covered = find_entries(layout.entries, stop)
+    if stop.kind is not StopKind.ANSWER:
+        layout.lay_out(covered.start)
+    begin = layout.top(covered.start)
+    if stop.kind is StopKind.CODE:
+        label, num_rows = find_code_rows(layout.rows_of(covered.start), stop.code)
+        return range(begin + label, begin + label + num_rows)
+    return range(begin + layout.entry(covered.start).has_gap, layout.top(covered.stop))
 
 
 def find_code_rows(rows: Sequence[Strip], number: int) -> tuple[int, int]:

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglelocal.conversation.added_file import MAX_TEXT_BYTES, AddedFile, find_mention, read_added_file, write_mention
+from eaglelocal.conversation.added_file import (
+    MAX_TEXT_BYTES,
+    AddedFile,
+    find_mention,
+    find_mentions,
+    read_added_file,
+    write_mention,
+)
 from eaglelocal.errors import UsageError
 
 
@@ -52,3 +59,25 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
 def test_a_path_is_read_as_it_is_written(path: str, before: str) -> None:
     if "\n" not in path:
         assert find_mention(before + write_mention(path)) == (len(before), path)
+
+
+@pytest.mark.parametrize(("text", "paths"), [
+    ("see @notes.md, please", ["notes.md"]),
+    ("@notes.md?", ["notes.md"]),
+    ("@my\\ notes.md and @sub/missing", ["my notes.md", "sub/missing"]),
+    ("ask @alice, me@notes.md, @types/node or @", []),
+    ("@/dev/zero @./nothing @~/nothing-at-all @../x/", ["/dev/zero", "./nothing", "~/nothing-at-all", "../x/"]),
+    ("@" + "a" * 5000, []),
+    ("@a\0b", []),
+])  # fmt: skip
+def test_the_paths_that_a_question_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, paths: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    for name in ("notes.md", "my notes.md"):
+        (tmp_path / name).write_text("x")
+    found = find_mentions(text)
+    assert [path for _, _, path in found] == paths
+    for begin, end, path in found:
+        assert text[begin:end].replace("\\", "") == f"@{path}"

@@ -175,7 +175,7 @@ def test_a_limit_is_described(thinking: Thinking, template: str, said: str) -> N
 def test_the_usual_effort_is_said_with_the_others() -> None:
     said = describe_efforts(efforts_of(STRICT))
     assert "medium effort unless set" in said
-    assert "low, medium, xhigh, a number of tokens or off" in said
+    assert "off, low, medium, xhigh, or a number of tokens" in said
     assert describe_efforts(efforts_of(SMALL_4)) == ""
 
 
@@ -229,5 +229,5 @@ def test_a_limit_in_words(text: str, thinking: Thinking, shown: str) -> None:
 
 @pytest.mark.parametrize("text", ["-1", "much", "1.5", "", "99999999999", "Low"])
 def test_other_words_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="must be a number of tokens, off, low, medium or high"):
+    with pytest.raises(UsageError, match="must be off, low, medium, high, or a number of tokens"):
         parse_thinking(text)

@@ -122,7 +122,6 @@ READING = AnswerWork(phase="reading", seconds=12.2, count=640, total=1930)
         (replace(ANSWERING, is_stopping=True), "answering · 87 tokens · 4 s · stopping"),
         (replace(ANSWERING, phase="thinking", count=312, total=512), "thinking · 312 of 512 tokens · 4 s · esc stops"),
         (replace(ANSWERING, phase="thinking", count=516, total=512), "thinking · 512 of 512 tokens · 4 s · esc stops"),
-        (replace(ANSWERING, is_looping=True), "repeating itself · 87 tokens · 4 s · esc stops"),
         (READING, "reading 640/1 930 · 12 s · esc stops"),
         (AnswerWork(phase="waiting", seconds=0.4), "waiting · 0 s · esc stops"),
         (AnswerWork(phase="reading images", seconds=12.7), "reading images · 13 s · esc stops"),

@@ -1,4 +1,4 @@
-"""What the screen knows of an answer while it comes: how far it has been thought about, and whether it loops."""
+"""What the screen knows of an answer while it comes: how far it has been read and thought about."""
 
 from __future__ import annotations
 
@@ -78,14 +78,3 @@ def test_images_are_read_until_the_first_token() -> None:
     events: list[RequestEvent] = [Started("a", 90, 0), PromptProgress("a", 52), tokens(said("Yes"))]
     phases = [work.phase for work in follow(events, pictures=(AttachedPicture("a.png", b"x"),))]
     assert phases == ["reading images", "reading images", "answering"]
-
-
-def test_text_behind_thoughts_that_looped_does_not_repeat_itself() -> None:
-    works = follow([*[tokens(thought(" tea"))] * 600, tokens(said("Yes"))])
-    assert [work.is_looping for work in works[-2:]] == [True, False]
-
-
-def test_a_loop_is_noticed_in_thoughts_and_text() -> None:
-    for piece in (thought(" tea"), said(" tea")):
-        works = follow([tokens(piece)] * 600)
-        assert not works[400].is_looping and works[-1].is_looping

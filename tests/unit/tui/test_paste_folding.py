@@ -7,7 +7,7 @@ import pytest
 from eaglelocal.tui.chat.text_marks import MAX_CHARS, MAX_LINES, TextMarks
 
 LONG = "\n".join("abcdefghi")  # nine lines
-MARK = "[pasted 9 lines]"
+MARK = "[9 lines, ~6 tokens]"
 
 
 @pytest.mark.parametrize(
@@ -16,10 +16,10 @@ MARK = "[pasted 9 lines]"
         ("", ""),
         ("short", "short"),
         ("\n" * (MAX_LINES - 1) + "x", "\n" * (MAX_LINES - 1) + "x"),
-        ("\n" * MAX_LINES + "x", MARK),
+        ("\n" * MAX_LINES + "x", "[9 lines, ~3 tokens]"),
         (LONG + "\n", MARK),
         ("x" * MAX_CHARS, "x" * MAX_CHARS),
-        ("x" * MAX_CHARS + "y", "[pasted 1001 characters]"),
+        ("x" * MAX_CHARS + "y", "[1001 characters, ~350 tokens]"),
     ],
 )
 def test_what_is_long_is_folded_and_comes_out_whole(text: str, folded: str) -> None:
@@ -30,10 +30,10 @@ def test_what_is_long_is_folded_and_comes_out_whole(text: str, folded: str) -> N
 
 def test_each_paste_has_its_own_mark() -> None:
     folding, other = TextMarks(), LONG.upper()
-    assert [folding.fold(text) for text in (LONG, other, LONG)] == [MARK, "[pasted 9 lines, 2]", MARK]
-    assert folding.unfold(f"{MARK}[pasted 9 lines, 2]{MARK}") == LONG + other + LONG
-    assert folding.unfold("[pasted 8 lines]") == "[pasted 8 lines]"
-    assert folding.fold_known(f"a {other}{LONG} b") == f"a [pasted 9 lines, 2]{MARK} b"
+    assert [folding.fold(text) for text in (LONG, other, LONG)] == [MARK, "[9 lines, ~6 tokens, 2]", MARK]
+    assert folding.unfold(f"{MARK}[9 lines, ~6 tokens, 2]{MARK}") == LONG + other + LONG
+    assert folding.unfold("[8 lines, ~6 tokens]") == "[8 lines, ~6 tokens]"
+    assert folding.fold_known(f"a {other}{LONG} b") == f"a [9 lines, ~6 tokens, 2]{MARK} b"
 
 
 @pytest.mark.parametrize(
@@ -41,17 +41,17 @@ def test_each_paste_has_its_own_mark() -> None:
     [
         (0, 1, (0, 1)),
         (2, 2, (2, 2)),  # before it
-        (3, 3, (18, 18)),  # in it: behind it
-        (18, 18, (18, 18)),
-        (17, 18, (2, 18)),
-        (2, 3, (2, 18)),
-        (0, 5, (0, 18)),
-        (10, 20, (2, 20)),
-        (18, 20, (18, 20)),
+        (3, 3, (22, 22)),  # in it: behind it
+        (22, 22, (22, 22)),
+        (21, 22, (2, 22)),
+        (2, 3, (2, 22)),
+        (0, 5, (0, 22)),
+        (10, 24, (2, 24)),
+        (22, 24, (22, 24)),
     ],
 )
 def test_a_mark_changes_as_a_whole(begin: int, end: int, changed: tuple[int, int]) -> None:
     folding = TextMarks()
     text = f"a {folding.fold(LONG)} b"
-    assert text[2:18] == MARK
+    assert text[2:22] == MARK
     assert folding.widen(text, begin, end) == changed
