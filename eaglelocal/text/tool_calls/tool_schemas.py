@@ -53,7 +53,7 @@ def has_unknown_reference(tool: Tool) -> bool:
 
 def _lift(tool: Tool) -> tuple[Schema, list[str]]:
     schema = read_schema(tool)
-    return lift_references(schema) if f'"{REF}"' in tool.parameters else (schema, [])
+    return lift_references(schema) if 'Ref"' in tool.parameters or f'"{REF}"' in tool.parameters else (schema, [])
 
 
 def read_schema(tool: Tool | None) -> Schema:
