@@ -65,7 +65,7 @@ class Gpu:
     bandwidth_bytes_s: int | None = None  # of its memory, from bus width and clock, as its maker states it
     uuid: str | None = None
     pci: str | None = None  # address, such as 0000:01:00.0
-    pcie: PcieLink | None = None  # of NVIDIA's cards
+    pcie: PcieLink | None = None
     power_limit_w: float | None = None
     max_cuda: str | None = None  # the newest CUDA that the driver can run, such as 12.4
     mig: bool | None = None  # partitioned

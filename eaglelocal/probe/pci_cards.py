@@ -7,16 +7,19 @@ from the size of the PCI window through which the CPU sees it.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from eaglelocal.probe.machine import Gpu
+from eaglelocal.probe.machine import Gpu, PcieLink
 from eaglelocal.probe.subprocess_calls import attempt_or, parse_count, read_text
 
 VENDORS = {"10de": "nvidia", "1002": "amd", "8086": "intel"}
 BACKENDS = {"nvidia": ("cuda", "vulkan"), "amd": ("hip", "vulkan"), "intel": ("sycl", "vulkan")}
 MAKERS = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel"}
+BRIDGE_CLASS = "0x0604"
 DISPLAY_CLASSES = ("0x03", "0x12")  # display controllers; accelerators, such as AMD's Instinct
+GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # by GT/s
 # memory of Intel's cards by device id, for models that come in one size
 INTEL_CARDS_GIB = {"56a1": 8, "56a2": 8, "56a5": 6, "56a6": 4, "e20b": 12, "e20c": 10, "e211": 24, "e212": 16}
 MIN_CARD_WINDOW_BYTES = 4 << 30  # integrated graphics have a smaller one
@@ -37,6 +40,11 @@ def merge_gpus(nvml: tuple[Gpu, ...], cards: tuple[Gpu, ...]) -> tuple[Gpu, ...]
     """
     others = [card for card in cards if not nvml or card.vendor != "nvidia"]
     return (*nvml, *_number_cards(others, start=len(nvml)))
+
+
+def parse_link_generation(speed: str) -> int | None:
+    """Return the PCIe generation of a speed: 4 for "16.0 GT/s PCIe"."""
+    return GENERATIONS.get(speed.partition(" ")[0])
 
 
 def find_largest_window(resource: str) -> int:
@@ -81,6 +89,7 @@ def _read_card(root: Path, device: Path) -> Gpu | None:
         bandwidth_bytes_s=STRIX_HALO_BYTES_S if (vendor, device_id) == ("amd", STRIX_HALO) else None,
         driver=attempt_or(lambda: (device / "driver").readlink().name, None),
         pci=device.name,
+        pcie=_read_link(_find_slot_end(device, vendor)),
         power_limit_w=_read_power_limit(device),
     )
 
@@ -118,6 +127,32 @@ def _is_integrated(device: Path, vendor: str, device_id: str, name: str) -> bool
 
 def _read_largest_window(device: Path) -> int:
     return attempt_or(lambda: find_largest_window(read_text(device / "resource")), 0)
+
+
+def _find_slot_end(device: Path, vendor: str) -> Path:
+    """Return the end of the PCIe link that is in the slot: a card with a switch on board states an inner link itself.
+
+    AMD's switch is two bridges with AMD's vendor id. Intel's id is also that of the CPU's bridges, so there a switch
+    is two bridges below a third one, the root port.
+    """
+    try:
+        bridges = [each for each in device.resolve().parents if read_text(each / "class").startswith(BRIDGE_CLASS)]
+    except OSError:
+        return device
+    if vendor == "amd":
+        own = list(itertools.takewhile(lambda each: read_text(each / "vendor") == "0x1002", bridges))
+        return own[-1] if own else device
+    return bridges[1] if vendor == "intel" and len(bridges) >= 3 else device
+
+
+def _read_link(device: Path) -> PcieLink | None:
+    link = PcieLink(
+        generation=parse_link_generation(read_text(device / "current_link_speed")),
+        width=_read_count(device / "current_link_width") or None,
+        max_generation=parse_link_generation(read_text(device / "max_link_speed")),
+        max_width=_read_count(device / "max_link_width") or None,
+    )
+    return None if link == PcieLink() else link
 
 
 def _read_power_limit(device: Path) -> float | None:

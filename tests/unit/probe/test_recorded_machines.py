@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from eaglelocal.cli.output import WIDTH
 from eaglelocal.cli.probe import machine_lines
 from eaglelocal.probe.apple import default_working_set, parse_displays, parse_unified
-from eaglelocal.probe.machine import Bandwidth, Gpu, Machine, Unified, to_json
-from eaglelocal.probe.pci_cards import find_largest_window, find_pci_name, read_cards
+from eaglelocal.probe.machine import Bandwidth, Gpu, Machine, PcieLink, Unified, to_json
+from eaglelocal.probe.pci_cards import find_largest_window, find_pci_name, parse_link_generation, read_cards
 from eaglelocal.probe.probe import find_wsl_version
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -82,6 +82,7 @@ def test_which_backend_serves_them(name: str, backends: list[str | None], machin
 def test_an_amd_card_by_its_drivers_files(machine_of: MachineOf) -> None:
     card, graphics = machine_of("rx-7900-xtx").gpus
     assert (card.free_bytes, card.used_bytes, card.power_limit_w) == (23250 * MIB, 1310 * MIB, 339.0)
+    assert card.pcie == PcieLink(generation=4, width=4, max_generation=4, max_width=16)  # of the slot, not on board
     assert (card.backends, card.shares_memory, graphics.shares_memory) == (("hip", "vulkan"), False, True)
 
 
@@ -124,6 +125,7 @@ def test_strix_halo_by_its_drivers_files(
 def test_an_intel_card_is_reported_from_the_processors_own_graphics(machine_of: MachineOf) -> None:
     graphics, card = machine_of("arc-a770").gpus
     assert (graphics.shares_memory, card.shares_memory) == (True, False)
+    assert card.pcie == PcieLink(generation=4, width=16, max_generation=4, max_width=16)
     assert (graphics.backends, card.free_bytes) == (("sycl", "vulkan"), None)
 
 
@@ -232,6 +234,7 @@ def test_bandwidth_is_shown_with_spread_and_age(
 
 # ---- words of systems
 def test_small_parsers() -> None:
+    assert [parse_link_generation(text) for text in ("16.0 GT/s PCIe", "2.5 GT/s", "Unknown", "")] == [4, 1, None, None]
     assert [find_wsl_version(text) for text in ("6.8.0-49-generic", "4.4.0-19041-Microsoft", "")] == [None, 1, None]
     assert find_largest_window("0x0 0x0 0x0\n0x1000 0x1fff 0x200\n") == 4096
 
