@@ -8,7 +8,11 @@ Nothing is lost: text that begins like a call but is none stays text, as written
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
+import warnings
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -183,7 +187,7 @@ _JOINT = re.compile(r"\s*[,;]\s*|\s*\n\s*")
 
 def read_python_calls(text: str, tools: Mapping[str, Tool]) -> list[ToolCall]:
     """Return the calls, without ids. Raises UnreadableCall if the text holds no calls."""
-    return read_only_meaning(text, Style.PYTHON, lambda reader: _read_list(reader, tools))
+    return read_only_meaning(_blank_comments(text), Style.PYTHON, lambda reader: _read_list(reader, tools))
 
 
 def _read_list(reader: LenientText, tools: Mapping[str, Tool]) -> list[ToolCall]:
@@ -205,3 +209,23 @@ def _read_list(reader: LenientText, tools: Mapping[str, Tool]) -> list[ToolCall]
     at = skip_space(text, at)
     reader.finish(reader.skip_end(at, close) if close else at)
     return calls
+
+
+def _blank_comments(text: str) -> str:
+    """Replace a text's comments by blanks, if it is correct Python; otherwise comments cannot be recognized safely."""
+    if "#" not in text:
+        return text
+    lines = io.StringIO(text).readlines()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes, which would be written to stderr
+            ast.parse(text.strip())
+        for token in tokenize.generate_tokens(iter(lines[:]).__next__):
+            if token.type == tokenize.COMMENT:
+                row, begin, end = token.start[0] - 1, token.start[1], token.end[1]
+                if lines[row][:begin].rstrip().endswith(("=", ":")):  # perhaps a value without quotes
+                    return text
+                lines[row] = lines[row][:begin] + " " * (end - begin) + lines[row][end:]
+    except (SyntaxError, ValueError, MemoryError, RecursionError, tokenize.TokenError):
+        return text
+    return "".join(lines)
