@@ -33,7 +33,7 @@ from eaglelocal.cli.flags import flag
 from eaglelocal.cli.load_model import count_slots, is_flag, load_model, load_settings, make_run_options, plan_run
 from eaglelocal.cli.output import Output, ShowProgress, shown_progress, standard_output
 from eaglelocal.core.draft import describe_cut_length
-from eaglelocal.core.records import dataclass, pick
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import OFF
 from eaglelocal.core.sampling import GREEDY, SamplingParams
 from eaglelocal.core.terminal_text import FaultInLine, format_place, read_text_file
@@ -205,8 +205,13 @@ def make_sampling(settings: Settings, given: BenchFlags) -> SamplingParams:
     if given.temperature == 0:
         return dataclasses.replace(GREEDY, max_tokens=given.max_tokens, ignore_eos=given.ignore_eos)
     return SamplingParams(
-        **pick(given, "temperature", "seed", "max_tokens", "ignore_eos"),
-        **pick(settings, "top_k", "top_p", "min_p"),
+        temperature=given.temperature,
+        seed=given.seed,
+        max_tokens=given.max_tokens,
+        ignore_eos=given.ignore_eos,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from eaglelocal.cli.output import Output
 from eaglelocal.core.amounts import count_noun, format_memory
-from eaglelocal.core.records import dataclass, pick
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -176,10 +176,15 @@ def describe_answers(subject: BenchSubject) -> str:
 def head_object(subject: BenchSubject) -> dict[str, object]:
     info, params = subject.info, subject.options.params
     return {
-        **pick(info, "target", "draft", "threads", "library"),
+        "target": info.target,
+        "draft": info.draft,
+        "threads": info.threads,
+        "library": info.library,
         "machine": machine_name(),
         "slots": info.num_slots,
-        **pick(params, "temperature", "max_tokens", "ignore_eos"),
+        "temperature": params.temperature,
+        "max_tokens": params.max_tokens,
+        "ignore_eos": params.ignore_eos,
         "skipped_tokens": subject.options.skip,
         "tie_bound": subject.tie_bound,
         "server": subject.server.library if subject.server else None,
@@ -277,7 +282,13 @@ def describe_model(subject: BenchSubject) -> ModelFacts:
 
     info = subject.info
     return ModelFacts(
-        **pick(info, "target", "draft", "n_ctx", "num_slots", "flash_attn", "threads", "cache_bytes"),
+        target=info.target,
+        draft=info.draft,
+        n_ctx=info.n_ctx,
+        num_slots=info.num_slots,
+        flash_attn=info.flash_attn,
+        threads=info.threads,
+        cache_bytes=info.cache_bytes,
         kv_type=subject.kv_type,
         weights_bytes=info.model_bytes,
         buffers_bytes=info.compute_bytes,

@@ -15,7 +15,7 @@ from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import confirm, path_text, standard_output
 from eaglelocal.core.amounts import count_noun, format_age
 from eaglelocal.core.atomic_file import make_absolute
-from eaglelocal.core.records import dataclass, pick
+from eaglelocal.core.records import dataclass
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
@@ -204,7 +204,13 @@ def learned_text(learned: LearnedFrom) -> str:
 def head_object(head: KnownHead) -> dict[str, object]:
     versions = head.versions
     return {
-        **pick(versions, "target", "base", "target_path", "base_path", "used", "current", "pinned"),
+        "target": versions.target,
+        "base": versions.base,
+        "target_path": versions.target_path,
+        "base_path": versions.base_path,
+        "used": versions.used,
+        "current": versions.current,
+        "pinned": versions.pinned,
         "folder": str(head.folder),
         "note": head.note,
         "orphan": head.orphan,
@@ -216,7 +222,9 @@ def head_object(head: KnownHead) -> dict[str, object]:
 def version_object(version: HeadVersion, folder: Path) -> dict[str, object]:
     learned, figures = version.learned_from, version.figures
     return {
-        **pick(version, "number", "why", "made_at"),
+        "number": version.number,
+        "why": version.why,
+        "made_at": version.made_at,
         "path": str(folder / version.file_name),
         "state": str(version.state),
         "answers": learned.num_answers,

@@ -21,7 +21,6 @@ from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.records import pick
 from eaglelocal.core.run_options import OF_EVERY_MODEL, ModelChoice, RunOptions, apply_choice, parse_draft
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
 from eaglelocal.core.thinking import parse_thinking
@@ -62,7 +61,12 @@ def default_sampling(settings: Settings) -> SamplingParams:
     if settings.thinking_message is not None:
         thinking = replace(thinking, message=settings.thinking_message)
     return SamplingParams(
-        **pick(settings, "temperature", "top_k", "top_p", "min_p", "max_tokens", "seed"),
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
+        max_tokens=settings.max_tokens,
+        seed=settings.seed,
         stop_loops=bool(settings.stop_loops),
         thinking=thinking,
         left_open=frozenset(name for name in RECOMMENDED if not settings.is_set(name)),
@@ -73,11 +77,20 @@ def make_run_options(settings: Settings, *, parallel: int = 1) -> RunOptions:
     """Return the options of a run as the settings have them."""
     draft, spec = parse_draft(settings.draft), settings.spec
     return RunOptions(
-        **pick(
-            settings,
-            *("target", "mmproj", "lora", "draft_type", "ctx", "threads", "gpu_layers", "n_cpu_moe"),
-            *("override_tensor", "device", "split", "rpc", "flash_attn", "model_folders"),
-        ),
+        target=settings.target,
+        mmproj=settings.mmproj,
+        lora=settings.lora,
+        draft_type=settings.draft_type,
+        ctx=settings.ctx,
+        threads=settings.threads,
+        gpu_layers=settings.gpu_layers,
+        n_cpu_moe=settings.n_cpu_moe,
+        override_tensor=settings.override_tensor,
+        device=settings.device,
+        split=settings.split,
+        rpc=settings.rpc,
+        flash_attn=settings.flash_attn,
+        model_folders=settings.model_folders,
         draft=draft.model,
         lookups=draft.lookups,
         spec=int(spec) if isinstance(spec, str) and spec.isdecimal() else spec,
@@ -91,7 +104,9 @@ def keep_conversations(options: RunOptions, settings: Settings) -> RunOptions:
     """Return the options of a long-running engine, with the settings for keeping conversations."""
     return replace(
         options,
-        **pick(settings, "cache_ram", "lookup_memory", "cache_disk"),
+        cache_ram=settings.cache_ram,
+        lookup_memory=settings.lookup_memory,
+        cache_disk=settings.cache_disk,
         learns=settings.learn,
     )
 

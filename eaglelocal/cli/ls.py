@@ -13,7 +13,6 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import WIDTH, path_text, standard_output
 from eaglelocal.core.amounts import count_noun, format_age, format_disk
-from eaglelocal.core.records import pick
 
 if TYPE_CHECKING:
     from eaglelocal.hub.heads.head_store import UnfinishedHead
@@ -155,7 +154,11 @@ def folder_object(folder: TrainingFolder) -> dict[str, object]:
 def entry_object(entry: InventoryEntry) -> dict[str, object]:
     about = entry.description
     return {
-        **pick(entry, "reference", "origin", "size_bytes", "is_outdated", "modified_at"),
+        "reference": entry.reference,
+        "origin": entry.origin,
+        "size_bytes": entry.size_bytes,
+        "is_outdated": entry.is_outdated,
+        "modified_at": entry.modified_at,
         "repo": entry.repo or None,
         "quant": about.quant or None,
         "context": about.context,

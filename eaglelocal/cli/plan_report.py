@@ -11,7 +11,6 @@ from eaglelocal.cli.show import describe_link, link_object
 from eaglelocal.core.adapters import adapter_objects, describe_adapters
 from eaglelocal.core.amounts import GIB, count_noun, format_memory
 from eaglelocal.core.draft import describe_draft
-from eaglelocal.core.records import pick
 from eaglelocal.core.run_options import AUTO, WARNING, RunOptions
 from eaglelocal.core.user_paths import quote_word
 from eaglelocal.memory.budget import DeviceLoad
@@ -282,7 +281,9 @@ def outcome_object(outcome: SearchOutcome) -> dict[str, object]:
 def chosen_object(outcome: SearchOutcome, chosen: Candidate) -> dict[str, object]:
     sum = chosen.memory.sum
     return {
-        **pick(chosen.option, "target", "quant", "reference"),
+        "target": chosen.option.target,
+        "quant": chosen.option.quant,
+        "reference": chosen.option.reference,
         "draft": chosen.draft.id,
         "draft_kind": chosen.draft.kind,
         "num_draft_tokens": chosen.prediction.num_draft_tokens,
@@ -290,16 +291,20 @@ def chosen_object(outcome: SearchOutcome, chosen: Candidate) -> dict[str, object
         "parallel": outcome.options.parallel,
         "kv_type": chosen.setup.kv_type,
         "n_batch": chosen.setup.n_batch,
-        **pick(chosen, "gpu_layers", "n_cpu_moe", "score"),
+        "gpu_layers": chosen.gpu_layers,
+        "n_cpu_moe": chosen.n_cpu_moe,
+        "score": chosen.score,
         "shares": chosen.offload.shares or outcome.options.shares,
         "overrides": list(map(str, outcome.options.overrides)),
         "adapters": adapter_objects(outcome.options.adapters),
         "memory": {
-            **pick(
-                sum,
-                *("weights_bytes", "kv_bytes", "draft_bytes", "draft_kv_bytes"),
-                *("images_bytes", "compute_bytes", "total_bytes"),
-            ),
+            "weights_bytes": sum.weights_bytes,
+            "kv_bytes": sum.kv_bytes,
+            "draft_bytes": sum.draft_bytes,
+            "draft_kv_bytes": sum.draft_kv_bytes,
+            "images_bytes": sum.images_bytes,
+            "compute_bytes": sum.compute_bytes,
+            "total_bytes": sum.total_bytes,
             "adapters_bytes": adapter_bytes(chosen),
             "budget_bytes": chosen.memory.budget_bytes,
             "devices": [
@@ -308,7 +313,10 @@ def chosen_object(outcome: SearchOutcome, chosen: Candidate) -> dict[str, object
             ],
         },
         "predicted": {
-            **pick(chosen.prediction, "plain_tok_s", "together_tok_s", "spec_tok_s", "is_measured"),
+            "plain_tok_s": chosen.prediction.plain_tok_s,
+            "together_tok_s": chosen.prediction.together_tok_s,
+            "spec_tok_s": chosen.prediction.spec_tok_s,
+            "is_measured": chosen.prediction.is_measured,
             "certainty": chosen.prediction.certainty._asdict() if chosen.prediction.certainty else None,
         },
         "released": chosen.option.age.released or None,

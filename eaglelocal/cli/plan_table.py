@@ -10,7 +10,7 @@ from eaglelocal.cli.output import Output, format_columns
 from eaglelocal.cli.plan_report import link_lines, list_all_rejected, outcome_object, report_lines
 from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.core.amounts import GIB
-from eaglelocal.core.records import dataclass, pick
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.memory.budget import RAM
@@ -102,7 +102,10 @@ def show_choices(choices: Sequence[CatalogChoice], words: Sequence[str], output:
 def choice_object(choice: CatalogChoice) -> dict[str, object]:
     option = choice.option
     return {
-        **pick(option, "reference", "target", "quant", "is_here"),
+        "reference": option.reference,
+        "target": option.target,
+        "quant": option.quant,
+        "is_here": option.is_here,
         "size_bytes": option.shape.weights_bytes,
         "fits": choice.fits,
         "tok_s": choice.tok_s,
@@ -219,6 +222,11 @@ def sort_machines(machines: Iterable[KnownMachine]) -> list[KnownMachine]:
 
 def machine_object(machine: KnownMachine) -> dict[str, object]:
     return {
-        **pick(machine, "id", "name", "kind", "num_gpus", "memory_bytes", "bandwidth_gb_s"),
+        "id": machine.id,
+        "name": machine.name,
+        "kind": machine.kind,
+        "num_gpus": machine.num_gpus,
+        "memory_bytes": machine.memory_bytes,
+        "bandwidth_gb_s": machine.bandwidth_gb_s,
         "aliases": list(machine.aliases),
     }

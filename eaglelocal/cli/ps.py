@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from eaglelocal.cli import flags
 from eaglelocal.cli.output import format_columns, standard_output
 from eaglelocal.core.amounts import format_uptime
-from eaglelocal.core.records import pick
 
 if TYPE_CHECKING:
     from eaglelocal.client.running_servers import RunningServer
@@ -36,7 +35,11 @@ def ps(as_json: flags.AsJson = False) -> None:
 
 def server_object(server: RunningServer, state: str) -> dict[str, object]:
     return {
-        **pick(server, "url", "port", "pid", "target", "started_at"),
+        "url": server.url,
+        "port": server.port,
+        "pid": server.pid,
+        "target": server.target,
+        "started_at": server.started_at,
         "state": state,
     }
 

@@ -12,7 +12,7 @@ from eaglelocal.cli.flags import argument, flag
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import WIDTH, path_text, standard_output, wrap_text
 from eaglelocal.core.amounts import count_noun, format_disk, format_memory
-from eaglelocal.core.records import dataclass, pick
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import LOOKUP, WARNING
 from eaglelocal.core.sampling import sampling_text
 from eaglelocal.errors import ModelFileError
@@ -246,7 +246,9 @@ def details_object(details: ModelDetails) -> dict[str, object]:
         "mtp": details.has_mtp,
         "drafts": [
             {
-                **pick(draft, "reference", "kind", "needs_import"),
+                "reference": draft.reference,
+                "kind": draft.kind,
+                "needs_import": draft.needs_import,
                 "on_disk": draft.is_on_disk,
                 "problem": draft.problem or None,
                 "imported": draft.is_imported,

@@ -32,7 +32,6 @@ from eaglelocal.cli.train_options import (
 )
 from eaglelocal.cli.train_report import TrainResult, begin_lines, report_object, result_lines
 from eaglelocal.core.amounts import format_duration
-from eaglelocal.core.records import pick
 from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import EagleLocalError, IncompatibleError, ModelFileError, UsageError
 from eaglelocal.training.device import choose_device
@@ -314,7 +313,9 @@ def make_training(
     digest = hash_parts([*parts, *kind, *(one.key for one in rounds.train_set[: rounds.ends[0]])])
     return HeadTraining(
         plan=options.reading_plan(),
-        **pick(options, "source", "device", "draft_vocab"),
+        source=options.source,
+        device=options.device,
+        draft_vocab=options.draft_vocab,
         train_set=rounds.train_set,
         held_out=rounds.held_out,
         checkpoint=options.folder / f"{digest}{CHECKPOINT}",

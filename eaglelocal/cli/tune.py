@@ -22,7 +22,7 @@ from eaglelocal.cli.output import Output, shown_progress, standard_output
 from eaglelocal.conversation.session import AnswerEvents, ChatClient
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.events import EngineInfo, Failed, Tokens
-from eaglelocal.core.records import dataclass, pick
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import ChatRequest, fixed_spec
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import MeasuredCosts
@@ -288,7 +288,9 @@ def report_object(costs: MeasuredCosts, info: EngineInfo, machine: str) -> dict[
     implications = Implications.of(costs)
     one_s = costs.decodes[0].seconds
     return {
-        **pick(info, "target", "draft", "threads"),
+        "target": info.target,
+        "draft": info.draft,
+        "threads": info.threads,
         "machine": machine,
         "llama_cpp": info.library,
         "rows": [

@@ -58,12 +58,16 @@ def read_object(text: str | bytes, max_depth: int = MAX_DEPTH) -> dict[str, obje
 def read_record(record: type[T], value: object) -> T:
     """Return a dataclass of the values under its fields' names, as `asdict` and JSON leave them.
 
+    It reads the annotations that `_read_kind` names; of a union, only that of one type with None, which stands last.
+
     Raises ValueError where a field is missing or of another type than it is annotated with.
     """
     kinds: Any = record
     names = [one.name for one in fields(kinds)]
-    if not isinstance(value, dict) or any(name not in value for name in names):
-        raise ValueError("a field is missing")
+    if not isinstance(value, dict):
+        raise ValueError("a record is missing")
+    if missing := [name for name in names if name not in value]:
+        raise ValueError(f"{missing[0]!r} is missing")
     hints = get_type_hints(record)
     return record(**{name: _read_kind(hints[name], value[name]) for name in names})
 
@@ -84,7 +88,12 @@ def _read_kind(kind: Any, value: object) -> object:
     wanted = (int, float) if kind is float else outer or kind
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"{value!r:.40} is of the wrong type")
-    return float(value) if kind is float else value
+    if kind is not float:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{value!r:.40} is too large") from None
 
 
 def is_nested_deeper(value: object, levels: int) -> bool:

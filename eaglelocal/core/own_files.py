@@ -18,7 +18,7 @@ from functools import lru_cache
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
 
-from eaglelocal.core.atomic_file import OWN_FILE, make_folder
+from eaglelocal.core.atomic_file import OWN_FILE, PRIVATE, make_folder
 
 KINDS = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
 MAX_BYTES = 64 << 20  # of a file that is read whole
@@ -58,7 +58,7 @@ def hold_lock(path: Path, *, waits: bool = True) -> Iterator[None]:
 
     Raises OSError if the file cannot be made; BlockingIOError if another process holds it and this one does not wait.
     """
-    make_folder(path.parent)
+    make_folder(path.parent, PRIVATE)
     with append_own(path) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))

@@ -60,11 +60,6 @@ def _values_of(names: list[str]) -> Callable[[object], Any]:
     return lambda self: tuple([getattr(self, name) for name in names])
 
 
-def pick(record: object, *names: str) -> dict[str, Any]:
-    """Return attributes of a record by their names, for another record or an object of JSON that calls them alike."""
-    return {name: getattr(record, name) for name in names}
-
-
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
 else:

@@ -84,6 +84,12 @@ def check_hub_token(facts: Installation) -> Finding:
     return ok("hub_token", "no token for the model hub is set; only gated models need one (hf auth login)")
 
 
+def check_hub_client(facts: Installation) -> Finding | None:
+    """Warn of an environment variable that the hub's client cannot use; only downloads need it."""
+    text = facts.hub.client_problem
+    return warning("hub_client", f"models cannot be pulled: {text}", f"unset {text.split()[0]}") if text else None
+
+
 def check_offline(facts: Installation) -> Finding | None:
     if not facts.hub.is_offline:
         return None
@@ -159,6 +165,7 @@ CHECKS: tuple[Check, ...] = (
     check_settings,
     check_disks,
     check_hub_token,
+    check_hub_client,
     check_offline,
     check_partial_downloads,
     check_calibrations,

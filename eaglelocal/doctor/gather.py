@@ -26,6 +26,7 @@ from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.own_package import NAME, find_source
 from eaglelocal.doctor.installation import DeviceFiles, Disk, Hub, Installation, NativePart, Port, Tools, try_library
 from eaglelocal.errors import UsageError
+from eaglelocal.hub.client_settings import check_settings
 from eaglelocal.learning.drift import read_reports
 from eaglelocal.loading import calibration_store
 from eaglelocal.probe.machine import Machine
@@ -234,6 +235,11 @@ def read_hub(settings: Settings, environ: Mapping[str, str]) -> Hub:
     file = locations.hub_token_file(environ)
     saved = attempt_or(lambda: read_regular(file).decode(errors="replace").strip(), "")
     token = environ[variable].strip() if variable else saved
+    client_problem = ""
+    try:
+        check_settings(environ)
+    except UsageError as error:
+        client_problem = error.message
     sizes = [size for path in cache.glob("models--*/blobs/*.incomplete") if (size := _count_abandoned_bytes(path))]
     return Hub(
         cache=cache,
@@ -241,6 +247,7 @@ def read_hub(settings: Settings, environ: Mapping[str, str]) -> Hub:
         is_token_malformed=bool(token) and not token.startswith("hf_") and not environ.get("HF_ENDPOINT"),
         token_variable=variable,
         is_offline=environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"),
+        client_problem=client_problem,
         gated=list_gated_repos((settings.target, settings.draft, *settings.models)),
         num_partial=len(sizes),
         partial_bytes=sum(sizes),

@@ -81,6 +81,7 @@ class Hub:
     is_token_malformed: bool = False
     token_variable: str = ""  # the one that holds the token; empty: it is in a file
     is_offline: bool = False
+    client_problem: str = ""  # the variable that the hub's client cannot use, and why; empty: none
     gated: tuple[str, ...] = ()  # repositories in the settings that require accepting a license
     num_partial: int = 0  # interrupted downloads, without those that may still run
     partial_bytes: int = 0

@@ -17,7 +17,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 from urllib.request import proxy_bypass
 
-from huggingface_hub import HfApi, constants, get_session, get_token, hf_hub_url
+from huggingface_hub import HfApi, constants, errors, get_session, get_token, hf_hub_url
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -201,8 +201,10 @@ def _make_file_url(repo: RemoteRepo, file: RemoteFile) -> str:
 # ---- hub errors: errors of requests to a hub: which are worth a retry, and the hint for each of the others.
 # HttpError is the base class of the HTTP library's errors: the hub client has changed libraries before.
 HttpError: type[Exception] = HfHubHTTPError.__bases__[0]
+# of getting a token by HF_OIDC_RESOURCE, which older clients do not know
+TokenError: type[Exception] = getattr(errors, "OIDCError", HfHubHTTPError)
 # ValueError, KeyError and TypeError come from an answer that is not a hub's
-CLIENT_ERRORS = (HttpError, OSError, ValueError, KeyError, TypeError)
+CLIENT_ERRORS = (HttpError, TokenError, OSError, ValueError, KeyError, TypeError)
 LONGEST_WAIT_S = 60.0
 _ERRNO = re.compile(r"^\[Errno -?\d+\] ")
 _PASSWORD = re.compile(r"://[^/@\s]+@")

@@ -27,12 +27,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from eaglelocal.core.atomic_file import PRIVATE, lock_folder, make_absolute, make_folder, write_atomically
-from eaglelocal.core.own_files import append_own, list_own, open_own, read_own
+from eaglelocal.core.atomic_file import PRIVATE, make_absolute, make_folder, write_atomically
+from eaglelocal.core.own_files import append_own, hold_lock, list_own, open_own, read_own
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import LOCAL
 
-SUFFIX, TARGET, MAX_AGE = ".tokens", "target", "max_age_s"
+SUFFIX, LOCK, TARGET, MAX_AGE = ".tokens", ".lock", "target", "max_age_s"
 HEAD = struct.Struct("<IIIIdI")  # MAGIC, checksum of all that follows it, prompt tokens, tokens, time, kind
 SUMMED = struct.Struct("<IIdI")
 MAGIC = 0x4C4B4145
@@ -107,7 +107,7 @@ class KeptAnswers:
         if len(record) > self._max_bytes:
             return
         digest = hash_owner(owner)
-        with lock_folder(self.folder):
+        with hold_lock(self.folder / LOCK):
             files = self._prune(answer.kept_at, room=len(record))
             path = self._choose_file(digest, answer.kept_at, files)
             make_folder(path.parent, PRIVATE)
@@ -118,7 +118,7 @@ class KeptAnswers:
     def prune(self, now: float) -> None:
         """Delete answers that are too old or exceed the size limit. Raises OSError."""
         if self.folder.is_dir():
-            with lock_folder(self.folder):
+            with hold_lock(self.folder / LOCK):
                 self._prune(now, room=0)
 
     def read(self, *, max_tokens: int = MAX_READ_TOKENS) -> list[KeptAnswer]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from eaglelocal.catalog.draft_entries import NGRAM
 from eaglelocal.core.plan import PIECES, Plan
-from eaglelocal.core.records import dataclass, pick
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import TENSOR, RunOptions
 from eaglelocal.core.stats import MeasuredCosts
 from eaglelocal.gguf.header import TensorInfo
@@ -164,7 +164,10 @@ class CandidateEvaluator:
             target=NO_FILE,
             target_label=option.target,
             draft_kind=draft.kind,
-            **pick(setup, "n_ctx", "n_batch", "kv_type", "swa_full"),
+            n_ctx=setup.n_ctx,
+            n_batch=setup.n_batch,
+            kv_type=setup.kv_type,
+            swa_full=setup.swa_full,
             num_slots=self.options.parallel,
             gpu_layers=offload.gpu_layers,
             n_cpu_moe=offload.n_cpu_moe,

@@ -12,7 +12,7 @@ from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.draft import describe_draft
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import MAX_SLOTS, NO_ROOM_FOR_IMAGES, PIECES, Plan
-from eaglelocal.core.records import dataclass, pick
+from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Spec, parse_spec
 from eaglelocal.core.run_options import AUTO, NGRAM, NONE, RunOptions
 from eaglelocal.errors import IncompatibleError, UsageError
@@ -158,15 +158,23 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
         projector=projector.path,
         is_projector_required=options.mmproj not in (AUTO, NONE),
         projector_note=projector.note,
-        **pick(
-            options,
-            *("lookups", "threads", "overrides", "flash_attn", "device", "rpc", "binds_answers", "is_brief"),
-            *("cache_ram", "lookup_memory", "cache_disk"),
-        ),
+        lookups=options.lookups,
+        threads=options.threads,
+        overrides=options.overrides,
+        flash_attn=options.flash_attn,
+        device=options.device,
+        rpc=options.rpc,
+        binds_answers=options.binds_answers,
+        is_brief=options.is_brief,
+        cache_ram=options.cache_ram,
+        lookup_memory=options.lookup_memory,
+        cache_disk=options.cache_disk,
         spec=spec,
         n_ctx=n_ctx,
         num_slots=options.parallel,
-        **pick(decision, "gpu_layers", "swa_full", "shares"),
+        gpu_layers=decision.gpu_layers,
+        swa_full=decision.swa_full,
+        shares=decision.shares,
         n_cpu_moe=decision.n_cpu_moe or 0,
         n_batch=PIECES[0] if decision.candidate is None else decision.candidate.setup.n_batch,
         kv_type=decision.kv_type or "f16",

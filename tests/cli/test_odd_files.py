@@ -24,7 +24,7 @@ from eaglelocal.conversation import pictures
 from eaglelocal.conversation.conversation_file import list_conversations, load_conversation
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.core.atomic_file import lock_folder
-from eaglelocal.core.own_files import fingerprint
+from eaglelocal.core.own_files import fingerprint, hold_lock
 from eaglelocal.core.request import ChatRequest
 from eaglelocal.drafters.lookup_memory import LookupMemory
 from eaglelocal.errors import EagleLocalError
@@ -66,7 +66,7 @@ USES: dict[str, Callable[[Path], object]] = {
     "state/eaglelocal/drift/a.json": lambda path: (list(read_reports()), read_history(path)),
     "state/eaglelocal/heads/x/a.gguf": lambda _: list_imported(),
     "state/eaglelocal/learned/x/versions.json": lambda path: HeadVersions(path.parent).read(),
-    "state/eaglelocal/learned/x/.lock": lambda path: hold(HeadVersions(path.parent)._locked()),
+    "state/eaglelocal/learned/x/.lock": lambda path: hold(hold_lock(path)),
     "state/eaglelocal/learning/x/target": lambda path: read_target(path.parent),
     "state/eaglelocal/learning/x/max_age_s": lambda path: read_max_age_s(path.parent),
     "state/eaglelocal/learning/x/state.json": lambda path: read_state(path.parent),

@@ -427,6 +427,13 @@ def test_what_the_hub_says_next_to_its_token() -> None:
     )
 
 
+def test_a_variable_that_the_hubs_client_cannot_use_is_named() -> None:
+    hub = Hub(cache=Path("/hub"), has_token=True, client_problem="all_proxy is 'x://y', which is no address of a proxy")
+    facts = dataclasses.replace(WELL, hub=hub, environ={"all_proxy": "x://y"})
+    assert levels(facts) == {"hub_client": "warning"}
+    assert found(facts, "hub_client").command == "unset all_proxy" and "'x://y'" in found(facts, "hub_client").text
+
+
 def test_stale_calibrations_are_named_with_their_build() -> None:
     one = ((Path("/s/a b.json"), "llama-cpp-python 0.3.30 (cpu)"),)
     facts = dataclasses.replace(WELL, stale_calibrations=one, current_build="llama-cpp-python 0.3.36 (cpu)")

@@ -8,6 +8,71 @@ from pathlib import Path
 
 import pytest
 
+from eaglelocal.errors import UsageError
+from eaglelocal.hub.client_settings import check_settings
+
+UNUSABLE = [
+    ("HF_ENDPOINT", "", "unset HF_ENDPOINT"),
+    ("HF_ENDPOINT", "hub.example", "unset "),
+    ("HF_ENDPOINT", "127.0.0.1:8080", "unset "),
+    ("HF_ENDPOINT", "localhost:8080", "unset "),
+    ("HF_ENDPOINT", "[::1]:8080", "unset "),
+    ("HF_ENDPOINT", "http://127.0.0.1:99999", "unset "),
+    ("HF_ENDPOINT", "http://[::1", "unset "),
+    ("HF_ENDPOINT", "ftp://hub.example", "unset "),
+    ("HF_ENDPOINT", "https://", "unset "),
+    ("HF_ENDPOINT", "https://hub.example\n", "unset "),
+    ("ALL_PROXY", "socks://127.0.0.1:9", "unset "),
+    ("all_proxy", "socks4://127.0.0.1:9", "unset "),
+    ("https_proxy", "http://127.0.0.1:99999", "unset "),
+    ("http_proxy", "http://:::", "unset "),
+    ("HTTPS_PROXY", "a proxy", "unset "),
+    ("HF_HUB_USER_AGENT_ORIGIN", "\u00e4", "unset HF_HUB_USER_AGENT_ORIGIN"),
+]
+USABLE = [
+    {},
+    {"HF_ENDPOINT": "http://127.0.0.1:8080/"},
+    {"HF_ENDPOINT": "https://[::1]:8080/hub"},
+    {"HF_HUB_ETAG_TIMEOUT": "0", "HF_HUB_DOWNLOAD_TIMEOUT": " 30 "},
+    {"http_proxy": "proxy.example:3128", "HTTPS_PROXY": "http://me:secret@proxy.example"},
+    {"HTTPS_PROXY": "nonsense://x", "https_proxy": ""},
+    {"ALL_PROXY": "socks://x", "NO_PROXY": "localhost, *"},
+    {"HF_TOKEN_PATH": "/nowhere/at/all"},
+    {"HF_HUB_CACHE": "~nobody-of-that-name/hub"},
+    {"REQUESTS_CA_BUNDLE": "/nowhere", "HF_HUB_DISABLE_XET": "maybe"},
+]
+
+
+@pytest.mark.parametrize(("name", "value", "hint"), UNUSABLE)
+def test_the_variable_is_named_with_its_value_and_a_way_out(name: str, value: str, hint: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as raised:
+        check_settings({"HF_HOME": str(tmp_path), name: value})
+    message = raised.value.message
+    assert message.startswith(f"{name} ") and hint in raised.value.hint
+    assert name == "HF_HUB_USER_AGENT_ORIGIN" or repr(value)[1:40] in message or "://" not in value
+
+
+@pytest.mark.parametrize("environ", USABLE, ids=str)
+def test_what_the_client_can_use_is_left_to_it(environ: dict[str, str], tmp_path: Path) -> None:
+    check_settings({"HF_HOME": str(tmp_path), **environ})
+
+
+@pytest.mark.parametrize("variable", ["HF_ENDPOINT", "all_proxy"])
+@pytest.mark.parametrize("address", ["htp://{}@h", "{}@h:x", "http://{}@h:99999", "http://{}@:80", "http://{}@h /"])
+@pytest.mark.parametrize("secret", ["me:s3cret", "me:s3cret/s3cret", "me:s3cret@s3cret"])
+def test_a_password_in_an_address_is_never_shown(variable: str, address: str, secret: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=variable) as raised:
+        check_settings({"HF_HOME": str(tmp_path), variable: address.format(secret)})
+    assert "s3cret" not in raised.value.message + raised.value.hint and "***@" in raised.value.message
+
+
+def test_only_what_hinders_its_import_counts_where_no_hub_is_asked(tmp_path: Path) -> None:
+    environ = {"HF_HOME": str(tmp_path), "all_proxy": "nonsense://x"}
+    check_settings(environ, connects=False)
+    with pytest.raises(UsageError, match="HF_ENDPOINT"):
+        check_settings({**environ, "HF_ENDPOINT": "x"}, connects=False)
+
+
 PROGRAM = """
 import os
 from eaglelocal.errors import UsageError
@@ -27,15 +92,10 @@ except UsageError as problem:
         ("HF_ENDPOINT", "https://[::1]:8080/hub", ""),
         ("HTTPS_PROXY", "http://me:s3cret@proxy.example", ""),
         ("HF_TOKEN", "hf_\u00e4", "named: the hub's token has a character"),
+        ("HTTPS_PROXY", "htp://me:s3cret/s3cret@h", "named: HTTPS_PROXY is 'htp://***@h', which is not the address"),
         *(
             (name, value, "named: the hub's client cannot be used with this environment: ")
             for name, value in [
-                ("HF_ENDPOINT", "hub.example"),
-                ("HF_ENDPOINT", "ftp://hub.example"),
-                ("HF_ENDPOINT", "http://127.0.0.1:99999"),
-                ("HF_ENDPOINT", "http://me:s3cret@h:x"),
-                ("HTTPS_PROXY", "htp://me:s3cret/s3cret@h"),
-                ("Http_Proxy", "socks://127.0.0.1:9"),
                 ("HF_HUB_ETAG_TIMEOUT", "soon"),
                 ("HF_HUB_DOWNLOAD_TIMEOUT", "30s"),
                 ("SSL_CERT_FILE", "/nowhere/at/all.pem"),
