@@ -77,7 +77,9 @@ if TYPE_CHECKING:
 )
 def chat(  # many parameters: typer reads the flags from the signature
     context: typer.Context,
-    prompt: Annotated[str | None, typer.Argument(metavar="PROMPT", help="Your question.", show_default=False)] = None,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="Your question; -: stdin.", show_default=False)
+    ] = None,
     image: flags.Images = None,
     parallel: flags.Slots = None,
     plain: Annotated[bool, typer.Option("--plain", help="Chat line by line, without the full screen.")] = False,
@@ -219,17 +221,18 @@ def show_screen(settings: Settings, start: ChatStart, *, keeps: bool, tint: bool
 
 
 def read_question(prompt: str | None, settings: Settings, output: Output, *, as_json: bool) -> str | None:
-    """Return PROMPT joined with stdin, or None if there is no PROMPT and stdin is a terminal.
+    """Return PROMPT joined with stdin, or None if there is no PROMPT and stdin is a terminal. PROMPT may be STDIN.
 
     Raises UsageError in that case with --json.
     """
-    is_person = sys.stdin is not None and sys.stdin.isatty()
+    is_person = sys.stdin is not None and sys.stdin.isatty() and prompt != STDIN
     if prompt is None and is_person:
         if as_json:
             raise UsageError("--json needs a PROMPT, or text on stdin", hint='eaglelocal chat "..." --json')
         return None
     mention_model(prompt, settings, output)
-    question = join_question(join_surrogates(prompt or ""), read_stdin(sys.stdin, output))
+    prompt = "" if prompt == STDIN else prompt or ""
+    question = join_question(join_surrogates(prompt), "" if is_person else read_stdin(sys.stdin, output))
     mention_command(question, output)
     return question
 
@@ -313,6 +316,7 @@ def plan_start(
 # ---- chat once: the one-shot chat, `chat PROMPT`: one question, from PROMPT and stdin, and one answer
 #
 # It decides how stdin is joined to PROMPT and what is printed on stdout.
+STDIN = "-"  # as PROMPT
 PATIENCE_S = 2.0
 MAX_STDIN_BYTES = 8_000_000  # more than any context holds; endless input (`yes |`) must not fill the memory
 
@@ -321,11 +325,11 @@ MAX_SCANNED_LINES, MAX_QUOTED_CHARS = 50, 40
 
 
 def read_stdin(stdin: TextIO | None, output: Output) -> str:
-    """Return all of stdin, or "" if it is a terminal. Raises UsageError if it is too long or not UTF-8.
+    """Return all of stdin. Raises UsageError if it is too long or not UTF-8.
 
     Shows a message if nothing arrives within PATIENCE_S, because an open pipe looks like a hang.
     """
-    if stdin is None or stdin.isatty():
+    if stdin is None:
         return ""
     if not _is_ready(stdin):
         output.message("waiting for stdin to end (use </dev/null if it has nothing to read)")

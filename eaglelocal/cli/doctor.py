@@ -32,7 +32,7 @@ def doctor(as_json: flags.AsJson = False) -> None:
     from eaglelocal.probe.probe import probe
 
     output = standard_output()
-    facts = gather_facts(probe(), check=check_screen_keys)
+    facts = gather_facts(probe(), check=check_used_settings)
     findings = run_checks(facts)
     if not facts.settings_problem:
         findings.append(check_chat())
@@ -43,6 +43,14 @@ def doctor(as_json: flags.AsJson = False) -> None:
         output.message(summarize(findings))
     if count_findings(findings, "problem"):
         raise typer.Exit(1)
+
+
+def check_used_settings(settings: Settings) -> None:
+    """Raise UsageError for settings and tool servers that a chat would refuse."""
+    from eaglelocal.cli.tool_calls import open_tools
+
+    check_screen_keys(settings)
+    open_tools(settings, None, can_ask=False)
 
 
 def check_screen_keys(settings: Settings) -> None:

@@ -173,7 +173,7 @@ def _offer_tools(session: Session, reviewer: CallReviewer) -> ToolOffer:
         offer = tools.offer(session.model.info.n_ctx)
     for old, status in zip(before, tools.pool.statuses, strict=True):
         if status.state == "failed" and status != old:
-            reviewer.note(f"tool server {status.name} failed: {status.reason}; /tools shows more")
+            reviewer.note(f"tool server {status.name} failed: {status.reason}")
     if notice := tools.take_notice(offer, takes_tools=session.model.info.takes_tools):
         reviewer.note(notice)
     return offer

@@ -159,6 +159,15 @@ class ChatTools:
         names = {(tool.server, ""), (tool.server, tool.name)}
         return not names.isdisjoint(self.granted | self.in_chat) or self.is_always_allowed(tool)
 
+    def describe_unknown_grant(self) -> str:
+        """Name a tool that is allowed from the start and does not exist; "" if there is none."""
+        for status in self.pool.statuses:
+            names = [tool.name for tool in status.tools]
+            for name in sorted(tool for server, tool in self.granted if tool and server == status.name):
+                if status.state == "connected" and name not in names:
+                    return f"{status.name} has no tool {name!r}; it has {', '.join(names)}"
+        return ""
+
     def is_always_allowed(self, tool: ServerTool) -> bool:
         return self.allowed is not None and self.allowed.is_allowed(self.pool.specs[tool.server], tool.name)
 
@@ -202,6 +211,8 @@ def describe_offer(tools: ChatTools, offer: ToolOffer, *, takes_tools: bool) -> 
         return "this model's template has no tools, so it is offered none"
     if not tools.can_ask and not tools.needed_servers:
         return "nobody can be asked here, so no tool is offered; --allow-tools NAME allows some"
+    if unknown := tools.describe_unknown_grant():
+        return unknown
     if offer.num_left_out:
         total = len(offer.by_name) + offer.num_left_out
         return f"{len(offer.by_name)} of {total} tools are offered, which fill a quarter of the context"

@@ -25,7 +25,7 @@ from eaglelocal.client.running_servers import find_running_servers, find_stale_f
 from eaglelocal.core.own_files import read_regular
 from eaglelocal.core.own_package import NAME, find_source
 from eaglelocal.doctor.installation import DeviceFiles, Disk, Hub, Installation, NativePart, Port, Tools, try_library
-from eaglelocal.errors import UsageError
+from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.hub.client_settings import check_settings
 from eaglelocal.learning.drift import read_reports
 from eaglelocal.loading import calibration_store
@@ -283,6 +283,6 @@ def _load_settings(environ: Mapping[str, str], check: Callable[[Settings], None]
     try:
         settings = Settings.load({}, environ, locations.config_file())
         check(settings)
-    except UsageError as error:
+    except (UsageError, ResourceError) as error:
         return settings, error.message, error.hint
     return settings, "", ""

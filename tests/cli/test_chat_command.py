@@ -89,6 +89,15 @@ def test_stdin_follows_the_prompt(chat: Start) -> None:
     assert json.loads(piped[1])["usage"] == json.loads(typed[1])["usage"]
 
 
+def test_a_dash_is_stdin(chat: Start) -> None:
+    arguments = ("--max-tokens", "8", "--json")
+    piped = ended(chat("-", *arguments, stdin=subprocess.PIPE), b"some text\n")
+    typed = ended(chat("some text", *arguments))
+    assert json.loads(piped[1])["usage"] == json.loads(typed[1])["usage"]
+    code, _, stderr = ended(chat("-", stdin=subprocess.PIPE), b"")
+    assert code == 2 and "there is no question" in stderr
+
+
 def test_a_prompt_that_does_not_fit_is_an_error_of_the_input(chat: Start) -> None:
     code, stdout, stderr = ended(chat("word " * 500, "--ctx", "64"))
     assert (code, stdout) == (1, b"")

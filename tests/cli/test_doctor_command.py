@@ -78,6 +78,14 @@ def test_this_installation_can_run(examined: Examined) -> None:
     assert "library_loads" not in findings
 
 
+def test_a_list_of_tool_servers_that_cannot_be_read(examined: Examined) -> None:
+    path = locations.mcp_file()
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    finding = examined()["settings"]
+    assert finding["level"] == "problem" and str(path) in finding["text"]
+
+
 def test_a_wrong_llama_cpp_python_without_a_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: Examined
 ) -> None:
@@ -314,15 +322,14 @@ NATIVE = 'target = "demo@native"\n'
             (NATIVE, False),
             (f"{NATIVE}ctx = 1024", False),
             (f'{NATIVE}draft = "ngram"', False),
-            (f"{NATIVE}ctx = 9999", True),
+            (f"{NATIVE}ctx = 9999", False),
             (f'{NATIVE}draft = "./nowhere.gguf"', True),
             (f'{NATIVE}draft = "e3-nobody"', True),
             (f'{NATIVE}device = "CUDA7"', True),
             (f'{NATIVE}split = "3,1"', True),
-            (f"{NATIVE}n_cpu_moe = 3", True),
+            (f"{NATIVE}n_cpu_moe = 3", False),
             (f'{NATIVE}mmproj = "./nowhere.gguf"', True),
             (f'{NATIVE}kv_type = "q4_0"\nflash_attn = "off"', True),
-            ('target = "demo@100m:q4_0"\nctx = 9999', True),
             ('target = "demo@100m:q4_0"\ndraft = "e3-nobody"', True),
             ('url = "http://127.0.0.1:9"', True),
             ('url = "nonsense://x"', True),
@@ -354,5 +361,5 @@ def test_doctor_says_that_a_model_does_not_fit_and_what_would_help(examined: Exa
 
 
 def test_the_command_of_a_refused_model_can_be_run(examined: Examined) -> None:
-    write_config(f"{NATIVE}ctx = 9999")
-    assert examined()["model"]["command"] == "eaglelocal chat --ctx 2048"
+    write_config(f'{NATIVE}kv_type = "q4_0"\nflash_attn = "off"')
+    assert examined()["model"]["command"] == "eaglelocal chat --flash-attn auto"

@@ -98,7 +98,7 @@ def describe_efforts(efforts: Efforts) -> str:
     if not usual_effort(efforts):
         return ""
     known = ", ".join(["off", *efforts.words, "or a number of tokens"])
-    return f"it thinks with {USUAL_EFFORT} effort unless set, by /think or --thinking-budget: {known}"
+    return f"it thinks with {USUAL_EFFORT} effort unless --thinking-budget is set: {known}"
 
 
 def describe_thinking(thinking: Thinking, efforts: Efforts) -> str:

@@ -228,7 +228,7 @@ def test_a_server_that_fails_is_named_and_the_others_are_offered(tmp_path: Path)
     pool, reviewer = ScriptedPool(failing={"bad": "command not found: 'bad'"}), ScriptedReviewer()
     session = make_session(make_tools(tmp_path, pool), says("a"))
     run(session, reviewer)
-    assert reviewer.notes == ["tool server bad failed: command not found: 'bad'; /tools shows more"]
+    assert reviewer.notes == ["tool server bad failed: command not found: 'bad'"]
     assert len(session.model.client.requests[0].tools) == 2  # type: ignore[attr-defined]
 
 
@@ -251,6 +251,13 @@ def test_tools_can_be_allowed_by_name(tmp_path: Path, granted: tuple[str, str]) 
     tools = replace(make_tools(tmp_path, pool, can_ask=False), granted={granted})
     run(make_session(tools, calls("fetch"), calls("now"), says("a")), reviewer)
     assert [label for label, _ in pool.called] == ["web.fetch"] and not reviewer.reviews
+
+
+def test_a_tool_that_is_allowed_and_does_not_exist_is_named(tmp_path: Path) -> None:
+    reviewer = ScriptedReviewer()
+    tools = replace(make_tools(tmp_path, can_ask=False), granted={("web", "nope")}, are_wanted=True)
+    run(make_session(tools, says("a")), reviewer)
+    assert reviewer.notes == ["web has no tool 'nope'; it has fetch"]
 
 
 def test_a_switched_off_tool_is_not_offered_and_its_server_is_not_started(tmp_path: Path) -> None:
