@@ -281,7 +281,6 @@ def open_session(
         attached=begun.pictures,
         target=options.target or "",
         keeps_model=keeps_model,
-        ends_loops=settings.stop_loops is not False,
         tools=begun.tools,
     )
 

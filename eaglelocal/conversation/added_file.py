@@ -79,7 +79,10 @@ def _decode(path: Path, data: bytes) -> str:
 
 
 # ---- paths as they are typed after `@`: a blank in one is written with a backslash
-_MENTION = re.compile(r"(?<!\S)@((?:\\.|[^\s\\])*)$")
+_MENTION = re.compile(r"(?<!\S)@((?:\\.|[^\s\\])*)")
+_LAST_MENTION = re.compile(rf"{_MENTION.pattern}\Z")
+_MEANT_AS_PATH = re.compile(r"(?:\.{0,2}|~)/+[^/]")
+_SENTENCE_ENDS = ".,;:!?)"
 
 
 def find_mention(typed: str) -> tuple[int, str] | None:
@@ -88,39 +91,36 @@ def find_mention(typed: str) -> tuple[int, str] | None:
     >>> find_mention("compare @my\\\\ no"), find_mention("me@example.com")
     ((8, 'my no'), None)
     """
-    found = _MENTION.search(typed)
-    return None if found is None else (found.start(), re.sub(r"\\(.)", r"\1", found[1]))
-
-
-_MENTIONS = re.compile(r"(?<!\S)@((?:\\.|[^\s\\])+)")
-_ENDS = ".,;:!?)"  # of a sentence, after a path
+    found = _LAST_MENTION.search(typed)
+    return None if found is None else (found.start(), _unescape(found[1]))
 
 
 def find_mentions(text: str) -> list[tuple[int, int, str]]:
     """Return where each `@path` in a whole question begins and ends, and its path.
 
     A word is a path if it names a file, or can only be meant as one: `@/dev/zero`, `@./missing`, but not `@alice`.
+    A folder is none: a question may be about `@src`, or import from `@types/node`.
     """
     found = []
-    for mention in _MENTIONS.finditer(text):
-        words = [mention[1], mention[1].rstrip(_ENDS)]
-        paths = [(mention.start() + 1 + len(word), re.sub(r"\\(.)", r"\1", word)) for word in words]
-        here = next((each for each in paths if _exists(each[1])), paths[1])
-        if _exists(here[1]) or _is_path_like(here[1]):
+    for mention in _MENTION.finditer(text):
+        words = [mention[1], mention[1].rstrip(_SENTENCE_ENDS)]
+        paths = [(mention.start() + 1 + len(word), _unescape(word)) for word in words]
+        here = next((each for each in paths if _names_file(each[1])), paths[1])
+        if _names_file(here[1]) or _MEANT_AS_PATH.match(here[1]):
             found.append((mention.start(), *here))
     return found
 
 
-def _exists(path: str) -> bool:
+def _unescape(typed: str) -> str:
+    return re.sub(r"\\(.)", r"\1", typed)
+
+
+def _names_file(path: str) -> bool:
     try:
-        return bool(path) and expand_path(path).exists()
+        found = expand_path(path)
+        return found.exists() and not found.is_dir()
     except (OSError, UsageError):
         return False
-
-
-def _is_path_like(path: str) -> bool:
-    folder, slash, _ = path.partition("/")
-    return bool(slash) and (folder in ("", ".", "..", "~") or _exists(folder))
 
 
 def write_mention(path: str) -> str:

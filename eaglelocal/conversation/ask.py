@@ -108,11 +108,11 @@ def _ask_until_taken(session: Session, begun: Turn, offer: ToolOffer, follow: Fo
 class LoopEnder:
     """The events of an answer, which is cancelled once its text, or the thoughts before it, repeat themselves.
 
-    Thoughts that a budget ends are left to it.
+    budget  tokens of thoughts, which the server ends, if it can
     """
 
-    def __init__(self, events: AnswerEvents, *, has_budget: bool = False) -> None:
-        self._events, self._guard, self._has_text, self._has_budget = events, LoopGuard(), False, has_budget
+    def __init__(self, events: AnswerEvents, budget: int = 0) -> None:
+        self._events, self._guard = events, LoopGuard(budget)
 
     @property
     def is_looping(self) -> bool:
@@ -125,17 +125,15 @@ class LoopEnder:
         for event in self._events:
             yield event
             for piece in event.pieces if isinstance(event, Tokens) else ():
-                if piece.text and not self._has_text:
-                    self._guard, self._has_text = LoopGuard(), True
-                if self._guard.push(piece.text if self._has_budget else piece.reasoning + piece.text):
+                if self._guard.push(piece.text, piece.reasoning):
                     self.cancel()
 
 
 def _follow_to_end(session: Session, events: AnswerEvents, follow: Follow) -> RequestOutcome:
     """Follow an answer; one that repeats itself is ended, unless the user switched that off."""
-    if not session.ends_loops:
+    if not session.params.stop_loops:
         return follow(events)
-    ender = LoopEnder(events, has_budget=session.thinking_budget is not None)
+    ender = LoopEnder(events, session.thinking_budget or 0)
     outcome = follow(ender)
     return replace(outcome, is_loop=outcome.is_loop or (ender.is_looping and outcome.stopped))
 

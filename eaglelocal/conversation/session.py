@@ -172,7 +172,6 @@ class Session:
     attached: Pictures = ()  # sent with the next question
     target: str = ""  # reference of the first model; "": it is at a server
     keeps_model: bool = False  # the user named it, so a saved conversation does not change it
-    ends_loops: bool = True  # end an answer that repeats itself
     tools: ChatTools = field(default_factory=ChatTools)
     _counted: tuple[tuple[Turn | None, int, TurnSummary | None] | None, int] = NOT_COUNTED  # what was sent, in tokens
     _base_params: SamplingParams = field(init=False)  # before anything was set while chatting

@@ -15,7 +15,6 @@ from eaglelocal.core.sequence import Sequence
 from eaglelocal.core.stats import SpeculationCounter
 from eaglelocal.engine.prompt_tokens import PromptTokens
 from eaglelocal.engine.step_times import Clock
-from eaglelocal.engine.thinking_limit import ThinkingLimit
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.text.answer_text import AnswerPiece, AnswerText
 from eaglelocal.text.loop_guard import LoopGuard
@@ -93,8 +92,7 @@ class RunningAnswer:
             if piece.stopped:
                 self.stop = piece.stop or ""
                 return "stop"
-            guarded = piece.text if isinstance(self.sampler, ThinkingLimit) else piece.reasoning + piece.text
-            if self.guard is not None and self.guard.push(guarded):
+            if self.guard is not None and self.guard.push(piece.text, piece.reasoning):
                 return "stop"
             if "\n" in piece.text and self._is_late():
                 return "length"

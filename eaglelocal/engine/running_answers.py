@@ -100,10 +100,11 @@ class RunningAnswers:
         count = request.params.repeat_last_n
         tokens = [token for token in sequence.tokens if token >= 0] if request.images else sequence.tokens
         sampler.accept(tokens[-count:] if count else [])
-        guard = LoopGuard() if request.params.stop_loops else None
-        if request.reasoning_limit is not None and request.split is not None:
-            reader, closing = make_split_text(self._pieces, (), request.split), None if guard is None else LoopGuard()
-            sampler = ThinkingLimit(sampler, reader, request.reasoning_limit, closing)
+        limit, stops_loops = request.reasoning_limit, request.params.stop_loops
+        guard = LoopGuard(0 if limit is None else limit.budget) if stops_loops else None
+        if limit is not None and request.split is not None:
+            reader, closing = make_split_text(self._pieces, (), request.split), LoopGuard() if stops_loops else None
+            sampler = ThinkingLimit(sampler, reader, limit, closing)
         text = make_answer_text(self._pieces, request)
         self._by_slot[slot] = RunningAnswer(sequence, sampler, text, clock, guard=guard)
         self._controller.begin(

@@ -19,18 +19,32 @@ _DATA = re.compile(r"[\x00-\x40\x5b-\x60\x7b-\x7f]*")  # ASCII without letters
 
 
 class LoopGuard:
-    """The last text of one answer."""
+    """The last thoughts of one answer, or its last text: the first text begins anew.
 
-    def __init__(self) -> None:
+    budget  tokens of thoughts that are not judged, because a limit of thinking ends them; thoughts go on after it
+            where a server ignores the limit
+    """
+
+    def __init__(self, budget: int = 0) -> None:
+        self._num_unjudged, self._has_text, self.is_looping = budget, False, False
+        self._begin()
+
+    def _begin(self) -> None:
         self._texts: deque[str] = deque(maxlen=NUM_TOKENS)
         self._num_silent = self._num_unchecked = self._num_repeated = 0
         self._end, self._is_code = "", False  # the last characters, which may begin a fence
-        self.is_looping = False
 
-    def push(self, text: str) -> bool:
-        """Add the text of a token; return whether this shows that the answer repeats itself."""
+    def push(self, text: str, thought: str = "") -> bool:
+        """Add a token; return whether this shows that the answer repeats itself."""
         if self.is_looping:
             return False
+        if text and not self._has_text:
+            self._has_text = True
+            self._begin()
+        elif thought and self._num_unjudged:
+            self._num_unjudged -= 1
+        else:
+            text = thought + text
         if not text:
             self._num_silent = min(self._num_silent + 1, MAX_SILENT)
             return False

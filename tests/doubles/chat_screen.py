@@ -54,7 +54,7 @@ class ChatHarness:
     models: ModelSource = NO_MODELS
     conversation: Conversation = field(default_factory=Conversation)  # that the chat begins with
     tools: ChatTools = field(default_factory=ChatTools)
-    ends_loops: bool = True
+    stop_loops: bool = True
 
     def __post_init__(self) -> None:
         paths = ChatPaths(conversations=self.folder / "conversations", history=self.folder / "questions.jsonl")
@@ -84,11 +84,10 @@ class ChatHarness:
         return Session(
             loader,
             model,
-            SamplingParams(),
+            SamplingParams(stop_loops=self.stop_loops),
             conversation=self.conversation,
             choice=choice,
             attached=self.attached,
-            ends_loops=self.ends_loops,
             tools=self.tools,
         )
 

@@ -652,14 +652,14 @@ def test_a_continued_conversation_is_shown_and_sent(tmp_path: Path) -> None:
     assert len(conversation_file.load_last(tmp_path / "conversations").turns) == 2
 
 
-@pytest.mark.parametrize("ends_loops", [True, False])
-def test_an_answer_that_repeats_itself_is_ended(tmp_path: Path, ends_loops: bool) -> None:
+@pytest.mark.parametrize("stop_loops", [True, False])
+def test_an_answer_that_repeats_itself_is_ended(tmp_path: Path, stop_loops: bool) -> None:
     """Without that it would hang: nobody cancels it."""
-    stage = ChatHarness(tmp_path, scripts=(Script((" tea",) * 700, hangs=True), says("yes")), ends_loops=ends_loops)
+    stage = ChatHarness(tmp_path, scripts=(Script((" tea",) * 700, hangs=True), says("yes")), stop_loops=stop_loops)
 
     async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
-        if not ends_loops:
+        if not stop_loops:
             await person.sees("answering · 700 tokens")
             await person.pilot.press("escape")
             return await person.sees("700 tokens", "stopped")

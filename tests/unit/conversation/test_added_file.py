@@ -57,6 +57,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from(["", "see ", "a\n", "x\t"]))
 def test_a_path_is_read_as_it_is_written(path: str, before: str) -> None:
+    assert find_mention("@a\n") is None
     if "\n" not in path:
         assert find_mention(before + write_mention(path)) == (len(before), path)
 
@@ -64,7 +65,9 @@ def test_a_path_is_read_as_it_is_written(path: str, before: str) -> None:
 @pytest.mark.parametrize(("text", "paths"), [
     ("see @notes.md, please", ["notes.md"]),
     ("@notes.md?", ["notes.md"]),
-    ("@my\\ notes.md and @sub/missing", ["my notes.md", "sub/missing"]),
+    ("@my\\ notes.md and @sub/notes.md", ["my notes.md", "sub/notes.md"]),
+    ("what is in @sub of it, import @sub/x or @sub/ from npm", []),
+    ("what is @. or @.. or @/ or @~ or @~/ or @./ or @/.", []),
     ("ask @alice, me@notes.md, @types/node or @", []),
     ("@/dev/zero @./nothing @~/nothing-at-all @../x/", ["/dev/zero", "./nothing", "~/nothing-at-all", "../x/"]),
     ("@" + "a" * 5000, []),
@@ -75,7 +78,7 @@ def test_the_paths_that_a_question_names(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
-    for name in ("notes.md", "my notes.md"):
+    for name in ("notes.md", "my notes.md", "sub/notes.md"):
         (tmp_path / name).write_text("x")
     found = find_mentions(text)
     assert [path for _, _, path in found] == paths

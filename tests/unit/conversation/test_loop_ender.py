@@ -1,4 +1,4 @@
-"""The end of an answer that repeats itself: in its thoughts or its text, for the screen and line mode alike."""
+"""An answer that repeats itself is cancelled: for the screen and line mode alike, at any server."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from eaglelocal.core.events import RequestEvent, TextPiece, Tokens
 
 
 class CountedAnswer:
-    """An answer that counts its events, and goes on until it is cancelled."""
+    """An answer that counts its events, and goes on until it is cancelled, or to its end."""
 
-    def __init__(self, pieces: list[TextPiece]) -> None:
-        self.pieces, self.num_given, self.is_cancelled = pieces, 0, False
+    def __init__(self, pieces: list[TextPiece], *, obeys: bool = True) -> None:
+        self.obeys, self.pieces, self.num_given, self.is_cancelled = obeys, pieces, 0, False
 
     def cancel(self) -> None:
         self.is_cancelled = True
 
     def __iter__(self) -> Iterator[RequestEvent]:
         for piece in self.pieces:
-            if self.is_cancelled:
+            if self.is_cancelled and self.obeys:
                 return
             self.num_given += 1
             yield Tokens("a", (piece,))
@@ -43,8 +43,12 @@ def test_a_loop_ends_thoughts_and_text(piece: TextPiece) -> None:
     assert ender.is_looping and answer.is_cancelled
 
 
-def test_text_after_repeated_thoughts_is_judged_by_itself() -> None:
-    """The thoughts alone would be too few tokens, and the text continues them letter by letter."""
-    answer = CountedAnswer([*[think(" tea")] * 300, *[say(" tea")] * 300])
+def test_a_server_that_ignores_the_budget_of_thoughts_is_cancelled() -> None:
+    answer = CountedAnswer([think(" tea")] * 2000)
+    assert 1000 < len(list(LoopEnder(answer, 1000))) < 1700
+
+
+def test_text_that_was_under_way_does_not_hide_the_loop() -> None:
+    answer = CountedAnswer([*[think(" tea")] * 600, say("Yes")], obeys=False)
     ender = LoopEnder(answer)
-    assert len(list(ender)) == 600 and not ender.is_looping
+    assert len(list(ender)) == 601 and ender.is_looping

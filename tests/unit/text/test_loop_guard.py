@@ -60,6 +60,19 @@ def test_a_loop_is_noticed_once() -> None:
     assert guard.is_looping
 
 
+def test_text_after_thoughts_is_judged_by_itself() -> None:
+    """The thoughts alone would be too few tokens, and the text continues them letter by letter."""
+    guard = LoopGuard()
+    assert not any([guard.push("", " tea") for _ in range(300)] + [guard.push(" tea") for _ in range(300)])
+
+
+@pytest.mark.parametrize("budget", [0, 100, 2000])
+def test_thoughts_are_judged_after_their_budget(budget: int) -> None:
+    guard = LoopGuard(budget)
+    found = next(n for n in range(1, 4000) if guard.push("", " tea"))
+    assert budget + NUM_TOKENS <= found <= budget + NUM_TOKENS + 4 * CHECKED_EVERY
+
+
 @given(st.text(alphabet="ab", min_size=1, max_size=12))
 def test_the_period_is_the_shortest(text: str) -> None:
     periods = [n for n in range(1, len(text) + 1) if all(text[i] == text[i - n] for i in range(n, len(text)))]
