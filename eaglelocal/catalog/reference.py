@@ -40,7 +40,8 @@ _TAG = re.compile(  # as Ollama tags models: 8b, e4b, 135m, 8b-instruct-q4_K_M
     rf"(?P<size>e?\d+(\.\d+)?[bm]|\d+x\d+b)(-(?!{_TYPE})[\w.]+)*(-(?P<type>{_TYPE}))?", re.IGNORECASE
 )
 _LATEST = "latest"
-EMBEDDED_NAMES = ("demo", "embedded")  # the first is the name under which it is shown
+DEMO = "demo"  # the name under which the embedded model is shown
+EMBEDDED_NAMES = (DEMO, "embedded")
 _DERIVED = re.compile(r"(?P<source>.+)@(?P<recipe>\w[\w.]*(:\w*)?)", re.ASCII | re.DOTALL)
 
 
@@ -98,7 +99,7 @@ def parse_reference(text: str, *, exists: Callable[[str], bool] = os.path.exists
     """Parse a reference; `exists` returns whether a path exists. Raises UsageError if it has none of the forms."""
     name, at, size = text.partition("@")
     if name in EMBEDDED_NAMES:
-        return EmbeddedModel(f"{EMBEDDED_NAMES[0]}{at}{size}")
+        return EmbeddedModel(f"{DEMO}{at}{size}")
     if (hub := _HUB.match(text)) is not None and not exists(text):
         text = _read_page(text[hub.end() :])
     if parts := split_derived(text, exists=exists):

@@ -279,12 +279,14 @@ class LineEditor:
             readline.parse_and_bind(binding)
 
     def _complete(self, text: str, state: int) -> str | None:
-        name, blank, _ = readline.get_line_buffer().partition(" ")
+        """Return a completion of the word, which is the last of an argument: names have blanks."""
+        name, blank, argument = readline.get_line_buffer()[: readline.get_endidx()].partition(" ")
         if name == "/image" and blank:
             matches: Sequence[str] = complete_path(text)
         else:
             words = list_choices(self._sources, name) if blank else [f"{word} " for word in COMMANDS if text]
-            matches = [word for word in words if word.startswith(text)]
+            typed = argument.lstrip() if blank else text
+            matches = [word[len(typed) - len(text) :] for word in words if word.startswith(typed)]
         return matches[state] if state < len(matches) else None
 
 

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
+from eaglelocal.cli.flags import translate_flags
 from eaglelocal.core.user_paths import quote_word
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.settings import PREFIX
@@ -60,9 +61,10 @@ def name_origin(error: EagleLocalError, arguments: Sequence[str], origins: Mappi
 
     origins  the place of each setting that was set
     """
+    typed = {word.partition("=")[0] for word in translate_flags(arguments)}
     for flag in dict.fromkeys(FLAG.findall(f"{error.message} {error.hint}")):
         name = flag.removeprefix("--").replace("-", "_")
-        if name not in origins or any(word.partition("=")[0] == flag for word in arguments):
+        if name not in origins or flag in typed:
             continue
         place = origins[name]
         error.message += f"; {flag} comes from {place}"

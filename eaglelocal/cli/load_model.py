@@ -21,7 +21,7 @@ from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.plan import Plan
-from eaglelocal.core.run_options import OF_EVERY_MODEL, ModelChoice, RunOptions, apply_choice, parse_draft
+from eaglelocal.core.run_options import MODEL_OPTIONS, ModelChoice, RunOptions, apply_choice, parse_draft
 from eaglelocal.core.sampling import RECOMMENDED, SamplingParams
 from eaglelocal.core.thinking import parse_thinking
 from eaglelocal.core.user_paths import quote_path
@@ -96,7 +96,7 @@ def make_run_options(settings: Settings, *, parallel: int = 1) -> RunOptions:
         spec=int(spec) if isinstance(spec, str) and spec.isdecimal() else spec,
         parallel=parallel,
         kv_type=settings.kv_type if settings.is_set("kv_type") else None,
-        origins=tuple(each for each in settings.set_by if each[0] in OF_EVERY_MODEL and not is_flag(settings, each[0])),
+        origins=tuple(each for each in settings.set_by if each[0] in MODEL_OPTIONS and not is_flag(settings, each[0])),
     )
 
 
@@ -137,8 +137,8 @@ def write_plan(decision: Decision, output: MessageOutput) -> Plan:
 
     with shown_progress(output) as show:
         plan = make_plan(decision, on_progress=show)
-    used = {"ctx": plan.n_ctx, "kv_type": plan.kv_type, "n_cpu_moe": plan.n_cpu_moe}
-    for cut in decision.options.explain_cuts(decision.target, used):
+    cuts = decision.options.explain_cuts
+    for cut in cuts(decision.target, ctx=plan.n_ctx, kv_type=plan.kv_type, n_cpu_moe=plan.n_cpu_moe):
         output.note(f"note: {cut}")
     return plan
 

@@ -55,9 +55,10 @@ def takes_any_text(stream: TextIO) -> bool:
     return encoding is None or codecs.lookup(encoding).name == "utf-8"
 
 
-def spell(text: str, stream: TextIO) -> str:
-    """Return a text of ours with its signs in ASCII, if the stream or the locale cannot show them."""
-    return text if is_utf8(os.environ) and takes_any_text(stream) else text.translate(IN_ASCII)
+def replace_signs(text: str, stream: TextIO) -> str:
+    """Return a text with the signs that we draw in ASCII, if the terminal cannot show them, or the stream hold them."""
+    is_shown = takes_any_text(stream) and (is_utf8(os.environ) or not stream.isatty())
+    return text if is_shown else text.translate(IN_ASCII)
 
 
 def count_columns(stream: TextIO) -> int:
@@ -93,7 +94,7 @@ class Output:
 
     def data(self, text: str, *, end: str = "\n") -> None:
         """Write a command's result to stdout. Raises OutputClosed, or ResourceError if it cannot be written."""
-        self._write(spell(clean_text(text), self._stdout) + end)
+        self._write(replace_signs(clean_text(text), self._stdout) + end)
 
     def value(self, text: str) -> None:
         """Write a text that is not ours as it is. Raises as `data` does."""
@@ -102,11 +103,11 @@ class Output:
     def lines(self, lines: Iterable[str]) -> None:
         """Write a result of several lines to stdout: none of them makes two. Raises as `data` does."""
         for line in lines:
-            self._write(spell(clean_line(line), self._stdout) + "\n")
+            self._write(replace_signs(clean_line(line), self._stdout) + "\n")
 
     def page(self, lines: Iterable[str]) -> None:
         """Write lines as `lines` does; if a terminal cannot show them at once, through the user's pager."""
-        cleaned = [spell(clean_line(line), self._stdout) for line in lines]
+        cleaned = [replace_signs(clean_line(line), self._stdout) for line in lines]
         if not self.can_show_screen or len(cleaned) < os.get_terminal_size(self._stdout.fileno()).lines:
             return self.lines(cleaned)
         import pydoc
@@ -183,7 +184,7 @@ class Output:
         with suppress(OSError):
             self._stdout.flush()
         with suppress(OSError):
-            print(spell(text, self._stderr), end=end, file=self._stderr, flush=True)
+            print(replace_signs(text, self._stderr), end=end, file=self._stderr, flush=True)
 
     def _write(self, text: str) -> None:
         try:
@@ -270,7 +271,7 @@ def format_json(value: Mapping[str, object], *, is_ascii: bool = False) -> str:
 def write_or_ignore(stream: TextIO, text: str) -> None:
     """Write a text; if the stream is closed, the text is lost."""
     try:
-        print(spell(text, stream), end="", file=stream, flush=True)
+        print(replace_signs(text, stream), end="", file=stream, flush=True)
     except OSError:
         return
 

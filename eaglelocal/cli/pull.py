@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from eaglelocal.catalog.reference import EMBEDDED_NAMES, Profile, parse_reference
+from eaglelocal.catalog.reference import DEMO, Profile, parse_reference
 from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_target
 from eaglelocal.cli.flags import argument, flag
@@ -50,7 +50,7 @@ def pull(given: PullFlags) -> None:
     output = standard_output()
     plan = plan_here(given.target, given.draft, given.quant, output)
     if plan is None:
-        return output.message(f"{EMBEDDED_NAMES[0]} is embedded: there is nothing to download")
+        return output.message(f"{DEMO} is embedded: there is nothing to download")
     prepare_client()
     from eaglelocal.cli.pull_files import check_files, discard_damaged, fetch_all, look_up_orders, verify_on_disk
 

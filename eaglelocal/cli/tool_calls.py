@@ -27,7 +27,7 @@ except ImportError:  # not a Unix
 
 AUTO, NONE = "auto", "none"  # values of --mcp
 ANSWERS = {"o": Permission.ONCE, "c": Permission.CHAT, "a": Permission.ALWAYS}
-QUESTION = "allow it once (o), in this chat (c), always (a), or not (enter)? "
+QUESTION = "allow it once (o), in this conversation (c), always (a), or not (enter)? "
 MAX_SHOWN_CHARS = 4000  # of arguments
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -105,15 +106,14 @@ def read_scenes(urls: Sequence[str]) -> list[MonitorSnapshot]:
     from eaglelocal.tui.monitor.server_rows import WatchedServers, is_reachable
 
     servers = WatchedServers(urls, lambda url, on_reading: ServerWatch(url, on_reading, api_key=find_api_key(url)))
-    gauges = GaugeWatch() if len(urls) == 1 and is_local(urls[0]) else None
-    servers.read_all()
-    if any(is_reachable(each.frame) for each in servers.make_snapshots(time.monotonic())):
-        time.sleep(BETWEEN_S)
+    with closing(GaugeWatch()) if len(urls) == 1 and is_local(urls[0]) else nullcontext() as gauges:
         servers.read_all()
-    scenes = servers.make_snapshots(time.monotonic())
-    if gauges is not None:
-        scenes = [replace(scene, machine=gauges.latest(), is_local=True) for scene in scenes]
-        gauges.close()
+        if any(is_reachable(each.frame) for each in servers.make_snapshots(time.monotonic())):
+            time.sleep(BETWEEN_S)
+            servers.read_all()
+        scenes = servers.make_snapshots(time.monotonic())
+        if gauges is not None:
+            scenes = [replace(scene, machine=gauges.latest(), is_local=True) for scene in scenes]
     return scenes
 
 

@@ -15,7 +15,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.stats import SpeculationStats
 
 DISCONNECTED, DRAINING = "disconnected", "draining"
-AWAY_TEXTS = {DRAINING: "the server is stopping", DISCONNECTED: "the server no longer answers"}
+AWAY_TEXTS = {DRAINING: "the server takes no new questions", DISCONNECTED: "the server no longer answers"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ Planning reads them, and puts its decisions about open options into a `Plan`. No
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ AUTO, NONE, NGRAM, LOOKAHEAD, MTP = "auto", "none", "ngram", "lookahead", "mtp"
 PLANNED_KV_TYPES = ("f16", "q8_0", "q8_0,q4_0", "q5_1", "q4_0")  # that planning chooses among, the largest first
 USER_KV_TYPES = ("f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 KV_TYPES = (*USER_KV_TYPES, "bf16", "f32")
-OF_EVERY_MODEL = ("ctx", "kv_type", "n_cpu_moe")  # options whose value another model may be unable to take
+MODEL_OPTIONS = ("ctx", "kv_type", "n_cpu_moe")  # options whose value another model may be unable to take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class RunOptions:
     is_brief         the model is loaded for one answer, so that loading time counts as much as speed
     learns           draft with a head's current learned version, and keep learning
     model_folders    folders of the user's own models; a target may be a name from them
-    origins          (option, where it was set) of OF_EVERY_MODEL, if not by a flag: each model takes what it can
+    origins          (option, where it was set) of MODEL_OPTIONS, if not by a flag: each model takes what it can
     """
 
     target: str | None = None
@@ -98,8 +98,11 @@ class RunOptions:
         if self.rpc:
             raise UsageError("--split tensor divides layers among this machine's GPUs, not --rpc", hint="--split layer")
 
-    def explain_cuts(self, model: str, used: Mapping[str, object]) -> Iterator[str]:
-        """Yield how the options that a model's run uses differ from those that were set for every model."""
+    def explain_cuts(self, model: str, **used: object) -> Iterator[str]:
+        """Yield how the options that a model's run uses differ from those that were set for every model.
+
+        used  the value of each of MODEL_OPTIONS, by name
+        """
         for name, place in self.origins:
             asked = getattr(self, name)
             if asked not in (None, used[name]):

@@ -154,7 +154,7 @@ def download_files(
 
 def _fetch_file(repo: RemoteRepo, places: FilePlaces, retries: RetryPolicy, byte_count: ByteCount) -> None:
     file = places.file
-    with _hold_lock(places, byte_count.report_waiting):
+    with _hold_blob_lock(places, byte_count.report_waiting):
         if places.is_present:
             return byte_count.add_present(file.size_bytes)
         make_folder(places.link.parent, SHARED)  # a repository without snapshots looks damaged to other programs
@@ -177,7 +177,7 @@ def find_complete_files(order: DownloadOrder, cache: Path) -> list[tuple[RemoteF
 def discard_file(order: DownloadOrder, file: RemoteFile, cache: Path) -> None:
     """Delete a damaged file and its partial download. Raises ResourceError."""
     places = find_places(order, cache)[order.files.index(file)]
-    with _hold_lock(places):
+    with _hold_blob_lock(places):
         for path in (places.link, places.blob, make_partial_path(places.blob)):
             try:
                 path.unlink(missing_ok=True)
@@ -186,7 +186,7 @@ def discard_file(order: DownloadOrder, file: RemoteFile, cache: Path) -> None:
 
 
 @contextmanager
-def _hold_lock(places: FilePlaces, on_wait: Callable[[str], None] = lambda name: None) -> Iterator[None]:
+def _hold_blob_lock(places: FilePlaces, on_wait: Callable[[str], None] = lambda name: None) -> Iterator[None]:
     """Hold the hub client's own lock of this blob; `on_wait` gets the file's name while another process holds it."""
     folder = places.lock.parent
     try:

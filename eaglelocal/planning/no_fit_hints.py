@@ -182,8 +182,8 @@ def _about_quant(option: ModelOption) -> Iterator[str]:
 
 
 def _about_cuts(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
-    used = {"ctx": chosen.setup.n_ctx, "kv_type": chosen.setup.kv_type, "n_cpu_moe": chosen.n_cpu_moe}
-    yield from outcome.options.explain_cuts(chosen.option.target, used)
+    setup, explain_cuts = chosen.setup, outcome.options.explain_cuts
+    yield from explain_cuts(chosen.option.target, ctx=setup.n_ctx, kv_type=setup.kv_type, n_cpu_moe=chosen.n_cpu_moe)
 
 
 def _about_goal(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from eaglelocal.catalog.catalog import load_catalog, load_machines
-from eaglelocal.catalog.reference import EmbeddedModel
+from eaglelocal.catalog.reference import DEMO, EmbeddedModel
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.run_options import AUTO, RunOptions
 from eaglelocal.errors import EagleLocalError
@@ -26,7 +26,7 @@ from eaglelocal.planning.machine_spec import MachineSpec, subtract_other_models
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_models import explain_missing_draft, plan_models
 from eaglelocal.planning.plan_search import SearchOutcome
-from eaglelocal.preparation.decision import DEFAULT_CTX, EMBEDDED, Decision
+from eaglelocal.preparation.decision import DEFAULT_CTX, Decision
 from eaglelocal.preparation.machines import add_servers, find_machine, this_machine
 from eaglelocal.preparation.models import (
     LocalModel,
@@ -92,10 +92,10 @@ def _plan_files(options: RunOptions, files: ModelFiles, other_needs: Needs) -> D
 
 def _choose_target(options: RunOptions, on_disk: Sequence[LocalModel], other_needs: Needs) -> Decision:
     if not on_disk:
-        return Decision(options, chosen=EMBEDDED)
+        return Decision(options, chosen=DEMO)
     machine = read_free_machine(options, other_needs)
     models = {option.reference: (option, files) for option, files in on_disk}
-    decision = Decision(options, chosen=EMBEDDED, models_on_disk=tuple(on_disk))
+    decision = Decision(options, chosen=DEMO, models_on_disk=tuple(on_disk))
     best = find_best(decision, [option for option, _ in models.values()], machine)
     if best.candidate is None:
         return dataclasses.replace(best, intro="none of the models on disk fits this machine with these options")

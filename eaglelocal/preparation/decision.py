@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from eaglelocal.catalog.catalog import load_catalog
-from eaglelocal.catalog.reference import EmbeddedModel
+from eaglelocal.catalog.reference import DEMO, EmbeddedModel
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.draft import describe_draft
 from eaglelocal.core.model_task import ModelTask
@@ -39,7 +39,6 @@ from eaglelocal.preparation.machines import add_servers, this_machine
 from eaglelocal.preparation.models import LocalModel, make_demo_option
 from eaglelocal.text.reasoning.model_families import read_template_features
 
-EMBEDDED = "demo"
 DEFAULT_CTX = 4096  # if nothing was planned, because there is no GPU or the model is embedded
 
 
@@ -72,7 +71,7 @@ class Decision:
     @property
     def target(self) -> str:
         """Return the reference of the model."""
-        return self.chosen or EMBEDDED if self.options.target is None else self.options.target
+        return self.chosen or DEMO if self.options.target is None else self.options.target
 
     @property
     def needs(self) -> Needs:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog, load_machines
+from eaglelocal.catalog.reference import DEMO
 from eaglelocal.core.events import EngineInfo
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.records import dataclass
@@ -25,7 +26,7 @@ from eaglelocal.planning.options import ModelOption, make_catalog_options
 from eaglelocal.planning.plan_models import plan_models
 from eaglelocal.planning.plan_search import SearchOutcome
 from eaglelocal.preparation.autoplan import autoplan
-from eaglelocal.preparation.decision import EMBEDDED, Decision, choose_ctx
+from eaglelocal.preparation.decision import Decision, choose_ctx
 from eaglelocal.preparation.machines import find_machine, this_machine
 from eaglelocal.preparation.models import find_models, read_measured_costs
 
@@ -118,7 +119,7 @@ def list_choices(folders: Sequence[str] = ()) -> list[ModelChoiceEntry]:
         for entry in list_all_models(locations.hub_cache_dir(), folders)
         if entry.description.kind == "model" and not entry.description.problem and not entry.is_outdated
     ]
-    return sorted(entries, key=lambda entry: entry.reference.startswith(EMBEDDED))
+    return sorted(entries, key=lambda entry: entry.reference.startswith(DEMO))
 
 
 def list_names(folders: Sequence[str] = ()) -> list[str]:
@@ -126,7 +127,7 @@ def list_names(folders: Sequence[str] = ()) -> list[str]:
     cached = (model.reference for model in list_models(locations.hub_cache_dir()) if not model.build.is_draft)
     library = (model.name for model in list_library(folders))
     generated = (entry.reference for entry in (*list_inflated(), *list_embedded()) if not entry.is_outdated)
-    return list(dict.fromkeys([*cached, *library, EMBEDDED, *generated]))
+    return list(dict.fromkeys([*cached, *library, DEMO, *generated]))
 
 
 def list_catalog_names() -> list[str]:

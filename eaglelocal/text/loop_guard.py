@@ -38,11 +38,12 @@ class LoopGuard:
         """Add a token; return whether this shows that the answer repeats itself."""
         if self.is_looping:
             return False
+        if thought and not text and self._num_unjudged:
+            self._num_unjudged -= 1
+            return False
         if text and not self._has_text:
             self._has_text = True
             self._begin()
-        elif thought and self._num_unjudged:
-            self._num_unjudged -= 1
         else:
             text = thought + text
         if not text:

@@ -260,7 +260,11 @@ def gather_rows(x: Tensor, positions: Tensor) -> Tensor:
 
 # ---- medusa parts
 class MedusaParts(nn.Module):
-    """The layers of a Medusa head. They begin at zero, so each part first predicts the target's own next token."""
+    """The layers of a Medusa head (arXiv 2401.10774), without its lm_head: one for each token that it drafts.
+
+    Step j of a chain anchored at P predicts token[P+2+j] from the target's state at P, after the output norm.
+    The layers begin at zero, so each first predicts the target's own next token. The interface is that of EagleHead.
+    """
 
     mask_hidden = None
 

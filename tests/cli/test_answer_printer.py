@@ -60,7 +60,7 @@ def test_a_joined_server_that_is_away_or_has_another_model_is_mentioned() -> Non
     asker = Asker(session, Output(stdout=io.StringIO(), stderr=stderr, environ={}))
     client.state = "draining"
     asker.ask("?")
-    assert stderr.getvalue().startswith("the server is stopping; the question waits for it\n")
+    assert stderr.getvalue().startswith("the server takes no new questions; the question waits for it\n")
     client.state = "ready"
     asker.ask("?")
     asker.ask("?")

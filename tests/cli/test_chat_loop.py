@@ -38,7 +38,7 @@ class ChatLoopHarness:
     folder: Path
     lines: list[Line]
     spec: Spec = AUTO_SPEC
-    params: SamplingParams = field(default_factory=SamplingParams)
+    params: SamplingParams = field(default_factory=lambda: SamplingParams(stop_loops=True))
     chosen: list[ModelChoice] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
     copied: list[str] = field(default_factory=list)
@@ -318,7 +318,7 @@ def test_what_cannot_be_set_changes_nothing(talk: Start, line: str, said: str) -
     chat = talk(line, "a")
     chat.run()
     assert f"error: {said}" in chat.stderr.getvalue()
-    assert chat.client.requests[0].params == SamplingParams()
+    assert chat.client.requests[0].params == SamplingParams(stop_loops=True)
 
 
 @pytest.mark.parametrize("line", ["/clear", "/new", "/reset"])

@@ -86,3 +86,10 @@ def test_an_error_names_where_a_setting_came_from(message: str, hint: str, place
         name_origin(error, arguments, {"split": place})
         came = (f"{message}; --split comes from {place}", shown) if len(arguments) == 1 else (message, hint)
         assert (error.message, error.hint) == came
+
+
+@pytest.mark.parametrize("typed", ["-c 9", "-c9", "--ctx-size=9", "--ctx 9"])
+def test_a_flag_that_was_typed_under_another_name_comes_from_no_file(typed: str) -> None:
+    error = UsageError("too long", hint="--ctx 4096")
+    name_origin(error, ["chat", *typed.split()], {"ctx": "config.toml"})
+    assert error.message == "too long"

@@ -136,14 +136,22 @@ def test_an_object_survives_every_encoding(encoding: str, is_readable: bool) -> 
     assert ("鷲" in report) is is_readable
 
 
-@pytest.mark.parametrize(("encoding", "locale", "drawn"), [
-    ("utf-8", "de_DE.UTF-8", "█·"), ("utf-8", "C", "#-"), ("ascii", "de_DE.UTF-8", "#-"),
+class EncodedTerminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("kind", "encoding", "locale", "drawn"), [
+    (EncodedTerminal, "utf-8", "de_DE.UTF-8", "█·"),
+    (EncodedTerminal, "utf-8", "C", "#-"),
+    (io.TextIOWrapper, "utf-8", "C", "█·"),  # in a pipe, signs of a path or a model's name stay as they are
+    (io.TextIOWrapper, "ascii", "de_DE.UTF-8", "#-"),
 ])  # fmt: skip
 def test_what_we_draw_is_ascii_where_nothing_else_can_be_shown(
-    encoding: str, locale: str, drawn: str, monkeypatch: pytest.MonkeyPatch
+    kind: type[io.TextIOWrapper], encoding: str, locale: str, drawn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LC_ALL", locale)
-    stdout, stderr = (io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace") for _ in range(2))
+    stdout, stderr = (kind(io.BytesIO(), encoding=encoding, errors="replace") for _ in range(2))
     sink = Output(stdout=stdout, stderr=stderr, environ={})
     sink.lines(["█·"])
     sink.data("█·")

@@ -5,14 +5,21 @@ from __future__ import annotations
 import inspect
 import io
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from eaglelocal.cli import chat_line
 from eaglelocal.cli.chat import chat, join_question, mention_command
 from eaglelocal.cli.chat_line import MORE, PROMPT, LineDiscarded, read_question
 from eaglelocal.cli.load_model import mention_model
 from eaglelocal.cli.output import Output
+from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.action_context import list_no_models
+from eaglelocal.conversation.command_arguments import ArgumentSources
+from eaglelocal.conversation.conversation import Conversation, Turn
+from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import READERS, Settings
@@ -55,6 +62,43 @@ def test_questions_of_several_lines(lines: list[str], question: str) -> None:
 def test_ctrl_c_in_a_block_discards_it() -> None:
     with pytest.raises(LineDiscarded):
         read_question(typing('"""a', "b", KeyboardInterrupt)[0])
+
+
+@dataclass
+class TypedLine:
+    """A line as the library of line editing shows it to a completer."""
+
+    text: str
+
+    def get_line_buffer(self) -> str:
+        return self.text
+
+    def get_endidx(self) -> int:
+        return len(self.text)
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("/lo", "/load "),
+        ("/load What i", "/load What is it"),
+        ("/load wha", "/load wha"),
+        ("/load  it", "/load  it flies"),
+        ("/spec a", "/spec auto"),
+    ],
+)
+def test_a_name_with_blanks_is_completed(
+    typed: str, completed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("it flies", "What is it"):
+        path = conversation_file.find_path(tmp_path, name)
+        conversation_file.save(Conversation(turns=[Turn("a", "b")]), path, target="")
+    monkeypatch.setattr(chat_line, "readline", None)
+    editor = chat_line.LineEditor(QuestionHistory(tmp_path / "questions"), ArgumentSources(tmp_path, list_no_models))
+    monkeypatch.setattr(chat_line, "readline", TypedLine(typed))
+    before, blank, word = typed.rpartition(" ")
+    found = editor._complete(word, 0)
+    assert f"{before}{blank}{word if found is None else found}" == completed
 
 
 @pytest.mark.parametrize("ending", [EOFError, KeyboardInterrupt])

@@ -6,10 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from doubles.commands import run_command
 from doubles.pages_server import Page, Pages, llama_pages, serving, vllm_pages
+
+from eaglelocal.cli.top import read_scenes
+from eaglelocal.probe import load_gauges
 
 pytestmark = pytest.mark.full
 
@@ -117,3 +121,21 @@ def test_the_screen_s_toolkit_is_not_loaded_for_text() -> None:
             [sys.executable, "-c", code, pages.url], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
         )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_ctrl_c_between_the_two_readings_closes_the_gauges(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    class Gauges:
+        def close(self) -> None:
+            closed.append(self)
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(load_gauges, "GaugeWatch", Gauges)
+    pages = vllm_pages()
+    with serving(pages), pytest.raises(KeyboardInterrupt):
+        monkeypatch.setattr(time, "sleep", interrupt)
+        read_scenes([pages.url])
+    assert len(closed) == 1

@@ -8,17 +8,15 @@ the lock was left by one that died.
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from io import BufferedWriter
 from pathlib import Path
 from types import MappingProxyType
 
 from eaglelocal.core.amounts import format_disk
 from eaglelocal.core.atomic_file import SHARED, make_folder
-from eaglelocal.core.own_files import append_own
+from eaglelocal.core.own_files import hold_lock
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError
 from eaglelocal.gguf.ggml_types import FILE_TYPE_IDS, GGML_TYPES_BY_NAME, GgmlType
@@ -47,13 +45,22 @@ def no_progress(fraction: float, what: str) -> None:
 
 
 @contextmanager
-def hold_folder(folder: Path) -> Iterator[None]:
+def hold_folder(folder: Path, *, waits: bool = True) -> Iterator[None]:
     """Hold the lock of this folder, and clear its partial files. The lock ends with the process, however that ends.
 
-    Raises ResourceError if the folder cannot be written.
+    Raises ResourceError if the folder cannot be written; BlockingIOError if another process holds it and this one does
+    not wait.
     """
-    with _open_lock(folder) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with ExitStack() as held:
+        try:
+            make_folder(folder, SHARED)
+            held.enter_context(hold_lock(folder / _LOCK, waits=waits))
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise ResourceError(
+                f"cannot write in {folder}: {error.strerror}", hint="set XDG_CACHE_HOME to a folder that can be written"
+            ) from error
         _remove_partial(folder)
         try:
             yield
@@ -63,11 +70,9 @@ def hold_folder(folder: Path) -> Iterator[None]:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove the files of killed processes, which may take gigabytes; do nothing while a process writes."""
-    if not any(folder.glob(_PARTIALS)):
-        return
-    with suppress(ResourceError, BlockingIOError), _open_lock(folder) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _remove_partial(folder)
+    if any(folder.glob(_PARTIALS)):
+        with suppress(ResourceError, BlockingIOError), hold_folder(folder, waits=False):
+            pass
 
 
 def make_partial_path(path: Path) -> Path:
@@ -88,16 +93,6 @@ def write_plan(plan: FilePlan, path: Path, on_bytes: Callable[[int], None]) -> N
     except OSError as error:
         raise ResourceError(
             f"cannot write {path.name}: {error.strerror}", hint="see that the disk has room and is not read-only"
-        ) from error
-
-
-def _open_lock(folder: Path) -> BufferedWriter:
-    try:
-        make_folder(folder, SHARED)
-        return append_own(folder / _LOCK)
-    except OSError as error:
-        raise ResourceError(
-            f"cannot write in {folder}: {error.strerror}", hint="set XDG_CACHE_HOME to a folder that can be written"
         ) from error
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from eaglelocal.catalog.reference import DEMO
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import ResourceError, UsageError
 
@@ -40,7 +41,7 @@ class ModelSize:
     @property
     def reference(self) -> str:
         """The reference of the embedded model in this size: `demo@1b:bf16`; `demo` for the default size."""
-        return "demo" if self == DEFAULT_SIZE else f"demo@{self.slug.replace('-', ':')}"
+        return DEMO if self == DEFAULT_SIZE else f"{DEMO}@{self.slug.replace('-', ':')}"
 
     @property
     def label(self) -> str:

@@ -187,7 +187,7 @@ class ChatView:
             self.transcript.note("the engine has ended and is being restarted; new questions wait for it")
         elif state == "ready" and before == "restarting":
             self.transcript.note(f"the engine is running again ({count_noun(restarts, 'restart')})")
-        elif state in AWAY_TEXTS and before not in AWAY_TEXTS:
+        elif state in AWAY_TEXTS and state != before:
             self.transcript.note(f"{AWAY_TEXTS[state]}; questions wait for it, and /model REF loads a model here")
         elif state == "ready" and before in AWAY_TEXTS:
             self.transcript.note("the server answers again")
