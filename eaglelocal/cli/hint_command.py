@@ -11,7 +11,6 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 
-from eaglelocal.cli.flags import translate_flags
 from eaglelocal.core.user_paths import quote_word
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.settings import PREFIX
@@ -61,6 +60,8 @@ def name_origin(error: EagleLocalError, arguments: Sequence[str], origins: Mappi
 
     origins  the place of each setting that was set
     """
+    from eaglelocal.cli.flags import translate_flags
+
     typed = {word.partition("=")[0] for word in translate_flags(arguments)}
     for flag in dict.fromkeys(FLAG.findall(f"{error.message} {error.hint}")):
         name = flag.removeprefix("--").replace("-", "_")
