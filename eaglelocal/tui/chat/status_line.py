@@ -27,7 +27,7 @@ MIN_NAME_CELLS = 10
 STATE_TEXTS = {  # by state of the engine
     "loading": "loading the model",
     "restarting": "restarting the engine",
-    DRAINING: "the server takes no new questions",
+    DRAINING: "the server is stopping",
     DISCONNECTED: "the server does not answer",
     "failed": "the engine has failed; /model REF loads another",
     "closed": "the engine has ended",
