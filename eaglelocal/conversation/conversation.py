@@ -11,6 +11,7 @@ from dataclasses import field, replace
 from itertools import accumulate
 
 from eaglelocal.conversation.pictures import Pictures, describe_question, make_message
+from eaglelocal.core.events import Finished
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import Message
 from eaglelocal.core.tools import ToolCall
@@ -62,6 +63,7 @@ class Turn:
     rounds: tuple[ToolRound, ...] = ()  # before the answer
     others: tuple[tuple[Turn, ...], ...] = ()  # its other versions, each with the turns that followed it
     version: int = 0  # its index among all its versions
+    finished: Finished | None = field(default=None, compare=False)  # its figures; None: it failed, or was loaded
 
     @property
     def num_versions(self) -> int:
@@ -121,6 +123,9 @@ class Conversation:
     sampling: dict[str, float | int | None] = field(default_factory=dict)  # what was set while chatting, by name
     summarized: TurnSummary | None = None  # as it was made, also if its turns were replaced since
 
+    def __post_init__(self) -> None:
+        self._leave_out_summarized()
+
     def summarize(self, made: TurnSummary | None, num_forgotten: int) -> None:
         """Send a summary in place of the turns that it is made of; None: send the turns again."""
         self.summarized, self.num_forgotten = made, num_forgotten
@@ -133,6 +138,11 @@ class Conversation:
         if made is None or len(self.turns) < made.num_turns:
             return None
         return made if self.turns[made.num_turns - 1].answer == made.last_answer else None
+
+    @property
+    def num_summarized(self) -> int:
+        """The turns in place of which the summary is sent."""
+        return 0 if self.summary is None else self.summary.num_turns
 
     def messages(self, begun: Turn, *, num_forgotten: int | None = None, sees: bool = True) -> tuple[Message, ...]:
         """Return the messages to send: system message, summary, turns still in the context, and the one that has begun.
@@ -179,6 +189,7 @@ class Conversation:
         was_cut = bool(self.replaced)
         self.turns += self.replaced
         self.replaced = ()
+        self._leave_out_summarized()
         return was_cut
 
     def choose_version(self, index: int, version: int) -> None:
@@ -194,6 +205,10 @@ class Conversation:
         self.num_saved = min(self.num_saved, index)
         if index < self.num_forgotten:
             self.num_forgotten = 0
+        self._leave_out_summarized()
+
+    def _leave_out_summarized(self) -> None:
+        self.num_forgotten = max(self.num_forgotten, self.num_summarized)
 
     def branch(self, index: int) -> Conversation:
         """Return a new conversation with the turns up to this index, without their other versions."""
@@ -327,8 +342,8 @@ def turns_to_forget(
     num_available = n_ctx - reserve_for_answer(n_ctx, max_tokens)
     first, turns = conversation.num_forgotten, conversation.turns
     alone = estimate.tool_tokens + estimate.measure(conversation.messages(begun, num_forgotten=len(turns)))
-    num_hidden = 0 if conversation.summary is None else conversation.summary.num_turns
-    sent = (turns[at].messages() if at >= num_hidden else () for at in reversed(range(first, len(turns))))
+    num_summarized = conversation.num_summarized
+    sent = (turns[at].messages() if at >= num_summarized else () for at in reversed(range(first, len(turns))))
     totals = map(round, accumulate(map(estimate.measure, sent), initial=alone))
     needs = dict(zip(range(len(turns), first - 1, -1), totals, strict=True))  # by the count that is left out
     fitting = [count for count in range(first, len(turns) + 1) if needs[count] <= num_available]

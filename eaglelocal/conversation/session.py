@@ -318,7 +318,7 @@ class Session:
             return
         self.conversation.num_forgotten = num_forgotten
         turn = replace(begun, answer=outcome.text, stopped=outcome.stopped, reasoning=outcome.reasoning)
-        self.conversation.add(turn)
+        self.conversation.add(replace(turn, finished=outcome.finished))
         if outcome.finished is not None:
             self.answers.append(outcome.finished)
             self._calibrate(outcome.finished, num_forgotten, num_tool_chars)

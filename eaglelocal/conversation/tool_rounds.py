@@ -17,6 +17,7 @@ from eaglelocal.core.json_text import read_object
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.terminal_text import clean_text, join_in_json
 from eaglelocal.core.tools import ToolCall
+from eaglelocal.errors import ResourceError
 from eaglelocal.tool_servers.tool_results import ServerTool
 
 MAX_ROUNDS = 10  # of calls for one question; then the model must answer
@@ -93,7 +94,10 @@ class CallRunner:
         if self.tools.is_allowed(tool):
             return True
         permission = self.reviewer.review(CallReview(tool.label, clean_text(call.arguments)))
-        self.tools.allow(tool, permission)
+        try:
+            self.tools.allow(tool, permission)
+        except ResourceError as error:
+            self.reviewer.note(f"{error.message}, so {tool.label} is allowed this time only")
         return permission is not Permission.NO
 
     def _call(self, tool: ServerTool, call: ToolCall, arguments: Mapping[str, object], room: int) -> CompletedCall:

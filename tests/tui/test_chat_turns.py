@@ -13,6 +13,7 @@ from textual import events
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.errors import EngineError
+from eaglelocal.tui.chat import chat_tasks
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.glyphs import ASCII
 from eaglelocal.tui.transcript.stops import StopKind
@@ -393,5 +394,70 @@ def test_the_selection_of_the_mouse_is_visible(tmp_path: Path) -> None:
         await person.pilot.pause()
         changed = [at for at, (old, new) in enumerate(zip(before, backgrounds(person, row), strict=True)) if old != new]
         assert changed == list(range(1, 11))  # with the blank after the word
+
+    play(stage, scenario)
+
+
+@pytest.mark.parametrize(("problem", "shown"), [(EngineError("no memory"), "no memory"), (KeyError("x"), "a bug")])
+def test_a_question_that_fails_as_a_whole_ends_the_answer_and_shows_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception, shown: str
+) -> None:
+    stage = ChatHarness(tmp_path, scripts=(says("alpha"),))
+    real = chat_tasks.ask
+
+    def fail(*_: object) -> object:
+        raise problem
+
+    async def scenario(person: ChatObserver) -> None:
+        monkeypatch.setattr(chat_tasks, "ask", fail)
+        await person.ask("one")
+        await person.sees(shown)
+        assert not person.app.view.transcript.is_growing
+        await person.ask("/load nosuch")
+        await person.sees("no conversation named 'nosuch'")
+        monkeypatch.setattr(chat_tasks, "ask", real)
+        await person.ask("/retry")
+        await person.sees("alpha")
+        assert person.text.count("❯ one") == 1
+
+    play(stage, scenario)
+
+
+def test_a_reply_of_a_command_survives_a_repeated_question_that_is_stopped(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path, scripts=(says("alpha"), Script(hangs=True)))
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("one")
+        await person.idle()
+        await person.ask("/retry")
+        await person.until(lambda: person.app.view.transcript.is_growing, "an answer")
+        person.app.view.transcript.reply("top_k is 7")
+        await person.pilot.press("escape")
+        await person.idle()
+        await person.sees("❯ one\n\n alpha", "top_k is 7", "there is no new answer")
+
+    play(stage, scenario)
+
+
+def test_each_turn_keeps_its_own_figures_whatever_the_others_answered(tmp_path: Path) -> None:
+    folder = tmp_path / "conversations"
+    conversation_file.save(Conversation(turns=[Turn("who?", "yes", stopped=True)]), folder / "old.json", target="m")
+    stage = ChatHarness(tmp_path, scripts=(says("yes"), Script(("yes",), hangs=True), says("other")), saves=True)
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("one")
+        await person.idle()
+        await person.ask("two")
+        await person.sees("❯ two\n\n yes")
+        await person.pilot.press("escape")
+        await person.idle()
+        await person.ask("/retry")
+        await person.sees("other")
+        await person.idle()
+        await person.pilot.press("alt+up", "alt+up", "left")
+        await person.sees("version 1/2 · 1 token · 0.7 s · stopped")
+        assert person.text.count("stopped") == 1
+        await person.ask("/load old")
+        await person.sees("❯ who?\n\n yes\n stopped")
 
     play(stage, scenario)

@@ -15,11 +15,12 @@ from pathlib import Path
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ActionContext, LeaveChat
 from eaglelocal.conversation.answer_stats import MessageOutput
-from eaglelocal.conversation.ask import ask
+from eaglelocal.conversation.ask import AskResult, ask
 from eaglelocal.conversation.code_blocks import number_next_code
-from eaglelocal.conversation.conversation import Conversation
+from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.conversation_file import export_markdown
-from eaglelocal.conversation.session import ActiveModel, Session, save_session
+from eaglelocal.conversation.pictures import Pictures
+from eaglelocal.conversation.session import ActiveModel, RequestOutcome, Session, save_session
 from eaglelocal.conversation.slash_commands import Command, parse_command, run_command
 from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.amounts import count_noun
@@ -110,7 +111,7 @@ class ChatTasks:
         self.reviewer.reset()
         conversation, num_before = session.conversation, len(session.conversation.turns)
         self._answer.begin(question, pictures, conversation.turns, session.thinking_budget)
-        result = ask(session, question, self._answer.follow, pictures, self.reviewer)
+        result = self._ask_or_fail(session, question, pictures)
         self._save(session)
         has_turn = len(conversation.turns) > num_before and not result.is_restored
         turn = conversation.turns[-1] if has_turn else None
@@ -120,6 +121,18 @@ class ChatTasks:
             self._emit(NoteWritten("there is no new answer, so the turn stays as it was"))
             if result.outcome.error is not None:
                 self._emit(TaskFailed(result.outcome.error))
+
+    def _ask_or_fail(self, session: Session, question: str, pictures: Pictures) -> AskResult:
+        """Ask. An exception becomes the result, because the screen shows nothing else until the answer has ended."""
+        num_before = len(session.conversation.turns)
+        try:
+            return ask(session, question, self._answer.follow, pictures, self.reviewer)
+        except Exception as problem:
+            outcome = RequestOutcome(error=explain(problem))
+            is_restored = len(session.conversation.turns) > num_before
+            if not is_restored:
+                session.record(Turn(question, "", pictures=pictures), outcome, session.conversation.num_forgotten)
+            return AskResult(outcome, 0, is_restored)
 
     def ask_instead(self, question: str, place: AskedQuestion) -> None:
         """Ask in the place of another question, whose turn stays as another version.
@@ -187,9 +200,11 @@ class ChatTasks:
         """Run a command during an answer, and emit what it says as one reply."""
         said: list[str] = []
         output = EventOutput(self._emit, lambda progress: self._emit(LoadProgressed(progress)), said.append)
-        self._run_command(self._require_session(), parse_command(line), output)
-        if said:
-            self._emit(CommandReplied("\n".join(said)))
+        try:
+            self._run_command(self._require_session(), parse_command(line), output)
+        finally:
+            if said:
+                self._emit(CommandReplied("\n".join(said)))
 
     def change_model(self, choice: ModelChoice) -> None:
         """Load the model of a choice, in place of the current one if there is one."""
@@ -318,6 +333,14 @@ def _list_settings(session: Session) -> tuple[ActiveModel, str, SamplingParams, 
 _log = logging.getLogger(__name__)
 
 
+def explain(problem: Exception) -> EagleLocalError:
+    """Return the error that the user is shown for the exception of a task; a bug is logged."""
+    if isinstance(problem, EagleLocalError):
+        return problem
+    _log.error("a chat task failed", exc_info=problem)
+    return bug_error(problem)
+
+
 @dataclass(frozen=True, slots=True)
 class QueuedTask:
     """A task in the queue."""
@@ -378,11 +401,8 @@ class TaskQueue:
         while (task := self._next()) is not None:
             try:
                 task.run()
-            except EagleLocalError as error:
-                self._on_failure(error)
             except Exception as problem:
-                _log.exception("a chat task failed")
-                self._on_failure(bug_error(problem))
+                self._on_failure(explain(problem))
             finally:
                 self._current = None
 

@@ -52,9 +52,10 @@ class TextMarks:
 
     def fold_known(self, text: str) -> str:
         """Return a whole text with known ones folded again."""
+        text += "\n"  # a known text may end with it, and sending strips it
         for mark, known in sorted(self._texts.items(), key=lambda each: -len(each[1])):
             text = text.replace(known, mark)
-        return text
+        return text.removesuffix("\n")
 
     def widen(self, text: str, begin: int, end: int) -> tuple[int, int]:
         """Return the range `begin:end` widened to whole marks; an empty range inside a mark moves to its end."""

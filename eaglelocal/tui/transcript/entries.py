@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import field, replace
 from enum import Enum
-from types import MappingProxyType
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 
+from eaglelocal.conversation.answer_stats import answer_line, format_ending
 from eaglelocal.conversation.chat_hints import word_for_chat
 from eaglelocal.conversation.code_blocks import count_code_blocks
 from eaglelocal.conversation.conversation import ToolRound, Turn
 from eaglelocal.conversation.tool_rounds import describe_call
 from eaglelocal.core.amounts import count_noun
-from eaglelocal.core.events import TextPiece
+from eaglelocal.core.events import Finished, TextPiece
 from eaglelocal.core.records import dataclass
 from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.transcript.text_rows import CODE_META, Appearance, Row, render_columns, render_plain
@@ -87,20 +87,23 @@ def estimate_height(entry: TranscriptEntry, width: int, view: RenderOptions) -> 
 
 
 def make_entries(
-    turns: Iterable[Turn], first_turn: int = 0, first_code: int = 1, figures: Mapping[str, str] = MappingProxyType({})
+    turns: Iterable[Turn], first_turn: int = 0, first_code: int = 1, *, has_figures: bool = True
 ) -> list[TranscriptEntry]:
-    """Return the entries of turns.
-
-    first_turn: the index of the first one. first_code: the number of its first block. figures: the lines below answers,
-    by their texts
-    """
+    """Return the entries of turns. first_turn: the index of the first one. first_code: the number of its first block."""
     entries: list[TranscriptEntry] = []
     for index, turn in enumerate(turns, first_turn):
-        ending = figures.get(turn.answer, "stopped" if turn.stopped else "")
+        end = describe_end(turn.finished, has_figures=has_figures)
         entries += _make_turn_entries(turn, index, first_code)
-        entries += make_figures_entries(turn, ending)
+        entries += make_figures_entries(turn, end or ("stopped" if turn.stopped else ""))
         first_code += sum(map(count_code_blocks, turn.texts))
     return entries
+
+
+def describe_end(finished: Finished | None, n_ctx: int = 0, *, has_figures: bool) -> str:
+    """Return the figures of an answer, or only why it ended early; "" if it did not, or if none are known."""
+    if finished is None:
+        return ""
+    return answer_line(finished, n_ctx) if has_figures else SEPARATOR.join(format_ending(finished, n_ctx))
 
 
 def make_error_entry(error: EagleLocalError) -> TranscriptEntry:

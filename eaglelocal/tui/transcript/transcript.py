@@ -21,7 +21,6 @@ from textual.scrollbar import ScrollBarRender
 from textual.selection import Selection
 from textual.strip import Strip
 
-from eaglelocal.conversation.answer_stats import answer_line, format_ending
 from eaglelocal.conversation.ask import LOOP_LINE, AskResult, left_out_line
 from eaglelocal.conversation.conversation import ToolRound, Turn
 from eaglelocal.core.amounts import count_noun
@@ -32,6 +31,7 @@ from eaglelocal.tui.transcript.entries import (
     LiveAnswer,
     RenderOptions,
     TranscriptEntry,
+    describe_end,
     estimate_height,
     is_long_question,
     make_call_entries,
@@ -90,7 +90,6 @@ class Transcript(ScrollView):
         self._follows = True
         self.is_growing = False  # an answer is being written at the end
         self._late: list[TranscriptEntry] = []  # that are added when it has ended
-        self._figures: dict[str, str] = {}  # the lines below answers, by their texts
         self.stop: Stop | None = None  # where the user stands
         self._stop_rows = range(0)
         self._followed_before = True  # standing began
@@ -150,13 +149,9 @@ class Transcript(ScrollView):
         outcome = result.outcome
         if result.num_left_out:
             self.note(left_out_line(result.num_left_out, n_ctx))
-        if outcome.finished is not None:
-            endings = format_ending(outcome.finished, n_ctx)
-            line = answer_line(outcome.finished, n_ctx) if self.has_figures else " · ".join(endings)
-        else:
-            line = "the answer above is incomplete" if outcome.text else ""
-        if turn is not None:
-            self._figures[turn.answer] = line  # for when its version is shown again
+        line = describe_end(outcome.finished, n_ctx, has_figures=self.has_figures)
+        if outcome.finished is None and outcome.text:
+            line = "the answer above is incomplete"
         for entry in make_figures_entries(turn, line):
             self._add(entry)
         if outcome.is_loop:
@@ -167,6 +162,10 @@ class Transcript(ScrollView):
             self.note(outcome.error.message)
         elif outcome.error is not None:
             self.reply(outcome.error)
+        if not result.is_restored:  # else the turns that were cut come back in place of all this
+            self._add_late()
+
+    def _add_late(self) -> None:
         late, self._late = self._late, []
         for entry in late:
             self._add(entry)
@@ -176,8 +175,12 @@ class Transcript(ScrollView):
         entries = self._layout.entries
         found = (at for at in reversed(range(len(entries))) if entries[at].turn == index)
         self._live = LiveAnswer()
-        self._replace_from(next(found, len(entries)), make_entries(turns, index, first_code, self._figures))
+        self._replace_from(next(found, len(entries)), self._make_entries(turns, index, first_code))
         self._tail = len(self._layout)
+        self._add_late()
+
+    def _make_entries(self, turns: Iterable[Turn], index: int = 0, first_code: int = 1) -> list[TranscriptEntry]:
+        return make_entries(turns, index, first_code, has_figures=self.has_figures)
 
     def fold_turns(self, summary: str, num_turns: int) -> None:
         """Replace the first `num_turns` turns, and what is above them, by a folded summary."""
@@ -196,7 +199,7 @@ class Transcript(ScrollView):
         self._follows = True
         self._live = LiveAnswer()
         self._late = []
-        self._replace_from(0, make_entries(turns, figures=self._figures))
+        self._replace_from(0, self._make_entries(turns))
         self._tail = len(self._layout)
 
     def _add(self, entry: TranscriptEntry) -> None:

@@ -96,6 +96,17 @@ def test_a_summary_is_saved_and_can_be_undone_after_reopening(tmp_path: Path) ->
     assert "q0" in list_contents(session)
 
 
+def test_the_turns_of_a_summary_count_as_left_out_after_reopening(tmp_path: Path) -> None:
+    session = make_session(says("summary"), turns=NUM_KEPT + 8)
+    compact(session, follow)
+    save_session(session, tmp_path, "long")
+    reopened = load_conversation(tmp_path, "long")
+    assert reopened.num_forgotten == session.conversation.num_forgotten == 8
+    reopened.cut(2)
+    assert reopened.num_forgotten == 0  # the summary is of other turns
+    assert reopened.restore() and reopened.num_forgotten == 8
+
+
 @pytest.mark.parametrize(
     "summary", [None, 3, {"text": "s", "num_turns": 1}, {"text": "s", "num_turns": -1, "last_answer": ""}]
 )

@@ -73,6 +73,15 @@ def test_a_call_is_shown_run_and_sent_back(tmp_path: Path) -> None:
     assert len(session.answers) == 2  # of both requests, for /stats
 
 
+def test_a_permission_that_cannot_be_stored_is_for_this_call(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    session = make_session(make_tools(tmp_path / "file" / "folder"), calls("now"), says("done"))
+    reviewer = ScriptedReviewer((Permission.ALWAYS,))
+    assert run(session, reviewer).outcome.text == "done"
+    assert reviewer.rounds[0].calls[0].state == "done"
+    assert "Not a directory, so time.now is allowed this time only" in reviewer.notes[-1]
+
+
 def test_what_is_allowed_in_a_chat_is_asked_again_in_another_conversation(tmp_path: Path) -> None:
     reviewer = ScriptedReviewer((Permission.CHAT,))
     tools = replace(make_tools(tmp_path), granted={("web", "")})

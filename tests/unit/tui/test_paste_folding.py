@@ -36,6 +36,14 @@ def test_each_paste_has_its_own_mark() -> None:
     assert folding.fold_known(f"a {other}{LONG} b") == f"a [9 lines, ~6 tokens, 2]{MARK} b"
 
 
+@pytest.mark.parametrize("known", [LONG, LONG + "\n"])
+@pytest.mark.parametrize("around", ["{}", "explain {}", "{} b"])
+def test_what_was_sent_is_folded_again(known: str, around: str) -> None:
+    folding = TextMarks()
+    typed = around.format(folding.mark(known, "[notes.md, 9 lines]"))
+    assert folding.fold_known(folding.unfold(typed).strip("\n")) == typed
+
+
 @pytest.mark.parametrize(
     ("begin", "end", "changed"),
     [
