@@ -71,7 +71,7 @@ def list_conversations(folder: Path) -> tuple[SavedConversation, ...]:
 def read_search_texts(folder: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield the names of saved conversations with their file's text, to be searched; long and unreadable ones lack it.
 
-    A name's text is folded to lower case. At most MAX_SEARCH_BYTES are read in all.
+    The case of the texts is folded. At most MAX_SEARCH_BYTES are read in all.
     """
     num_left = MAX_SEARCH_BYTES
     for name in names:
@@ -83,7 +83,7 @@ def read_search_texts(folder: Path, names: Iterable[str]) -> Iterator[tuple[str,
             content = read_json(read_own(path))
             branches = [content["turns"], *content.get("others", ())]  # type: ignore[index, attr-defined]
             texts = (text for branch in branches for turn in branch for text in (turn["question"], turn["answer"]))
-            yield name, "\n".join(texts).lower()
+            yield name, "\n".join(texts).casefold()
         except (OSError, ValueError, TypeError, AttributeError, LookupError):
             continue  # opening it says what is wrong
 

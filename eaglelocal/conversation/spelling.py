@@ -23,5 +23,9 @@ def closest_word(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> str
 
 def has_words(text: str, typed: str) -> bool:
     """Return whether a text contains every typed word, whatever their case."""
-    folded = text.casefold()
+    return has_folded_words(text.casefold(), typed)
+
+
+def has_folded_words(folded: str, typed: str) -> bool:
+    """Return what `has_words` does, of a text whose case is folded already because it is long."""
     return all(word in folded for word in typed.casefold().split())

@@ -124,8 +124,11 @@ class EagleApp(App[ReturnType]):
             for each in active.values()
             if each.id and each.description
         }
-        palette = HelpRow(self.COMMAND_PALETTE_BINDING, "find commands by name", "keys")
-        return [*make_key_rows(active, purposes), palette]
+        return [*make_key_rows(active, purposes), self.palette_row]
+
+    @property
+    def palette_row(self) -> HelpRow:
+        return HelpRow(self.COMMAND_PALETTE_BINDING, "find commands by name", "keys")
 
     async def action_quit_from_dialog(self) -> None:
         """Close all dialogs, and leave as the screen below them does."""

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 from doubles.chat_screen import ChatHarness, ChatObserver, play
-from doubles.scripted_client import ScriptedClient, says
+from doubles.scripted_client import Script, ScriptedClient, says
 from textual.widgets import Input
 
 from eaglelocal.conversation import conversation_file
-from eaglelocal.conversation.action_context import LINE_KEYS
+from eaglelocal.conversation.action_context import LINE_KEYS, ActionContext
 from eaglelocal.conversation.conversation import Conversation, Turn
-from eaglelocal.conversation.slash_commands import COMMANDS, help_lines
+from eaglelocal.conversation.slash_commands import COMMANDS, Command, help_lines
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import Settings
+from eaglelocal.tui.chat import chat_tasks
 from eaglelocal.tui.chat.chat_dialogs import SettingsDialog
 from eaglelocal.tui.chat.model_picker import ModelDialog
 from eaglelocal.tui.display_options import DisplayOptions, make_display_options
@@ -142,3 +143,42 @@ def test_a_question_that_was_not_sent_is_recalled_at_the_next_start(tmp_path: Pa
 
     play(ChatHarness(tmp_path), leave)
     play(ChatHarness(tmp_path), recall)
+
+
+def test_what_a_command_said_before_it_failed_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(context: ActionContext, command: Command) -> None:
+        context.output.message("half of it\nin two lines")
+        raise UsageError("no more")
+
+    stage = ChatHarness(tmp_path, scripts=(Script(hangs=True),))
+    monkeypatch.setattr(chat_tasks, "run_command", fail)
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("one")
+        await person.until(lambda: person.app.controller.activity.answer is not None, "an answer")
+        await person.ask("/stats")
+        await person.sees("error: no more")
+        await person.pilot.press("escape")
+        await person.sees("half of it")
+
+    play(stage, scenario)
+
+
+def test_the_search_of_conversations_ignores_case_as_the_picker_does(tmp_path: Path) -> None:
+    folder = tmp_path / "conversations"
+    for name, answer in (("Straße", "x"), ("owls", "Weiß")):
+        conversation_file.save(Conversation(turns=[Turn("who?", answer)]), folder / f"{name}.json", target="m")
+
+    async def scenario(person: ChatObserver) -> None:
+        person.app.prompt.start.want(is_wanted=False)
+        await person.pilot.press("ctrl+o")
+        await person.sees("Straße", "owls")
+        await person.type("STRASSE")
+        await person.no_longer_sees("owls")
+        assert "Straße" in person.text
+        await person.pilot.press(*["backspace"] * 7)
+        await person.type("WEISS")
+        await person.no_longer_sees("Straße")
+        assert "owls" in person.text
+
+    play(ChatHarness(tmp_path), scenario)

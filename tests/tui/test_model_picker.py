@@ -278,7 +278,7 @@ def test_the_inline_menu_offers_the_catalog_too(tmp_path: Path) -> None:
     source = ModelSource(list_names=lambda: ("llama3.2:3b",), list_known=lambda: ("qwen3-8b:Q4_K_M", "gemma:2b"))
 
     async def scenario(person: ChatObserver) -> None:
-        await person.until(lambda: bool(person.app._catalog_names), "the catalog")
+        await person.until(lambda: bool(person.app.models.catalog_names), "the catalog")
         await person.type("/model 8b qwe")
         await person.until(lambda: [row.text for row in person.app.prompt.menu.rows] == ["qwen3-8b:Q4_K_M"], "a row")
 
@@ -291,7 +291,7 @@ def test_a_model_opened_by_its_path_is_listed_and_the_one_that_runs_is_marked(tm
     async def scenario(person: ChatObserver) -> None:
         for path in (first, second):
             await person.ask(f"/model {path}")
-            await person.until(lambda path=path: path in person.app._opened, path)  # type: ignore[misc]
+            await person.until(lambda path=path: path in person.app.models.list_references(), path)  # type: ignore[misc]
         await person.pilot.press("f5")
         await person.sees("first.gguf", "cannot run")
         (one,), (other,) = ([row for row in person.text.splitlines() if name in row and " fits" in row]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -28,7 +28,6 @@ from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.errors import EagleLocalError, UsageError
-from eaglelocal.preparation.model_choices import ModelChoiceEntry
 from eaglelocal.processes.this_process import settle
 from eaglelocal.settings import THEME_NAMES
 from eaglelocal.tui.base_app import EagleApp, RedrawTimer
@@ -58,7 +57,8 @@ from eaglelocal.tui.chat.chat_tasks import AskedQuestion, OpenSession
 from eaglelocal.tui.chat.chat_view import ChatView
 from eaglelocal.tui.chat.external_editor import edit_text
 from eaglelocal.tui.chat.menu_rows import MenuSources
-from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource, make_opened_entry
+from eaglelocal.tui.chat.model_picker import NO_MODELS, ModelDialog, ModelSource
+from eaglelocal.tui.chat.offered_models import OfferedModels
 from eaglelocal.tui.chat.prompt_input import PromptInput
 from eaglelocal.tui.chat.start_list import StartList
 from eaglelocal.tui.chat.status_line import format_download, list_notices
@@ -119,8 +119,8 @@ class ChatApp(EagleApp[int]):
         super().__init__(display_options)
         feed, glyphs, folder = Feed(by_events=True), display_options.glyphs, paths.conversations
         self.controller = ChatController(open_session, self._emit, feed, folder, saves=saves, pull=models.pull)
-        keys = dict(display_options.keys)
-        choices = partial(list_choices, ArgumentSources(folder, self._list_references))
+        keys, self.models = dict(display_options.keys), OfferedModels(models)
+        choices = partial(list_choices, ArgumentSources(folder, self.models.list_references))
         sources = MenuSources(COMMANDS, self.controller.describe_value, choices, complete_path)
         start = StartList(folder, models.find_best)
         self.prompt = PromptInput(QuestionHistory(paths.history), keys, sources, start)
@@ -129,9 +129,7 @@ class ChatApp(EagleApp[int]):
         self.view.transcript.has_figures = display_options.has_figures
         self.turn_keys = TurnKeys(self, self.view.transcript, self.controller, self.prompt.mapped_keys, keys)
         self.prompt.take_key, self.prompt.count_tokens = self.turn_keys.take, self.controller.count_tokens
-        self._conversations, self._models = folder, models
-        self._catalog_names: Sequence[str] = ()  # read on a thread
-        self._opened: dict[str, ModelChoiceEntry] = {}  # models that were opened by their paths
+        self._conversations = folder
         self._interrupted_at = float("-inf")
         self.model_changed: Signal[ModelChanged] = Signal(self, "model-changed")
         self._edited: AskedQuestion | None = None
@@ -158,10 +156,7 @@ class ChatApp(EagleApp[int]):
         self.controller.start()
         self.call_after_refresh(_warm_up)
         self.call_after_refresh(self._offer_start)
-        self.run_worker(self._read_catalog_names, thread=True)
-
-    def _read_catalog_names(self) -> None:
-        self._catalog_names = self._models.list_known()
+        self.run_worker(self.models.read_catalog_names, thread=True)
 
     # ---- layout
     def _restyle(self) -> None:
@@ -209,8 +204,7 @@ class ChatApp(EagleApp[int]):
         match event:
             case ModelChanged():
                 self.model_changed.publish(event)
-                if (opened := make_opened_entry(event)) is not None:
-                    self._opened[opened.reference] = opened
+                self.models.add(event)
                 self._offer_start()
             case ConversationReplaced(turns):
                 self.prompt.start.want(is_wanted=not turns)
@@ -275,19 +269,13 @@ class ChatApp(EagleApp[int]):
             self._choose_theme(command.argument)
         elif command.name == "/add" and command.argument:
             self.prompt.add_file(command.argument)
-        elif (search := self._find_search(text)) is not None:
+        elif (search := self.models.find_search(command)) is not None:
             self.action_model(search)
         elif is_command(text):
             self.action_run_command(text)
         else:
             self.controller.ask(text.strip())
         self._draw(time.monotonic())
-
-    def _find_search(self, text: str) -> str | None:
-        """Return what `/model TEXT` searches for in the picker; None for other texts, and for a reference to load."""
-        command, name = split_command(text), split_command(text).argument
-        is_path = "/" in name or "@" in name or name.endswith(".gguf")
-        return None if command.name != "/model" or is_path or name in self._models.list_names() else name
 
     def on_prompt_input_dropped(self, message: PromptInput.Dropped) -> None:
         """Attach dropped pictures. If the model reads no images, insert their paths as text."""
@@ -427,8 +415,7 @@ class ChatApp(EagleApp[int]):
     def help_rows(self) -> list[HelpRow]:
         """Return a row for each slash command and for the keys of each action."""
         turn_rows = make_key_rows(self.turn_keys.mapped_keys, TURN_PURPOSES, "keys of a turn")
-        palette = HelpRow(self.COMMAND_PALETTE_BINDING, "find commands by name", "keys")
-        return [*list_command_rows(), *self._keys.help_rows(), palette, *turn_rows]
+        return [*list_command_rows(), *self._keys.help_rows(), self.palette_row, *turn_rows]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yield the screen's bindings and themes, and the slash commands."""
@@ -468,16 +455,12 @@ class ChatApp(EagleApp[int]):
         dialog = ModelDialog(
             self.view.model,
             self.controller,
-            self._models,
+            self.models.source,
             self.model_changed,
             search=search,
-            opened=tuple(self._opened.values()),
+            opened=self.models.opened,
         )
         self.push_screen(dialog)
-
-    def _list_references(self) -> list[str]:
-        """Return the references that `/model` completes: opened files, models on this disk, and the catalog."""
-        return list(dict.fromkeys([*self._opened, *self._models.list_names(), *self._catalog_names]))
 
 
 def _warm_up() -> None:

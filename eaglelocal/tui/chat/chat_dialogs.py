@@ -22,6 +22,7 @@ from textual.worker import get_current_worker
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, parse_fields
 from eaglelocal.conversation.slash_commands import COMMANDS
+from eaglelocal.conversation.spelling import has_folded_words
 from eaglelocal.core.sampling import fill_recommended
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.settings import THEME_NAMES
@@ -145,12 +146,13 @@ class ConversationsDialog(Dialog):
         self._folder, self._controller = folder, controller
         self._entries: Sequence[conversation_file.SavedConversation] = ()
         self._names: list[str] = []  # that are shown
-        self._texts: dict[str, str] = {}  # in lower case, by name
+        self._texts: dict[str, str] = {}  # by name, with it and with folded case
         self._to_delete = ""  # name; a second press deletes it
 
     def compose_box(self) -> ComposeResult:
         entries = self._entries = conversation_file.list_conversations(self._folder)
         self._names = [entry.name for entry in entries]
+        self._texts = {name: name.casefold() for name in self._names}
         yield ConversationSearch(placeholder="type to search names and texts", id="search", select_on_focus=False)
         yield OptionList(*(Option(_format_entry(entry)) for entry in entries), markup=False)
         yield Label("no conversation is saved yet" if not entries else "enter opens one", id="about")
@@ -168,7 +170,7 @@ class ConversationsDialog(Dialog):
         for name, text in conversation_file.read_search_texts(self._folder, names):
             if worker.is_cancelled:
                 return
-            self._texts[name] = text
+            self._texts[name] += f"\n{text}"
         if not worker.is_cancelled:
             self.app.call_from_thread(self._search_texts)
 
@@ -180,17 +182,13 @@ class ConversationsDialog(Dialog):
     @on(Input.Changed, "#search")
     def _refill(self) -> None:
         """Show the conversations that have every typed word in their name or text."""
-        chosen, words = self._selected, self.query_one("#search", Input).value.lower().split()
-        entries = [each for each in self._entries if self._is_match(each.name, words)]
+        chosen, typed = self._selected, self.query_one("#search", Input).value
+        entries = [each for each in self._entries if has_folded_words(self._texts[each.name], typed)]
         self._names, listed = [each.name for each in entries], self.query_one(OptionList)
         listed.clear_options()
         listed.add_options([Option(_format_entry(each)) for each in entries])
         kept = self._names.index(chosen) if chosen in self._names else 0
         listed.highlighted = kept if self._names else None
-
-    def _is_match(self, name: str, words: Sequence[str]) -> bool:
-        shown = name.lower()
-        return all(word in shown or word in self._texts.get(name, "") for word in words)
 
     @property
     def _selected(self) -> str:

@@ -446,12 +446,3 @@ class ModelSource:
 
 
 NO_MODELS = ModelSource()
-
-
-def make_opened_entry(changed: ModelChanged) -> ModelChoiceEntry | None:
-    """Return the entry of a model that was opened by its path; None for another one."""
-    plan = changed.model.plan
-    if plan is None or not changed.reference.endswith(".gguf"):
-        return None
-    size_bytes = plan.target.stat().st_size if plan.target.exists() else 0
-    return ModelChoiceEntry(changed.reference, size_bytes, OPENED)
