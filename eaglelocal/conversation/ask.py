@@ -94,7 +94,14 @@ def _ask_until_taken(session: Session, begun: Turn, offer: ToolOffer, follow: Fo
     """Ask, and leave out old turns, then parts of results, while the request is refused."""
     num_forgotten = session.count_forgettable(session.conversation, begun, session.params.max_tokens)
     while True:
-        request = session.request(session.conversation, begun, num_forgotten, session.params, offer, choice)
+        request = session.request(
+            session.conversation,
+            begun,
+            num_forgotten=num_forgotten,
+            params=session.params,
+            offer=offer,
+            choice=choice,
+        )
         outcome = _follow_to_end(session, session.model.client.stream(request), follow)
         shorter = shrink_results(begun)
         if outcome.refused and num_forgotten < len(session.conversation.turns):

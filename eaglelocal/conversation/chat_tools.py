@@ -75,12 +75,12 @@ class ToolOffer:
 class ChatTools:
     """The tools of a chat, which changes what is switched off and allowed.
 
-    allowed    what the user always allows; None: nothing can be
-    granted    tools that are allowed from the start, as (server, tool), where "" is all of a server's
-    in_chat    tools that the user has allowed in this conversation; another one begins without them
-    can_ask    somebody can answer whether a call is allowed; if not, only allowed tools are offered
-    source     the file that lists the servers, or why there are none
-    are_wanted the user has asked for tools, by a flag
+    allowed          what the user always allows; None: nothing can be
+    granted          tools that are allowed from the start, as (server, tool), where "" is all of a server's
+    granted_in_chat  tools that the user has allowed in this conversation; another one begins without them
+    can_ask          somebody can answer whether a call is allowed; if not, only allowed tools are offered
+    source           the file that lists the servers, or why there are none
+    are_wanted       the user has asked for tools, by a flag
     """
 
     pool: ToolPool = field(default_factory=lambda: ServerPool(()))
@@ -89,7 +89,7 @@ class ChatTools:
     can_ask: bool = True
     source: str = ""
     are_wanted: bool = False
-    in_chat: set[tuple[str, str]] = field(default_factory=set)
+    granted_in_chat: set[tuple[str, str]] = field(default_factory=set)
     off: set[str] = field(default_factory=set)  # servers, and labels of tools
     notice: str = ""  # that was shown last
 
@@ -157,7 +157,7 @@ class ChatTools:
     def is_allowed(self, tool: ServerTool) -> bool:
         """Return whether a call needs no question."""
         names = {(tool.server, ""), (tool.server, tool.name)}
-        return not names.isdisjoint(self.granted | self.in_chat) or self.is_always_allowed(tool)
+        return not names.isdisjoint(self.granted | self.granted_in_chat) or self.is_always_allowed(tool)
 
     def describe_unknown_grant(self) -> str:
         """Name a tool that is allowed from the start and does not exist; "" if there is none."""
@@ -174,7 +174,7 @@ class ChatTools:
     def allow(self, tool: ServerTool, permission: Permission) -> None:
         """Remember the user's answer, as far as it is for more than one call. Raises ResourceError."""
         if permission is Permission.CHAT:
-            self.in_chat.add((tool.server, tool.name))
+            self.granted_in_chat.add((tool.server, tool.name))
         elif permission is Permission.ALWAYS and self.allowed is not None:
             self.allowed.add(self.pool.specs[tool.server], tool.name)
 
@@ -186,7 +186,7 @@ class ChatTools:
             self.granted |= {(server, tool.name) for tool in tools if tool.server == server}
         names_forgotten = {(tool.server, which) for tool in forgotten for which in ("", tool.name)}
         self.granted -= names_forgotten
-        self.in_chat -= names_forgotten
+        self.granted_in_chat -= names_forgotten
         for tool in forgotten:
             if self.allowed is not None:
                 self.allowed.remove(tool.server, tool.name)

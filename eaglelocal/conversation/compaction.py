@@ -60,8 +60,9 @@ def _ask_for_summary(session: Session, past: Conversation, follow: Follow) -> Re
     n_ctx = session.model.info.n_ctx
     max_tokens = min(MAX_SUMMARY_TOKENS, n_ctx // 4) if n_ctx else MAX_SUMMARY_TOKENS
     params = replace(session.params, max_tokens=max_tokens, thinking=Thinking(budget=0))
-    for num_left_out in range(session.count_forgettable(past, REQUEST_TURN, max_tokens), len(past.turns) + 1):
-        outcome = follow(session.model.client.stream(session.request(past, REQUEST_TURN, num_left_out, params)))
+    for num_forgotten in range(session.count_forgettable(past, REQUEST_TURN, max_tokens), len(past.turns) + 1):
+        request = session.request(past, REQUEST_TURN, num_forgotten=num_forgotten, params=params)
+        outcome = follow(session.model.client.stream(request))
         if not outcome.refused:
             break
     return outcome

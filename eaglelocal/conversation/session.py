@@ -196,7 +196,7 @@ class Session:
     def open_conversation(self, conversation: Conversation) -> None:
         """Go on with another conversation, and with what was set in it."""
         self.conversation = conversation
-        self.tools.in_chat.clear()
+        self.tools.granted_in_chat.clear()
         self.params = apply_changes(replace(self._base_params, thinking=self.params.thinking), conversation.sampling)
         self.adapters = None
 
@@ -280,12 +280,17 @@ class Session:
         self,
         past: Conversation,
         begun: Turn,
+        *,
         num_forgotten: int,
         params: SamplingParams,
         offer: ToolOffer | None = None,
         choice: ToolChoice = ANY_TOOL,
     ) -> ChatRequest:
-        """Return the request for the answer of a turn that has begun, or for what follows its last round of calls."""
+        """Return the request for the answer of a turn that has begun, for what follows its calls, or for a summary.
+
+        past    the conversation before the turn, without its first `num_forgotten` turns
+        params  those of the session, or of a summary
+        """
         self.num_asked += 1
         return ChatRequest(
             id=f"chat-{self.num_asked}",

@@ -217,7 +217,7 @@ def _system(context: ActionContext, argument: str) -> None:
 def _clear(context: ActionContext, argument: str) -> None:
     conversation = context.session.conversation
     conversation.clear()
-    context.session.tools.in_chat.clear()
+    context.session.tools.granted_in_chat.clear()
     context.say("the conversation was cleared")
     if conversation.system and not context.has_screen:  # the screen shows it itself
         context.say(system_line(conversation.system))

@@ -306,7 +306,7 @@ def test_spec_is_for_the_requests_to_a_server_of_ours(tmp_path: Path, lines: Lin
         "drafting, as requested from the server: 3 tokens ahead",
         "drafting off (your setting)",
     ]
-    assert context.session.request(Conversation(), Turn("hi", ""), 0, SamplingParams()).spec == OFF
+    assert context.session.request(Conversation(), Turn("hi", ""), num_forgotten=0, params=SamplingParams()).spec == OFF
     assert context.session.model.plan is None and own.requests == []
     other, _, _ = joined_session(tmp_path, output, takes_spec=False)
     with pytest.raises(UsageError, match="does not take /spec"):

@@ -220,10 +220,10 @@ def test_a_text_longer_than_the_free_context_is_warned_of_while_it_is_typed(tmp_
         await person.pilot.pause(0.6)
         assert "more than" not in person.text
         pasted(person, "more " * 400)
-        await person.sees("~1.4k tokens, more than the context's free 1.0k")
+        await person.sees("~1 400 tokens, more than the 1 000 that are free")
         assert person.app.prompt._hint_style == WARNING
         await person.pilot.press("backspace")
-        await person.no_longer_sees("more than the context")
+        await person.no_longer_sees("more than the")
 
     play(stage, scenario)
 

@@ -152,7 +152,9 @@ def test_a_file_that_is_typed_whole_is_added_when_the_question_is_sent(
 
 
 @pytest.mark.parametrize(("path", "reason"), [
-    ("/dev/zero", "/dev/zero is not a file"), ("./", ". is a folder"), ("./missing", "cannot read missing: No such file"),
+    ("/dev/zero", "/dev/zero is not a file"),
+    ("./", ". is a folder"),
+    ("./missing", "cannot read missing: No such file"),
 ])  # fmt: skip
 def test_a_path_that_cannot_be_added_is_refused_before_the_question_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, reason: str

@@ -99,7 +99,7 @@ class ChatApp(EagleApp[int]):
 
     ENABLE_COMMAND_PALETTE = True
     CSS = CHAT_CSS
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (40, "-wide")]  # noqa: RUF012 # as in Textual
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (40, "-wide")]  # noqa: RUF012 # `-wide` only ends `-narrow`
     BINDINGS: ClassVar[list[BindingType]] = CHAT_BINDINGS
 
     def __init__(

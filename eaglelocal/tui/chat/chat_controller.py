@@ -77,7 +77,7 @@ class ChatController:
         """Run a slash command: at once, unless it has to wait for the running answer."""
         is_answering = self._answer.is_running or bool(self._tasks.reviewer.work)
         if is_answering and is_immediate(split_command(line)):
-            self._command_queue.send(lambda: self._tasks.run_aside(line))
+            self._command_queue.send(lambda: self._tasks.run_during_answer(line))
         else:
             self.send(lambda tasks: tasks.run_command(line), question=line)
 

@@ -168,7 +168,7 @@ class ChatTasks:
             raise UsageError("this conversation is not saved, so a branch would lose it", hint="/save NAME")
         with self._emit_changes(session):
             session.conversation = old.branch(place.index)
-            session.tools.in_chat.clear()
+            session.tools.granted_in_chat.clear()
             self._save(session)
         name = f", saved as {session.conversation.name}" if session.conversation.name else ""
         from_name = f" of {old.name}" if old.name else ""
@@ -196,15 +196,15 @@ class ChatTasks:
         else:
             self._run_command(self._require_session(), command, self._output)
 
-    def run_aside(self, line: str) -> None:
+    def run_during_answer(self, line: str) -> None:
         """Run a command during an answer, and emit what it says as one reply."""
-        said: list[str] = []
-        output = EventOutput(self._emit, lambda progress: self._emit(LoadProgressed(progress)), said.append)
+        messages: list[str] = []
+        output = EventOutput(self._emit, lambda progress: self._emit(LoadProgressed(progress)), messages.append)
         try:
             self._run_command(self._require_session(), parse_command(line), output)
         finally:
-            if said:
-                self._emit(CommandReplied("\n".join(said)))
+            if messages:
+                self._emit(CommandReplied("\n".join(messages)))
 
     def change_model(self, choice: ModelChoice) -> None:
         """Load the model of a choice, in place of the current one if there is one."""

@@ -23,9 +23,9 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.chat.menu_rows import MenuRow, MenuSources
 from eaglelocal.tui.chat.prompt_menu import PromptMenu
 from eaglelocal.tui.chat.start_list import StartList
-from eaglelocal.tui.chat.status_line import shorten_count
 from eaglelocal.tui.chat.text_marks import MAX_CHARS, TextMarks, estimate_tokens
 from eaglelocal.tui.mapped_keys import map_keys
+from eaglelocal.tui.panel.panel_text import format_count
 
 WARNING = "$text-warning"  # the style of a warning
 SEARCH_HELP = "press again for an older one, enter to take it, esc to cancel"
@@ -370,7 +370,7 @@ class PromptInput(FoldingTextArea):
         """
         style, whole = "", "" if free is None else self.whole_text
         if free is not None and len(whole) > MAX_CHARS and (count := self.count_tokens(whole)) > free:
-            text, style = f"~{shorten_count(count)} tokens, more than the context's free {shorten_count(free)}", WARNING
+            text, style = f"~{format_count(count)} tokens, more than the {format_count(free)} that are free", WARNING
         if text != self._hint:
             self._hint, self._hint_style = text, style
             self._show_waiting()

@@ -1,14 +1,14 @@
 """Format the status line of the chat screen: what happens now, or else the state of the chat. Pure.
 
 It is the only line with figures while the panel is closed. Each figure has a name, so that it needs no legend:
-`answering · 87 tokens · 4 s · esc stops`, then `smollm2 · 1.2 k/8.2 k (15 %) · 31.2 tok/s · drafts 1.42x`.
+`answering · 87 tokens · 4 s · esc stops`, then `smollm2 · 1 229/8 192 (15 %) · 31.2 tok/s · drafts 1.42x`.
 """
 
 from __future__ import annotations
 
 from rich.cells import cell_len, set_cell_size
 
-from eaglelocal.client.server_reading import DISCONNECTED, DRAINING
+from eaglelocal.client.server_reading import AWAY_TEXTS
 from eaglelocal.conversation.chat_hints import word_for_chat
 from eaglelocal.conversation.conversation import ContextUse
 from eaglelocal.core.adapters import describe_adapters
@@ -27,8 +27,7 @@ MIN_NAME_CELLS = 10
 STATE_TEXTS = {  # by state of the engine
     "loading": "loading the model",
     "restarting": "restarting the engine",
-    DRAINING: "the server is stopping",
-    DISCONNECTED: "the server does not answer",
+    **AWAY_TEXTS,
     "failed": "the engine has failed; /model REF loads another",
     "closed": "the engine has ended",
 }
@@ -99,12 +98,7 @@ def format_model(model: ModelChanged, width: int) -> Line:
 def format_context_use(context: ContextUse) -> str:
     if not context.size:
         return f"{format_count(context.used)} tokens" if context.used else ""
-    return f"{shorten_count(context.used)}/{shorten_count(context.size)} ({format_percent(context.share)})"
-
-
-def shorten_count(count: int) -> str:
-    """Return `87`, or `3.1k`."""
-    return str(count) if count < 1000 else f"{count / 1000:.1f}k"
+    return f"{format_count(context.used)}/{format_count(context.size)} ({format_percent(context.share)})"
 
 
 def format_figures(frame: PanelFrame) -> list[str]:

@@ -1,4 +1,4 @@
-"""Marks such as `[312 lines, ~3.1k tokens]` or `[notes.md, 40 lines, ~520 tokens]` that stand for long texts.
+"""Marks such as `[312 lines, ~3 100 tokens]` or `[notes.md, 40 lines, ~520 tokens]` that stand for long texts.
 
 A mark is edited as a whole: an edit that cuts into it covers all of it, an insertion inside it goes after it.
 """
@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from eaglelocal.conversation.conversation import TOKENS_PER_CHAR
-from eaglelocal.tui.chat.status_line import shorten_count
+from eaglelocal.tui.panel.panel_text import format_count
 
 MAX_LINES, MAX_CHARS = 8, 1000  # a longer paste is folded
 
@@ -36,7 +36,7 @@ class TextMarks:
 
     def mark(self, text: str, label: str) -> str:
         """Return the mark for a text: its label and tokens, with a number if that stands for another text."""
-        label = f"{label[:-1]}, ~{shorten_count(self._count_tokens(text))} tokens]"
+        label = f"{label[:-1]}, ~{format_count(self._count_tokens(text))} tokens]"
         numbered = (f"{label[:-1]}, {number}]" for number in itertools.count(2))
         mark = next(mark for mark in itertools.chain([label], numbered) if self._texts.get(mark, text) == text)
         self._texts[mark] = text

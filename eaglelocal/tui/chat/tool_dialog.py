@@ -20,7 +20,7 @@ from eaglelocal.tui.modal_screens import QuestionDialog
 CHOICES = {
     Permission.NO.value: "do not run it",
     Permission.ONCE.value: "run it this time",
-    Permission.CHAT.value: "run it, and whenever it is called in this chat",
+    Permission.CHAT.value: "run it, and whenever it is called in this conversation",
     Permission.ALWAYS.value: "run it, and always from now on",
 }
 

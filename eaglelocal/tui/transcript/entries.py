@@ -89,7 +89,7 @@ def estimate_height(entry: TranscriptEntry, width: int, view: RenderOptions) -> 
 def make_entries(
     turns: Iterable[Turn], first_turn: int = 0, first_code: int = 1, *, has_figures: bool = True
 ) -> list[TranscriptEntry]:
-    """Return the entries of turns. first_turn: the index of the first one. first_code: the number of its first block."""
+    """Return the entries of turns, which begin with this index and this number of a code block."""
     entries: list[TranscriptEntry] = []
     for index, turn in enumerate(turns, first_turn):
         end = describe_end(turn.finished, has_figures=has_figures)

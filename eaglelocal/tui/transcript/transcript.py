@@ -100,18 +100,18 @@ class Transcript(ScrollView):
     # ---- question and answer
     def note(self, text: str) -> None:
         """Show a note: above the growing answer, or below it once it has any text."""
-        self._add_aside(TranscriptEntry(EntryKind.NOTE, text), is_late=self._live.has_begun)
+        self._add_message(TranscriptEntry(EntryKind.NOTE, text), is_late=self._live.has_begun)
 
     def reply(self, reply: str | EagleLocalError) -> None:
         """Show what a command says, or an error; during an answer, below it."""
         entry = TranscriptEntry(EntryKind.NOTE, reply) if isinstance(reply, str) else make_error_entry(reply)
-        self._add_aside(entry, is_late=True)
+        self._add_message(entry, is_late=True)
 
     def add_rule(self, text: str) -> None:
         """Draw a rule across the transcript with a text in it."""
         self._add(TranscriptEntry(EntryKind.RULE, text))
 
-    def _add_aside(self, entry: TranscriptEntry, *, is_late: bool) -> None:
+    def _add_message(self, entry: TranscriptEntry, *, is_late: bool) -> None:
         """Add an entry that is no part of the growing answer. is_late: when that has ended."""
         if is_late and self.is_growing:
             self._late.append(entry)
@@ -155,7 +155,7 @@ class Transcript(ScrollView):
         for entry in make_figures_entries(turn, line):
             self._add(entry)
         if outcome.is_loop:
-            self.note(f"{LOOP_LINE}; /retry asks again, `go on` or any other word continues")
+            self.note(f"{LOOP_LINE}; /retry asks again; `go on` continues")
         elif outcome.missing_text:
             self.note(outcome.missing_text)
         if isinstance(outcome.error, Cancelled):
