@@ -220,8 +220,13 @@ class StreamedAnswer:
 
     @property
     def num_tokens(self) -> int:
+        """The tokens of the answer; the pieces, if the server counts none."""
+        return self._num_counted or len(self.arrivals)
+
+    @property
+    def _num_counted(self) -> int:
         reported = amount(self.llama_timings, "predicted_n") or amount(self.usage, "completion_tokens")
-        return int(reported or self.num_flagged_tokens or len(self.arrivals))
+        return int(reported or self.num_flagged_tokens)
 
     def make_finished(self, request_id: str, reason: str = "") -> Finished:
         details = mapping(self.usage.get("prompt_tokens_details"))
@@ -251,7 +256,7 @@ class StreamedAnswer:
             draft_s=amount(self.llama_timings, "draft_ms") / 1000,
             verify_s=amount(self.llama_timings, "verify_ms") / 1000,
             host_s=amount(self.llama_timings, "host_ms") / 1000,
-            decode_tok_s=(self.num_tokens - num_first) / decode_s if decode_s > 0 else 0.0,
+            decode_tok_s=(self.num_tokens - num_first) / decode_s if decode_s > 0 and self._num_counted else 0.0,
         )
 
     def _speculation(self) -> SpeculationStats:

@@ -116,7 +116,7 @@ def statistics_line(finished: Finished, n_ctx: int = 0) -> str:
     """
     timings, speculation = finished.timings, finished.speculation
     parts = _count_tokens(finished)
-    parts += [f"{timings.decode_tok_s:.1f} tok/s"] if finished.completion_tokens > 1 else []
+    parts += [f"{timings.decode_tok_s:.1f} tok/s"] if finished.completion_tokens > 1 and timings.decode_tok_s else []
     if speculation.drafts and speculation.speedup_estimate is not None:
         parts.append(f"{speculation.speedup_estimate:.2f}x plain (estimated)")
     parts += [f"first token {timings.ttft_s:.2f} s"] if finished.completion_tokens else []
@@ -204,8 +204,9 @@ def _context_lines(answers: Sequence[Finished], n_ctx: int) -> list[str]:
 def _answer_lines(answers: Sequence[Finished]) -> list[str]:
     if not answers:
         return ["no answers yet"]
-    after_first = sum(max(0, answer.completion_tokens - 1) for answer in answers)
-    decode_s = sum(answer.timings.decode_s for answer in answers)
+    timed = [answer for answer in answers if answer.timings.decode_tok_s]
+    after_first = sum(max(0, answer.completion_tokens - 1) for answer in timed)
+    decode_s = sum(answer.timings.decode_s for answer in timed)
     speed = f", {after_first / decode_s:.1f} tok/s" if decode_s else ""
     total = sum_stats([answer.speculation for answer in answers])
     lines = [f"answers       {len(answers)}, {describe_tokens(*answers)}{speed}"]

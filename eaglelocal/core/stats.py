@@ -73,7 +73,7 @@ class Timings:
     draft_s: float = 0.0
     verify_s: float = 0.0
     host_s: float = 0.0  # of decode_s: outside llama.cpp
-    decode_tok_s: float = 0.0  # (tokens - 1) / decode_s
+    decode_tok_s: float = 0.0  # (tokens - 1) / decode_s; 0: unknown
 
 
 @dataclass(slots=True)

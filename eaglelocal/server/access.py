@@ -192,7 +192,8 @@ def add_chat_key(keys: ApiKeys) -> tuple[ApiKeys, str]:
 def write_key(path: Path) -> None:
     """Create a key file with one random key, readable by its owner only. Raises UsageError."""
     try:
-        make_folder(path.parent, PRIVATE)
+        if path.parent == locations.config_dir():  # any other that is missing is perhaps misspelled
+            make_folder(path.parent, PRIVATE)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(f"default: {secrets.token_urlsafe(24)}\n")
     except FileExistsError:

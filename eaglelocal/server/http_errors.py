@@ -34,6 +34,7 @@ _log = logging.getLogger("eaglelocal.server")
 class Problem(Exception):
     """An error reply. Raise it anywhere before the first byte of an answer.
 
+    type    "": that of the status: the server's own error from 500 on, else an invalid request
     public  text for non-operators, in place of a message that may show paths of this machine; "": the message
     """
 
@@ -41,7 +42,7 @@ class Problem(Exception):
         self,
         status: int,
         message: str,
-        type: str = INVALID,
+        type: str = "",
         *,
         parameter: str | None = None,
         code: str | None = None,
@@ -49,7 +50,8 @@ class Problem(Exception):
         public: str = "",
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.type, self.public = status, message, type, public
+        self.status, self.message, self.public = status, message, public
+        self.type = type or (SERVER if status >= 500 else INVALID)
         self.parameter, self.code, self.headers = parameter, code, headers
 
     def change(self, message: str, parameter: str | None) -> Problem:
@@ -117,11 +119,11 @@ def to_problem(error: Exception) -> Problem:
             return unavailable(describe_error(error), public=f"the engine cannot answer now; {SEE_LOG}")
         case EngineError():
             headers, public = {"Retry-After": "1"}, f"the engine failed; {SEE_LOG}"
-            return Problem(500, describe_error(error), SERVER, code="engine_error", headers=headers, public=public)
+            return Problem(500, describe_error(error), code="engine_error", headers=headers, public=public)
         case EagleLocalError():
-            return Problem(500, describe_error(error), SERVER, public=f"the server failed; {SEE_LOG}")
+            return Problem(500, describe_error(error), public=f"the server failed; {SEE_LOG}")
     _log.error("a request failed", exc_info=error)
-    return Problem(500, "internal error; see the server's log", SERVER, code="internal_error")
+    return Problem(500, "internal error; see the server's log", code="internal_error")
 
 
 def describe_error(error: EagleLocalError) -> str:

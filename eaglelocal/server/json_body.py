@@ -67,22 +67,17 @@ def to_json(value: object, place: str) -> str:
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
 
-def validate_body(kind: type[BodyT], body: bytes, content_type: str) -> BodyT:
+def validate_body(kind: type[BodyT], body: bytes) -> BodyT:
     if not body:
         raise Problem(400, "the body: Field required", code="invalid_value")
     try:
         value = read_body(body)
     except (ValueError, RecursionError) as error:
-        raise parse_problem(error, has_json_type=is_json_type(content_type)) from None
+        raise parse_problem(error) from None
     try:
         return kind.model_validate(value, from_attributes=True)  # for its message about a value that is not an object
     except ValidationError as error:
         raise deepest_problem(error.errors(include_url=False), value) from None
-
-
-def is_json_type(content_type: str) -> bool:
-    subtype = content_type.partition(";")[0].strip().lower().removeprefix("application/")
-    return subtype == "json" or subtype.endswith("+json")
 
 
 # ---- validation errors: turn errors of pydantic and of the JSON parser into a Problem that names the parameter's
@@ -109,11 +104,8 @@ WRONG_TYPE_ERRORS = frozenset(
 PARSE_FAILURES = {RecursionError: "it is nested too deeply", UnicodeDecodeError: "it is not UTF-8"}
 
 
-def parse_problem(error: Exception, *, has_json_type: bool) -> Problem:
-    """Return the Problem for an error of read_body. `has_json_type`: the Content-Type of the body is JSON."""
-    if not has_json_type and isinstance(error, ValueError):
-        what = f"the body must be JSON (application/json): {error}"
-        return Problem(415, what, code="invalid_json")
+def parse_problem(error: Exception) -> Problem:
+    """Return the Problem for an error of read_body."""
     if isinstance(error, json.JSONDecodeError):
         return Problem(400, f"the body is not valid JSON: {error.msg}", code="invalid_json")
     why = PARSE_FAILURES.get(type(error), "it holds a number of too many digits")

@@ -49,7 +49,7 @@ class ApiKeyMiddleware:
         is_operator = current_record().is_operator = owner in self._operators
         scope.setdefault("state", {}).update(owner=owner or "", is_operator=is_operator)
         if owner is None and scope["path"] not in OPEN_PATHS and not asks_for_page(scope):
-            what = "this server needs a valid API key: Authorization: Bearer KEY"
+            what = "this server needs a valid API key: Authorization: Bearer KEY, or x-api-key: KEY"
             app: ASGIApp = refusal(scope, Problem(401, what, AUTHENTICATION, code="invalid_api_key"))
         else:
             app = self._app

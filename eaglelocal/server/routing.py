@@ -137,7 +137,7 @@ class ApiRouter:
         given |= {name: request.query_params.get(name, default) for name, default in route.query.items()}
         if route.body is not None:
             sent = (await receive())["body"]  # whole
-            given["body"] = validate_body(route.body, sent, request.headers.get("content-type", ""))
+            given["body"] = validate_body(route.body, sent)
         return to_response(await route.handle(**{name: given[name] for name in route.parameters}))
 
     def _find(self, path: str) -> tuple[Methods, dict[str, str]]:

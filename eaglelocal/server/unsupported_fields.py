@@ -31,7 +31,7 @@ REFUSED = {  # refused by every route; names in braces are replaced by the route
     "web_search_options": "this server has no web search",
 }
 NEGATIVE_IS_OFF = ("adaptive_target", "top_n_sigma")  # besides None, 0 and empty values
-ZERO_IS_ON = ("adaptive_target", "prompt_logprobs")  # 0 has an effect
+EMPTY_IS_ON = {"adaptive_target": 0, "prompt_logprobs": 0, "web_search_options": {}}  # these values have an effect
 FORMATS = ("response_format", "format", "output_format", "text_format", "text", "output_config")
 CONTAIN_FORMAT = ("text", "output_config")  # of these, only `format` matters
 NO_LOGPROBS = "log-probabilities are available from /v1/chat/completions and /v1/completions"
@@ -82,7 +82,7 @@ EMBEDDING = {
 
 def is_off(name: str, value: object) -> bool:
     """Return whether a value has no effect: clients send such defaults."""
-    if name in ZERO_IS_ON and value == 0 and value is not False:
+    if name in EMPTY_IS_ON and value == EMPTY_IS_ON[name] and value is not False:
         return False
     if name == "n" and value == 1:
         return True

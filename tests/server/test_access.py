@@ -20,6 +20,7 @@ from doubles.timeouts import wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eaglelocal import locations
 from eaglelocal.errors import UsageError
 from eaglelocal.server.access import (
     Access,
@@ -305,6 +306,7 @@ def test_a_key_is_needed_and_must_be_right(guarded: Server, headers: dict[str, s
     assert answer.status == status
     if status == 401:
         assert (answer.error["type"], answer.error["code"]) == ("authentication_error", "invalid_api_key")
+        assert answer.error["message"].endswith("Authorization: Bearer KEY, or x-api-key: KEY")
 
 
 def test_every_path_but_health_needs_the_key(guarded: Server) -> None:
@@ -399,13 +401,22 @@ def test_what_others_can_reach_needs_a_key(host: str) -> None:
     assert "1234" not in caught.value.message + caught.value.hint
 
 
-def test_a_key_file_that_is_not_there_is_made_for_its_owner_alone(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "keys"
+def test_a_key_file_that_is_not_there_is_made_for_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locations, "config_dir", lambda: tmp_path / "config")
+    path = tmp_path / "config" / "keys"
     keys = read_keys(path, {})
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [name for name, _ in keys.by_name] == ["default"]
     assert len(keys.by_name[0][1]) >= 32
     assert read_keys(path, {}) == keys
+
+
+def test_the_folder_of_a_key_file_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="keys cannot be written: No such file or directory"):
+        read_keys(tmp_path / "misspelled" / "keys", {})
+    assert list(tmp_path.iterdir()) == []
 
 
 def write(path: Path, text: str, mode: int = 0o600) -> Path:

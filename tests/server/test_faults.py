@@ -262,10 +262,21 @@ def test_a_server_that_ends_reports_it_in_its_streams() -> None:
         list(stream)
 
 
+def test_an_answer_that_the_end_cuts_off_is_the_fault_of_the_server(mortal: Server) -> None:
+    stream = mortal.openai().chat.completions.create(model="", messages=run_script("forever"), stream=True)
+    next(iter(stream))
+    assert mortal.loop is not None
+    mortal.loop.call_soon_threadsafe(mortal.serving.cut_off_answers)
+    with pytest.raises(openai.APIError, match="the server is being stopped") as caught:
+        list(stream)
+    assert (caught.value.type, caught.value.code) == ("api_error", "cancelled")
+
+
 def test_while_it_drains_nothing_new_is_taken(mortal: Server) -> None:
     mortal.serving.is_draining = True
     answer = mortal.ask("say x")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
+    assert answer.json()["error"]["type"] == "api_error", "the client did nothing wrong"
     assert mortal.http.get("/health").json()["status"] == "draining"
     assert mortal.http.get("/v1/events").text == ""
 

@@ -99,6 +99,12 @@ def test_a_text_without_a_field_next_to_it_names_the_field(parameter: str, messa
     assert problem.anthropic_body() == {"type": "error", "error": {"type": problem.type, "message": placed}}
 
 
+def test_a_web_search_without_options_is_refused_too(actor: Server) -> None:
+    path = "/v1/chat/completions"
+    status, reply = post(actor, path, BODIES[path] | {"web_search_options": {}})
+    assert (status, refusal(reply)) == (400, ("web_search_options", "this server has no web search"))
+
+
 @pytest.mark.parametrize("path", BODIES)
 def test_no_route_ignores_what_another_refuses(actor: Server, path: str) -> None:
     for name in {name for at, name in FOREIGN if at == path and (name != "response_format" or path in NO_CHATS)}:
@@ -108,7 +114,7 @@ def test_no_route_ignores_what_another_refuses(actor: Server, path: str) -> None
 def check_refusal(actor: Server, path: str, name: str) -> None:
     status, reply = post(actor, path, BODIES[path] | {name: SOMETHING.get(name, 2)})
     assert status == 400 and is_blamed(reply, name), reply
-    for nothing in (None, False, [], {}):
+    for nothing in (None, False, [], *([] if name == "web_search_options" else [{}])):  # {} asks for a web search
         status, reply = post(actor, path, BODIES[path] | {name: nothing})
         assert status == 200, (nothing, reply)
     if path in OLLAMA:

@@ -101,6 +101,30 @@ def test_settings_go_with_the_questions(tab: Tab) -> None:
     assert tab.evaluate("document.querySelector('#settings [name=temperature]').value") == "0.25"
 
 
+def test_escape_leaves_the_settings_as_they_were(tab: Tab) -> None:
+    press(tab, "Settings")
+    tab.evaluate("document.querySelector('#settings [name=temperature]').value = '0.5'")
+    tab.click("#settings .main")
+    press(tab, "Settings")
+    tab.evaluate("document.querySelector('#settings [name=temperature]').value = '99'")
+    tab.click("#settings .main")
+    assert tab.evaluate("document.querySelector('#settings').open"), "it is over the limit"
+    tab.evaluate("document.querySelector('#settings [name=top_p]').value = '0.25'")
+    tab.press("Escape")
+    tab.wait_for("!document.querySelector('#settings').open")
+    params = read_request(tab)["params"]
+    assert (params["temperature"], params["top_p"]) == (0.5, 1.0)
+
+
+def test_a_kept_setting_that_is_not_allowed_is_never_sent(tab: Tab) -> None:
+    kept = json.dumps({"temperature": 99, "max_tokens": "many", "reasoning_effort": "most", "top_p": 0.25})
+    tab.evaluate(f"localStorage.setItem('eaglelocal-settings', {json.dumps(kept)})")
+    tab.send("Page.reload")
+    tab.wait_for("localStorage.getItem('eaglelocal-settings') === '{\"top_p\":0.25}'")
+    tab.wait_for("document.querySelector('#model')?.value")
+    assert read_request(tab)["params"]["top_p"] == 0.25
+
+
 def test_thoughts_are_folded_and_can_be_read(tab: Tab) -> None:
     tab.ask("think deep thoughts\nsay the answer")
     assert tab.text(".answer .markdown") == "the answer" and tab.text(".thinking summary") == "Thoughts"
@@ -109,6 +133,15 @@ def test_thoughts_are_folded_and_can_be_read(tab: Tab) -> None:
     tab.press("Enter")
     tab.wait_for("document.querySelector('.thinking').innerText.includes('deep thoughts')")
     assert "deep" not in json.dumps(read_request(tab)["messages"][1])
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [("think deep thoughts", "The answer ended after the model's thoughts."), ("say", "The answer is empty.")],
+)
+def test_an_answer_without_a_word_says_so(tab: Tab, script: str, said: str) -> None:
+    tab.ask(script)
+    assert tab.text(".answer .note") == said and tab.text(".answer .markdown") == ""
 
 
 # ---- stopping, versions
@@ -221,6 +254,21 @@ def test_on_a_phone_the_list_is_a_drawer(open_page: OpenPage) -> None:
     assert tab.evaluate(is_shown)
     tab.press("Escape")
     assert not tab.evaluate(is_shown)
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"), [(1280, "SmolLM2-135M-Instruct-128k-Q4_K_M"), (390, "SmolLM2-135\u2026-128k-Q4_K_M")]
+)
+def test_a_long_name_of_a_model_keeps_its_end(open_page: OpenPage, shots: Path, width: int, shown: str) -> None:
+    with served(directed("SmolLM2-135M-Instruct-128k-Q4_K_M")) as server:
+        tab = open_page(server)
+        tab.show(width, 844, is_phone=width < 500)
+        tab.send("Page.reload")
+        tab.wait_for("document.querySelector('#model')?.value")
+        name = tab.evaluate("document.querySelector('#model').innerText")
+        assert name.removesuffix(" (not loaded)") == shown
+        tab.save_screenshot(shots / "name.png")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_on_a_touch_screen_enter_begins_a_line(open_page: OpenPage) -> None:

@@ -9,6 +9,7 @@ import re
 import pytest
 from doubles.running_server import Server, directed, served
 
+from eaglelocal.core.sampling import RANGES
 from eaglelocal.server.access import Access, ApiKeys
 from eaglelocal.server.chat_page import PAGE
 
@@ -72,6 +73,14 @@ def test_the_page_names_no_other_place() -> None:
 def test_the_page_makes_no_html_of_texts() -> None:
     sinks = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser|srcdoc"
     assert re.findall(sinks, HTML) == []
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "max_tokens"])
+def test_the_limits_of_the_settings_are_those_of_the_server(name: str) -> None:
+    found = re.search(rf'name="{name}" type="number" min="(\d+)" max="(\d+)"', HTML)
+    assert found is not None
+    low, high = RANGES[name]
+    assert (float(found[1]), float(found[2])) == (max(low, float(name == "max_tokens")), high)
 
 
 def test_the_page_stays_small() -> None:

@@ -35,6 +35,7 @@ from eaglelocal.tui.monitor.log_tail import ChangeLog, LogTail
 from eaglelocal.tui.monitor.machine_text import LoadHistory, MonitorSnapshot, format_machine_rows
 from eaglelocal.tui.monitor.monitor_text import (
     FIGURE_PURPOSES,
+    MIN_LOG_ROWS,
     SPEED_TITLE,
     format_drafting_title,
     format_log,
@@ -73,7 +74,7 @@ def classify_size(size: Size) -> dict[str, bool]:
     }
 
 
-MIN_LOG_ROWS, MAX_LOG_ROWS, BORDER_ROWS = 2, 12, 2
+MAX_LOG_ROWS, BORDER_ROWS = 12, 2
 MONITOR_CSS = """
 #head { height: 1; padding: 0 1; }
 .frame { border: round $secondary; border-title-style: bold; border-title-color: $foreground; padding: 0 1; }

@@ -35,6 +35,7 @@ from eaglelocal.tui.styled_lines import (
 )
 
 LOG_INDENT = 10  # the width of a line's time
+MIN_LOG_ROWS = 2
 SPEED_TITLE = "speed of all requests"
 MIN_TWO_COLUMNS = 76  # of plain text, from which on speed and drafting stand side by side
 MAX_FIGURE_ROWS, MAX_ROWS = 14, 20  # of each of them, and of the table of requests with its titles
@@ -136,8 +137,11 @@ def format_snapshot(snapshot: MonitorSnapshot, width: int, glyphs: Glyphs) -> st
 def format_log(newest: Sequence[str], width: int, height: int) -> list[Line]:
     """Return the newest lines of the log that fit; a long one goes on below its text instead of being cut off.
 
-    Of a line for which too few rows are left, the beginning is shown.
+    Of a line for which too few rows are left, the beginning is shown. In a log of MIN_LOG_ROWS, which one request
+    would fill, each line has one row.
     """
+    if len(newest) == height == MIN_LOG_ROWS:
+        return [cut_line(make_line((line, "quiet")), width) for line in newest]
     rows: list[str] = []
     for line in reversed(newest):
         left = max(height - len(rows), 0)

@@ -51,10 +51,15 @@ class Column(Generic[Row]):
     gap: int = 1
 
     def format_cell(self, text: str) -> str:
-        """Return the text in the cells of the column, texts aligned left and figures right."""
+        """Return the text in the cells of the column, texts aligned left and figures right.
+
+        A long text is cut in its middle: a name's quantization and an address's port are at the end.
+        """
         text = clean_line(text)
         if cell_len(text) > self.width:
-            text = set_cell_size(text, max(self.width - len(ELLIPSIS), 0)) + ELLIPSIS
+            num_left = max(self.width - len(ELLIPSIS), 0)
+            end = set_cell_size(text[::-1], num_left // 2)[::-1]
+            text = set_cell_size(text, num_left - num_left // 2) + ELLIPSIS + end
         return set_cell_size(text if self.is_text else text.rjust(self.width), self.width)
 
 

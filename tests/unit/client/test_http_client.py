@@ -18,6 +18,7 @@ from eaglelocal.client.http_client import HttpClient
 from eaglelocal.client.http_connection import parse_url
 from eaglelocal.client.http_server import choose_model, read_info
 from eaglelocal.client.http_stream import NO_ID, Dialect, StreamedAnswer, build_request, data_lines, refusal
+from eaglelocal.conversation.answer_stats import statistics_line
 from eaglelocal.core.events import Finished, PromptProgress, Started, Tokens
 from eaglelocal.core.request import ChatRequest, Image, Message, fixed_spec, parse_spec
 from eaglelocal.core.sampling import SamplingParams
@@ -56,6 +57,17 @@ def test_the_reading_of_a_prompt_is_told() -> None:
         events = list(client.stream(question()))
     assert events[:3] == [Started("q", 9, 2), PromptProgress("q", 2), PromptProgress("q", 6)]
     assert [type(event) for event in events[3:]] == [Tokens, Finished]
+
+
+def test_without_a_count_of_tokens_there_is_no_speed() -> None:
+    """The pieces of an answer are no tokens: some servers send all of it in two."""
+    answer = StreamedAnswer(requested_at=0.0)
+    for moment in (1.0, 2.0):
+        answer.take(json.dumps({"choices": [{"delta": {"content": "many words"}}]}), moment)
+    finished = answer.make_finished("q")
+    assert finished.timings.decode_tok_s == 0.0 and "tok/s" not in statistics_line(finished)
+    answer.take(json.dumps({"usage": {"completion_tokens": 4}}), 2.0)
+    assert "2.0 tok/s" in statistics_line(answer.make_finished("q"))
 
 
 def test_figures_of_llama_cpp_are_preferred() -> None:

@@ -89,6 +89,8 @@ def test_totals_add_up_over_answers() -> None:
     snapshot = EngineSnapshot(0, 0, 70, 24, 220, ON, 0.1, 3.9, 600 * 2**20)
     text = "\n".join(total_lines([finished(ON), finished(ON)], snapshot, 1, 488))
     assert "220 tokens, 54.5 tok/s" in text  # 2 * 109 tokens after the first in 4 s
+    untimed = replace(finished(ON), timings=replace(TIMINGS, decode_tok_s=0.0))
+    assert total_lines([finished(ON), untimed], snapshot, 1)[0].endswith("220 tokens, 54.5 tok/s")
     assert "236 in 70 drafts, 148 accepted, 88 wasted" in text
     assert "length 3.11, rate 63%" in text
     assert "by position   86% 69% 57%\n" in text  # 60 of 70 drafts had their first token accepted

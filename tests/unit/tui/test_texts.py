@@ -362,7 +362,7 @@ def test_columns_are_as_wide_as_their_texts_and_fit(width: int, model: str, owne
 def test_a_column_that_is_too_narrow_for_a_text_says_so() -> None:
     rows = [replace(ROWS[0], model="a-model-with-a-long-name")]
     (column,) = fit_columns([column for column in COLUMNS if column.title == "model"], rows, 14)
-    assert column.format_cell("a-model-with-a-long-name") == "a-model-wit..."
+    assert column.format_cell("a-model-with-a-long-name") == "a-mode...-name"
 
 
 def test_several_clients_of_one_name_are_told_apart() -> None:
@@ -456,8 +456,14 @@ def test_a_long_line_of_the_log_goes_on_below() -> None:
     assert len(shown) > 2 and all(len(line) <= 60 for line in shown)
     assert shown[:2] == ["10:00:00  first", "10:00:01  POST /v1/chat/completions 400  messages: a list is"]
     assert all(line.startswith(" " * 10) for line in shown[2:])
-    assert [plain_text(line).rstrip() for line in format_log(lines, 60, 2)] == shown[1:3], "its beginning"
+    assert [plain_text(line).rstrip() for line in format_log(lines[1:], 60, 2)] == shown[1:3], "its beginning"
     assert format_log(lines, 60, 0) == []
+
+
+def test_in_a_log_of_two_rows_a_long_line_leaves_one_to_the_other() -> None:
+    lines = ["10:00:00  POST /v1/chat/completions 200", "10:00:01  POST /v1/chat/completions 200  " + "word " * 9]
+    shown = [plain_text(line) for line in format_log(lines, 60, 2)]
+    assert shown == [lines[0], f"{lines[1][:57]}..."]
 
 
 def test_a_line_that_is_no_longer_kept_is_not_replaced() -> None:
