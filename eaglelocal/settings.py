@@ -51,6 +51,7 @@ from eaglelocal.errors import ResourceError, UsageError
 
 PREFIX = "EAGLELOCAL_"
 DEFAULT = "default"
+EDIT = "eaglelocal config edit"
 FLAG = "flag"  # in the metadata of a setting
 THEME_NAMES = (
     "dark", "light", "contrast", "terminal", "catppuccin-latte", "catppuccin-mocha", "dracula", "flexoki", "gruvbox",
@@ -311,7 +312,7 @@ class Settings:
                 values[name], places[name] = READERS[name](value), place
             except ValueError as error:
                 subject = place if place == _as_flag(name) else f"{place}: {name}"
-                hint = f"unset {place}" if place.startswith(PREFIX) else _suggest_edit(config_file)
+                hint = f"unset {place}" if place.startswith(PREFIX) else EDIT
                 if place == _as_flag(name):
                     valid = suggest_value(name, value)
                     hint = f"{place} {valid}" if valid else f"leave {place} out"
@@ -362,7 +363,7 @@ def write_setting(config_file: Path, name: str, value: TomlValue | None) -> None
             f"cannot write {path}: {problem.strerror}", hint=f"ls -ld {quote_path(path.parent)}"
         ) from problem
     except ValueError as problem:
-        raise UsageError(f"{path} was not changed: {problem}", hint="eaglelocal config edit") from problem
+        raise UsageError(f"{path} was not changed: {problem}", hint=EDIT) from problem
 
 
 def check_setting_name(name: str) -> str:
@@ -412,7 +413,7 @@ Entry = tuple[str, object, str]
 
 def _read_file(path: Path) -> Iterator[Entry]:
     for name, value in _parse(path).items():
-        yield _check_name(name, str(path), str, otherwise=_suggest_edit(path)), value, str(path)
+        yield _check_name(name, str(path), str, otherwise=EDIT), value, str(path)
 
 
 def _read_environment(environ: Mapping[str, str]) -> Iterator[Entry]:
@@ -437,7 +438,7 @@ def _parse(path: Path) -> dict[str, object]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(str(error), hint=EDIT) from error
 
 
 def _check_name(name: str, place: str, style: Callable[[str], str], *, otherwise: str) -> str:
@@ -450,10 +451,6 @@ def _check_name(name: str, place: str, style: Callable[[str], str], *, otherwise
     near = difflib.get_close_matches(name, READERS, n=1)
     hint = f"did you mean {style(near[0])}?" if near else otherwise
     raise UsageError(f"{place}: unknown setting {style(name)}", hint=hint)
-
-
-def _suggest_edit(path: Path) -> str:
-    return f"${{EDITOR:-vi}} {quote_path(path)}"
 
 
 def _as_given(value: object) -> str:

@@ -59,7 +59,7 @@ class Catalog:
             word, suffix = split_entry(id, quant)
             near = [self.name_with_type(name, suffix) for name in self._find_near_targets(word)]
             is_part = any(word.lower() in name for name in self.targets)
-            other = f"eaglelocal search {word}" if is_part else "eaglelocal plan --all"
+            other = f"eaglelocal search {word}" if is_part else "eaglelocal search"
             hint = f"did you mean {' or '.join(near)}?" if near else other
             raise UsageError(describe_unknown_target(id, quant), hint=hint)
         return found
@@ -94,7 +94,7 @@ class Catalog:
             if found := find_machine(name, self.machines.values()):
                 return multiply_cards(found, count)
         near = [f"{count}x-{each}" if count > 1 else each for each in _find_near(_normalize(name), self.machines)]
-        known = f"known are {', '.join(EXAMPLE_MACHINES)} and more"
+        known = f"`eaglelocal plan --machine list` shows all, such as {', '.join(EXAMPLE_MACHINES)}"
         own = f"describe your own in {locations.config_dir() / MACHINES}/*.toml"
         hint = f"did you mean {' or '.join(near)}?" if near else f"{known}; {own}"
         raise UsageError(f"unknown machine {written!r}", hint=hint)

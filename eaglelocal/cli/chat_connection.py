@@ -74,7 +74,7 @@ def mention_server(target: str, output: MessageOutput) -> None:
 
     for server in find_running_servers():
         if server.runs(target):
-            output.note(f"{server.url} already runs {server.target}: leave out --target to use it and save memory")
+            output.note(f"{server.url} already runs {server.target}: `eaglelocal chat --url {server.url}` saves memory")
             return
 
 

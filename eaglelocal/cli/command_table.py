@@ -40,7 +40,6 @@ NAMES_ELSEWHERE = {  # of our commands in Ollama, LM Studio and llama.cpp
     "convert": "import",
     "settings": "config",
     "version": "--version",
-    "help": "--help",
 }
 SUBCOMMANDS_ELSEWHERE = {"start": "serve", "stop": "stop", "status": "ps"}  # of LM Studio's `server`
 TAKES_OTHERS = {"ignore_unknown_options": True, "allow_extra_args": True}  # for commands that run another one
@@ -72,12 +71,12 @@ def make_app(names: Iterable[str] = ALL) -> typer.Typer:
 
 def root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    version: Annotated[bool, typer.Option("--version", "-V", help="Show the version and exit.")] = False,
 ) -> None:
     """Run local language models, faster with speculative decoding.
 
     \b
-    eaglelocal chat                         chat with the best model here
+    eaglelocal chat                         chat with the best model on this disk
     eaglelocal plan                         what this machine can run, how fast
     eaglelocal pull qwen3-8b                get a model and its draft
     eaglelocal chat --target qwen3-8b       chat with it

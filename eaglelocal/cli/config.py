@@ -17,7 +17,7 @@ from eaglelocal.core.atomic_file import make_folder
 from eaglelocal.core.toml_text import TomlValue, write_value
 from eaglelocal.errors import ResourceError
 from eaglelocal.processes.editor import run_editor
-from eaglelocal.settings import DEFAULT, SETTINGS, Settings, check_setting_name, read_setting, write_setting
+from eaglelocal.settings import PREFIX, SETTINGS, Settings, check_setting_name, read_setting, write_setting
 
 UNSET = "-"
 MAX_VALUE = 40  # columns: one long value must not push all origins out of sight
@@ -73,7 +73,7 @@ def get(name: Name) -> None:
     standard_output().value(format_value(value))
 
 
-@app.command("set", cls=GroupedCommand)
+@app.command("set", cls=GroupedCommand, context_settings={"ignore_unknown_options": True})  # -1 is a value
 def set_value(
     name: Name, value: Annotated[str, typer.Argument(metavar="VALUE", help="Its value, as of its flag.")]
 ) -> None:
@@ -102,9 +102,8 @@ def write_checked(name: str, value: TomlValue | None, what: str) -> None:
     file, output = locations.config_file(), standard_output()
     write_setting(file, name, value)
     output.message(f"{what} {path_text(file)}")
-    origin = Settings.load({}, os.environ, file).origins()[name]
-    if origin not in (str(file), DEFAULT):
-        output.message(f"but {origin} decides here")
+    if os.environ.get(variable := PREFIX + name.upper()):
+        output.message(f"but {variable} decides here")
 
 
 @app.command("edit", cls=GroupedCommand)

@@ -64,6 +64,8 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     with start_early(arguments) or nullcontext() as spare:
         if spare is not None:
             postpone_collections()
@@ -162,8 +164,6 @@ def guess_command(word: str, rest: Sequence[str], known: Sequence[str]) -> list[
     from eaglelocal.cli.flags import translate_flags
     from eaglelocal.conversation.spelling import COMMAND_CUTOFF, closest_word
 
-    if word == "help" and rest and rest[0] in known:
-        return [rest[0], "--help"]
     if word == "server" and rest and rest[0] in SUBCOMMANDS_ELSEWHERE:
         return translate_flags([SUBCOMMANDS_ELSEWHERE[rest[0]], *rest[1:]])
     close = NAMES_ELSEWHERE.get(word) or closest_word(word, known, cutoff=COMMAND_CUTOFF)

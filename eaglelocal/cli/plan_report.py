@@ -99,7 +99,7 @@ def speed_text(outcome: SearchOutcome, candidate: Candidate) -> str:
 def certainty_text(certainty: Certainty) -> str:
     within = f"within {certainty.within:.0%}"
     if certainty.is_seen:
-        return f"measured on such {certainty.device}s {within}"
+        return f"fits published speeds of such {certainty.device}s {within}"
     if certainty.device == SPLIT:
         return f"few splits were ever measured: {within}"
     return f"no {certainty.device} of this kind was seen: {within}"

@@ -13,7 +13,6 @@ from eaglelocal.core.amounts import GIB
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RunOptions
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
-from eaglelocal.memory.budget import RAM
 from eaglelocal.planning.candidate_evaluation import CacheSetup
 from eaglelocal.planning.no_fit_hints import explain_no_fit
 from eaglelocal.planning.options import ModelOption
@@ -27,7 +26,7 @@ RIGHT = frozenset({"GiB", "context", "tok/s", "quality", "memory", "GB/s"})  # c
 NO_FIT, NOT_PLANNED = "no room", "error"
 MAX_MACHINE_CHARS = 22
 SEVERAL_CARDS_NOTE = "several cards: 2x-rtx-3090 is two of one kind, rtx-3090+rtx-3060 one of each"
-GIB_NOTE = "GiB: on the GPUs if there are any, else in main memory"
+GIB_NOTE = "GiB: the model's file, without a draft; its context needs memory too"
 IN_RAM, IN_RAM_NOTE = "*", "tok/s*: a part of the model stays in main memory, and prompts are read slowly"
 BEST, THIS_MACHINE = "best", "this machine"
 ON_DISK, ON_DISK_NOTE = "+", "quant+: on this disk"
@@ -179,17 +178,14 @@ def plan_row(plan: SearchOutcome | PlanFailure) -> tuple[str, ...]:
         tried = {each.option.reference: each.option for each in plan.rejected}
         if len(tried) == 1:
             option = tried.popitem()[1]
-            size = f"{option.shape.weights_bytes / GIB:.1f}"
-            return machine, option.target, _mark_quant(option), size, NO_FIT, "", ""
+            return machine, option.target, _mark_quant(option), _format_size(option), NO_FIT, "", ""
         return machine, plan.options.target or "", NO_FIT, "", "", "", ""
     slots = plan.options.parallel
-    on_gpus = [load for load in chosen.memory.used if load.device != RAM]
-    used = on_gpus or chosen.memory.used
     return (
         machine,
         chosen.option.target,
         _mark_quant(chosen.option),
-        f"{sum(load.total for load in used) / GIB:.1f}",
+        _format_size(chosen.option),
         _describe_cache(chosen.setup, slots),
         f"{chosen.prediction.spec_tok_s:.1f}{'' if chosen.offload.is_whole else IN_RAM}",
         f"{chosen.option.answers_b:.1f}",
@@ -204,6 +200,10 @@ def _describe_cache(setup: CacheSetup, num_slots: int) -> str:
 
 def _mark_quant(option: ModelOption) -> str:
     return f"{option.quant}{ON_DISK if option.is_here else ''}"
+
+
+def _format_size(option: ModelOption) -> str:
+    return f"{option.shape.weights_bytes / GIB:.1f}"
 
 
 def _shorten(machine: str) -> str:

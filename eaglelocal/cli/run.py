@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -11,8 +12,10 @@ from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.catalog.reference import Profile, Repo
 from eaglelocal.cli import flags
+from eaglelocal.cli.chat_connection import ENGINE_SETTINGS, LOADING_S, find_ready_servers
 from eaglelocal.cli.completion import complete_target
 from eaglelocal.cli.load_model import load_settings
+from eaglelocal.cli.output import standard_output
 from eaglelocal.cli.pull import PullFlags, pull
 from eaglelocal.errors import ModelFileError
 from eaglelocal.hub.hub_cache import find_cached, make_hub_reference
@@ -31,6 +34,7 @@ def run(
 ) -> None:
     """Chat with a model, and download it first if it is missing.
 
+    A running server of this model answers, unless a flag needs an engine of its own.
     What follows MODEL is for `chat`: a PROMPT and flags.
 
     \b
@@ -43,7 +47,16 @@ def run(
         pull(**asdict(PullFlags(target=model, yes=yes)))
     has_flags = any(one.startswith("-") for one in context.args)
     words = context.args if has_flags else filter(None, [" ".join(context.args)])  # as Ollama takes a PROMPT
-    raise typer.Exit(run_command(["chat", "--target", model, *words]))
+    raise typer.Exit(run_command(["chat", *choose_source(model, context.args), *words]))
+
+
+def choose_source(model: str, words: Sequence[str]) -> tuple[str, str]:
+    """Return the flag for `chat`: a ready server's URL if it runs the model and the words allow it, else the target."""
+    flags = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
+    if flags.isdisjoint(("url", "target", *ENGINE_SETTINGS)):
+        for server in find_ready_servers(standard_output(), target=model, patience_s=LOADING_S):
+            return "--url", server.url
+    return "--target", model
 
 
 def is_missing(model: str) -> bool:

@@ -30,7 +30,7 @@ class TopFlags:
     """The arguments and flags of `top`."""
 
     urls: list[str] | None = argument(
-        "URL ...", "Servers to watch; unset: the one on this machine.", complete_server, default=None
+        "URL ...", "Servers to watch; unset: those on this machine.", complete_server, default=None
     )
     once: bool = flag(False, "", "Print one frame as text and exit.")
     as_json: flags.AsJson = False
@@ -49,7 +49,7 @@ def top(given: TopFlags) -> None:
     settings = load_settings({})
     output = standard_output(colour=settings.colour)
     can_only_print = output.is_terminal and not output.can_show_screen
-    prints, urls = given.once or given.as_json or can_only_print, given.urls or [find_local_server()]
+    prints, urls = given.once or given.as_json or can_only_print, given.urls or find_local_servers()
     if prints:
         return print_frame(urls, settings, output, as_json=given.as_json)
     if not output.is_terminal:
@@ -61,14 +61,14 @@ def top(given: TopFlags) -> None:
     return watch_server(urls[0], find_api_key(urls[0]), settings)
 
 
-def find_local_server() -> str:
-    """Return the URL of the newest eaglelocal server on this machine. Raises EngineError if none runs."""
+def find_local_servers() -> list[str]:
+    """Return the URLs of the eaglelocal servers on this machine, newest first. Raises EngineError if none runs."""
     from eaglelocal.client.running_servers import find_running_servers
 
     found = find_running_servers()
     if not found:
         raise EngineError("no eaglelocal server is running here", hint="eaglelocal serve")
-    return found[0].url
+    return [server.url for server in found]
 
 
 # ---- one frame

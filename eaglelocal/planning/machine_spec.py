@@ -347,6 +347,18 @@ def _words(name: str) -> frozenset[str]:
 
 
 # ---- what a run may use
+def free_held_memory(machine: MachineSpec) -> MachineSpec:
+    """Return the machine as if only its system were running; memory that a GPU shares with RAM stays as it is."""
+
+    def freed(device: DeviceSpec) -> DeviceSpec:
+        if device.free_bytes is None or device.total_bytes is None or (device.is_gpu and device.shares_ram):
+            return device
+        system = 0 if device.is_gpu else system_bytes(device.total_bytes)
+        return replace(device, free_bytes=max(device.free_bytes, device.total_bytes - system))
+
+    return replace(machine, host=freed(machine.host), gpus=tuple(map(freed, machine.gpus)))
+
+
 def subtract_other_models(machine: MachineSpec, held: Needs) -> MachineSpec:
     """Reduce the machine's free memory by the memory that other models hold."""
 

@@ -25,7 +25,13 @@ from eaglelocal.memory.cache_types import explain_slow_kernel
 from eaglelocal.memory.placement import WHOLE, Offload, table_buffers
 from eaglelocal.planning.candidate import GOALS, Candidate, Rejected, lies_text, offload_text
 from eaglelocal.planning.candidate_evaluation import CandidateEvaluator
-from eaglelocal.planning.machine_spec import MachineSpec, name_computing, name_places, replace_ram
+from eaglelocal.planning.machine_spec import (
+    MachineSpec,
+    free_held_memory,
+    name_computing,
+    name_places,
+    replace_ram,
+)
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import (
     SearchOutcome,
@@ -157,6 +163,7 @@ def explain_choice(outcome: SearchOutcome, chosen: Candidate) -> tuple[str, ...]
     """Return the reasons for the chosen plan, the most important first."""
     return (
         *_about_quant(chosen.option),
+        *_about_held_memory(outcome, chosen),
         *_about_cuts(outcome, chosen),
         *_about_goal(outcome, chosen),
         *_about_layers(outcome, chosen),
@@ -179,6 +186,15 @@ def explain_choice(outcome: SearchOutcome, chosen: Candidate) -> tuple[str, ...]
 def _about_quant(option: ModelOption) -> Iterator[str]:
     if option.stands_for:
         yield f"{option.stands_for} is not in the catalog by that name: planned as {option.quant}, the nearest"
+
+
+def _about_held_memory(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
+    """Yield the better model that the memory held by other programs rules out."""
+    other, freed = outcome.with_free_memory, free_held_memory(outcome.machine).devices
+    if other is not None and other.option.target != chosen.option.target:
+        pairs = zip(freed, outcome.machine.devices, strict=True)
+        held = sum((after.free_bytes or 0) - (before.free_bytes or 0) for after, before in pairs)
+        yield f"other programs hold {format_memory(held)}; with them closed: {other.option.reference}"
 
 
 def _about_cuts(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:

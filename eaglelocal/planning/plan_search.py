@@ -62,6 +62,7 @@ class SearchOutcome:
     options: RunOptions
     chosen: Candidate | None
     rejected: tuple[Rejected, ...]
+    with_free_memory: Candidate | None = None  # what this machine would run if no other program held memory
 
     @property
     def nearest(self) -> Rejected | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from eaglelocal.catalog.catalog import load_catalog, load_machines
 from eaglelocal.catalog.reference import DEMO, EmbeddedModel
@@ -22,7 +23,7 @@ from eaglelocal.hub.target_resolver import NATIVE
 from eaglelocal.memory.budget import Needs
 from eaglelocal.planning.candidate import Candidate
 from eaglelocal.planning.candidate_evaluation import CandidateEvaluator
-from eaglelocal.planning.machine_spec import MachineSpec, subtract_other_models
+from eaglelocal.planning.machine_spec import MachineSpec, free_held_memory, subtract_other_models
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_models import explain_missing_draft, plan_models
 from eaglelocal.planning.plan_search import SearchOutcome
@@ -50,7 +51,11 @@ def plan_target(options: RunOptions, *, machine_name: str | None = None, ram_gib
     catalog = load_catalog()
     models = find_models(options, catalog)
     machine = find_machine(catalog, options, machine_name, ram_gib)
-    return plan_models(models, machine, options, measured=read_measured_costs(models, machine, options.kv_type))
+    plan = partial(plan_models, models, measured=read_measured_costs(models, machine, options.kv_type))
+    outcome = plan(machine, options)
+    if not machine.is_here or options.target is not None:
+        return outcome
+    return dataclasses.replace(outcome, with_free_memory=plan(free_held_memory(machine), options).chosen)
 
 
 def autoplan(options: RunOptions, *, other_needs: Needs = ()) -> Decision:

@@ -6,7 +6,9 @@ For the model picker, `search` and completion. Nothing is loaded or downloaded.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from eaglelocal import locations
 from eaglelocal.catalog.catalog import load_catalog, load_machines
@@ -69,6 +71,11 @@ class CatalogChoice:
         """Return the predicted tokens per second; None: it does not fit."""
         return None if self.plan.chosen is None else self.plan.chosen.prediction.spec_tok_s
 
+    @property
+    def score(self) -> float:
+        """Return the score for the options' goal, by which plans for a machine compare; -inf: it does not fit."""
+        return -math.inf if self.plan.chosen is None else self.plan.chosen.score
+
 
 def list_catalog(
     options: RunOptions,
@@ -94,6 +101,17 @@ def list_catalog(
             alone = dataclasses.replace(options, target=option.reference)
             measured = read_measured_costs([option], machine, options.kv_type)
             yield CatalogChoice(option, plan_models([option], machine, alone, measured=measured))
+
+
+def list_targets(options: RunOptions, *, machine_name: str | None = None) -> Iterator[CatalogChoice]:
+    """Yield each model of the catalog in the quantization that is best for the machine. Raises as above."""
+    catalog = load_catalog()
+    machine = find_machine(catalog, options, machine_name, None)
+    for target, group in groupby(find_models(options, catalog), key=lambda option: option.target):
+        models = list(group)
+        measured = read_measured_costs(models, machine, options.kv_type)
+        plan = plan_models(models, machine, dataclasses.replace(options, target=target), measured=measured)
+        yield CatalogChoice(plan.chosen.option if plan.chosen else models[0], plan)
 
 
 MUCH_BETTER = 1.5  # times the effective parameters of the best model on disk, so that a download is suggested

@@ -25,13 +25,16 @@ def run(environ: dict[str, str], *arguments: str, stdin: bytes = b"") -> subproc
     return run_command(*arguments, environ=environ, stdin=stdin)
 
 
-def test_version(environ: dict[str, str]) -> None:
-    done = run(environ, "--version")
+@pytest.mark.parametrize("flag", ["--version", "-V"])
+def test_version(environ: dict[str, str], flag: str) -> None:
+    done = run(environ, flag)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("eaglelocal 0.")
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",), ("chat", "--help"), ("config", "-h")])
+@pytest.mark.parametrize(
+    "arguments", [(), ("--help",), ("-h",), ("help",), ("help", "plan"), ("chat", "--help"), ("config", "-h")]
+)
 def test_help_is_data_and_fits_eighty_columns(environ: dict[str, str], arguments: tuple[str, ...]) -> None:
     done = run(environ, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
@@ -89,7 +92,6 @@ def test_many_flags_stand_in_groups(environ: dict[str, str]) -> None:
         (("run", "smollm2:135m"), "unknown target 'smollm2:135m'", "hint: eaglelocal"),
         (("list",), "no command 'list'", "eaglelocal ls"),
         (("version",), "no command 'version'", "eaglelocal --version"),
-        (("help", "plan"), "no command 'help'", "eaglelocal plan --help"),
         (("logs",), "no command 'logs'", "eaglelocal top"),
         (("cp", "a", "b"), "no command 'cp'", "eaglelocal --help"),
         (("server", "start", "-c", "4096"), "no command 'server'", "eaglelocal serve --ctx 4096"),
@@ -244,12 +246,24 @@ def test_a_setting_is_written_and_read(environ: dict[str, str]) -> None:
     assert "but EAGLELOCAL_TOP_K decides here" in decided.stderr
     for arguments, complaint in (
         (("set", "learn", "maybe"), "learn must be true or false, not 'maybe'"),
+        (("set", "seed", "-1"), "seed must be a whole number from 0 to 4294967295, not '-1'"),
         (("set", "tempreature", "0"), "hint: eaglelocal config set temperature 0"),
         (("set", "keys", "send=x"), "keys is set in a form that cannot be replaced\n\nhint: eaglelocal config edit"),
         (("get", "nothing"), "unknown setting nothing"),
     ):
         refused = run(environ, "config", *arguments)
         assert refused.returncode == 2 and complaint in refused.stderr
+
+
+def test_a_setting_is_written_beside_a_faulty_one(environ: dict[str, str]) -> None:
+    file = Path(environ["XDG_CONFIG_HOME"]) / "eaglelocal" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("bogus = 1\n")
+    done = run(environ, "config", "set", "top_k", "5")
+    assert (done.returncode, done.stderr.count("error")) == (0, 0)
+    assert tomllib.loads(file.read_text()) == {"bogus": 1, "top_k": 5}
+    file.write_text("not TOML")
+    assert "\nhint: eaglelocal config edit" in run(environ, "ls").stderr
 
 
 def test_the_file_is_checked_after_it_was_edited(environ: dict[str, str]) -> None:

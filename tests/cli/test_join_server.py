@@ -27,6 +27,7 @@ from eaglelocal.cli.chat_connection import (
     wait_for_state,
 )
 from eaglelocal.cli.output import Output
+from eaglelocal.cli.run import choose_source
 from eaglelocal.client import running_servers
 from eaglelocal.client.running_servers import RunningServer, describe_this_server, keep_announced
 from eaglelocal.conversation.action_context import ActionContext
@@ -184,11 +185,23 @@ def test_an_engine_of_its_own_when_nothing_runs_or_a_target_is_named(
         assert join_running_server(settings(tmp_path, url="none", target="demo"), output) is None
         assert lines.text == ""
         assert join_running_server(settings(tmp_path, target="demo"), output) is None
-        assert lines.text == f"{url} already runs demo: leave out --target to use it and save memory\n"
+        assert lines.text == f"{url} already runs demo: `eaglelocal chat --url {url}` saves memory\n"
         assert join_running_server(settings(tmp_path, threads="2"), output) is None
         assert f"not joining {url}: --threads needs an engine of its own" in lines.text
         joined = join_running_server(settings(tmp_path, {"EAGLELOCAL_THREADS": "2"}), output)
     assert joined is not None and joined.plan is None and joined.takes_spec
+
+
+def test_run_joins_the_server_of_its_model_unless_a_flag_needs_an_engine(chat: Chat) -> None:
+    with serving(Script(models=OUR_MODELS)) as url, announcing(url):
+        assert choose_source("demo", ("hi", "--temperature=0", "-c")) == ("--url", url)
+        for model, *words in (
+            ("demo@1b", "hi"),
+            ("demo", "--ctx", "512"),
+            ("demo", "--kv-type=f16"),
+            ("demo", "--url", ""),
+        ):
+            assert choose_source(model, words) == ("--target", model)
 
 
 def test_a_target_of_the_config_file_is_joined_where_it_runs(

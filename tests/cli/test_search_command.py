@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from doubles.commands import run_command
 
+from eaglelocal.catalog.catalog import load_catalog
 from eaglelocal.cli.output import Output
 from eaglelocal.errors import MAX_CHARS, EagleLocalError
 
@@ -27,8 +28,8 @@ def test_rows_have_all_the_words_and_say_what_fits(words: tuple[str, ...]) -> No
     machine, table, _ = shown.split("\n\n")
     heading, *rows = table.splitlines()
     assert machine == "machine  RTX 3060 12GB" and heading.split()[:2] == ["model", "quant"]
-    assert [row.split()[:2] for row in rows] == [["gpt-oss-120b", "MXFP4"], ["gpt-oss-20b", "MXFP4"]]
-    assert "no room" in rows[0] and "no room" not in rows[1]
+    assert [row.split()[:3] for row in rows] == [["gpt-oss-20b", "MXFP4", "11.3"], ["gpt-oss-120b", "MXFP4", "59.0"]]
+    assert "no room" in rows[1] and "no room" not in rows[0]
 
 
 def test_the_best_model_for_the_machine_is_marked() -> None:
@@ -36,6 +37,14 @@ def test_the_best_model_for_the_machine_is_marked() -> None:
     (best,) = [line for line in lines if line.endswith("best")]
     assert best.split()[:2] == ["qwen3-8b", "Q8_0"]
     assert "best" not in run_command("search", "gpt-oss", "mxfp4", "--machine", "rtx-3060").stdout
+
+
+def test_without_words_each_model_is_listed_once_best_first() -> None:
+    lines = run_command("search", "--machine", "cpu-16gb").stdout.split("\n\n")[1].splitlines()[1:]
+    names = [line.split()[0] for line in lines]
+    assert len(names) == len(set(names)) == len(load_catalog().targets) and lines[0].endswith("best")
+    rooms = ["no room" in line for line in lines]
+    assert rooms == sorted(rooms) and any(rooms)
 
 
 def test_its_object_has_size_speed_and_place() -> None:

@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from doubles.commands import run_command
 from doubles.pages_server import Page, Pages, llama_pages, serving, vllm_pages
 
 from eaglelocal.cli.top import read_scenes
+from eaglelocal.client.running_servers import describe_this_server, keep_announced
 from eaglelocal.probe import load_gauges
 
 pytestmark = pytest.mark.full
@@ -94,6 +97,15 @@ def test_several_servers_are_rows_and_an_unreachable_one_is_marked() -> None:
     found = json.loads(as_json.stdout.splitlines()[-1])["servers"]
     assert [each["kind"] for each in found] == ["llama-server", "vLLM", ""]
     assert [each["state"] for each in found] == ["ready", "ready", "disconnected"]
+
+
+def test_without_a_url_all_servers_of_this_machine_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with serving(llama_pages()) as ours, serving(vllm_pages()) as other, ExitStack() as announced:
+        for pages in (ours, other):
+            announced.enter_context(keep_announced(describe_this_server("127.0.0.1", pages.port, target="demo")))
+        found = json.loads(top("--json").stdout.splitlines()[-1])["servers"]
+    assert {each["url"] for each in found} == {ours.url, other.url}
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def test_an_unknown_name_is_reported_with_a_way_to_remove_it(config: Path) -> No
     config.write_text("xyzzy = 1")
     with pytest.raises(UsageError, match="xyzzy") as error:
         Settings.load({}, {}, config)
-    assert error.value.hint == f"${{EDITOR:-vi}} {config}"  # no command of ours runs until it is mended
+    assert error.value.hint == "eaglelocal config edit"
     with pytest.raises(UsageError, match="XYZZY") as error:
         Settings.load({}, {"EAGLELOCAL_XYZZY": "1"}, config.with_name("none.toml"))
     assert error.value.hint == "unset EAGLELOCAL_XYZZY"

@@ -208,6 +208,7 @@ def test_a_machine_is_found_however_it_is_spelt(
     ("written", "message", "hint"),
     [
         ("rtx-3091", "unknown machine 'rtx-3091'", "did you mean rtx-3090 or "),
+        ("foo", "unknown machine 'foo'", "`eaglelocal plan --machine list` shows all, such as rtx-3090"),
         ("2x3091", "unknown machine '2x3091'", "did you mean 2x-rtx-3090?"),
         ("m4 max 65", "unknown machine 'm4 max 65'", "did you mean m4-max-64gb or "),
         ("rtx-3090+toaster", "unknown machine 'toaster'", "rtx-3090+rtx-3060"),

@@ -80,7 +80,7 @@ def test_smaller_models_come_first_where_no_size_was_named() -> None:
     assert len(sizes) > 1 and sizes == sorted(sizes)
 
 
-@pytest.mark.parametrize(("id", "hint"), [("coder", "eaglelocal search coder"), ("zzzzzz", "eaglelocal plan --all")])
+@pytest.mark.parametrize(("id", "hint"), [("coder", "eaglelocal search coder"), ("zzzzzz", "eaglelocal search")])
 def test_a_part_of_names_is_searched(id: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_catalog().target(id)

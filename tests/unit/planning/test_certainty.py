@@ -104,8 +104,8 @@ def test_a_prediction_carries_its_certainty(catalog: Catalog, split: str, offloa
 @pytest.mark.parametrize(
     ("certainty", "text"),
     [
-        (Certainty(0.09, True, "card"), "measured on such cards within 9%"),
-        (Certainty(0.12, True, "machine"), "measured on such machines within 12%"),
+        (Certainty(0.09, True, "card"), "fits published speeds of such cards within 9%"),
+        (Certainty(0.12, True, "machine"), "fits published speeds of such machines within 12%"),
         (Certainty(0.3, False, "card"), "no card of this kind was seen: within 30%"),
         (Certainty(0.3, False, "split"), "few splits were ever measured: within 30%"),
     ],

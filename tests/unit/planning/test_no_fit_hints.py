@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.core.run_options import CTX_STEP, RunOptions
-from eaglelocal.planning.machine_spec import MachineSpec, replace_ram
+from eaglelocal.planning.machine_spec import MachineSpec, free_held_memory, replace_ram
 from eaglelocal.planning.no_fit_hints import explain_choice, explain_no_fit, most_that
 from eaglelocal.planning.options import ModelOption
 from eaglelocal.planning.plan_search import SearchOutcome, search_plan
+from eaglelocal.preparation import autoplan
 
 BALANCED = RunOptions(goal="balanced")
 FLAG = re.compile(r"--(ctx|parallel|gpu-layers|kv-type) (\S+)")
@@ -126,6 +127,25 @@ def with_others(machine: MachineSpec, held_gib: float, *, is_here: bool) -> Mach
     total = machine.host.free_bytes or 0
     host = replace(machine.host, total_bytes=total, free_bytes=total - int(held_gib * GIB))
     return replace(machine, host=host, is_here=is_here)
+
+
+@pytest.mark.parametrize(("ram_gib", "card_gib", "held_gib"), [(32, 0, 16), (16, 24, 18)])
+def test_a_better_model_is_named_that_fits_without_other_programs(
+    ram_gib: float, card_gib: float, held_gib: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = free_held_memory(machine_of(ram_gib, (card_gib,) if card_gib else ()))
+    *_, last = full.devices if not card_gib else full.gpus
+    held = replace(last, free_bytes=(last.free_bytes or 0) - int(held_gib * GIB))
+    machine = replace(full, gpus=(held,), is_here=True) if card_gib else replace(full, host=held, is_here=True)
+    monkeypatch.setattr(autoplan, "find_machine", lambda *_: machine)
+    outcome = autoplan.plan_target(BALANCED)
+    without = replace(outcome, machine=full, with_free_memory=None)
+    assert outcome.chosen is not None and outcome.with_free_memory is not None
+    assert outcome.with_free_memory.option.answers_b > outcome.chosen.option.answers_b
+    said = f"other programs hold {held_gib:.1f} GiB; with them closed: {outcome.with_free_memory.option.reference}"
+    assert said in explain_choice(outcome, outcome.chosen)
+    assert said not in explain_choice(without, outcome.chosen)
+    assert autoplan.plan_target(replace(BALANCED, target="qwen3-8b")).with_free_memory is None
 
 
 @pytest.mark.parametrize(("held_gib", "is_here", "says"), [(8, True, True), (2, True, False), (8, False, False)])
