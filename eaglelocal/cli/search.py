@@ -24,7 +24,7 @@ class SearchFlags:
 
 @takes()
 def search(wanted: SearchFlags) -> None:
-    """Find models by words of their names, with their speed here, best first.
+    """Find models by words of their names, with their speed here.
 
     \b
     eaglelocal search
