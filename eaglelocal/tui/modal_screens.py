@@ -10,12 +10,29 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
+from textual.message import Message
+from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import Footer, Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
 from eaglelocal.conversation.spelling import has_words
 from eaglelocal.core.records import dataclass
+
+
+class ClosableScreen(ModalScreen[ScreenResultType]):
+    """A modal screen that handles no messages of its widgets once it is closed: Textual removes these one by one.
+
+    What threads and timers call checks `is_open`.
+    """
+
+    @property
+    def is_open(self) -> bool:
+        """False once it has been closed, also while its widgets are being removed."""
+        return self.is_attached and self in self.app.screen_stack
+
+    async def _dispatch_message(self, message: Message) -> None:
+        if message.control is None or self.is_open:  # it is None for Textual's own
+            await super()._dispatch_message(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +48,7 @@ class HelpRow:
         return has_words(f"{self.name} {self.purpose} {self.group}", words)
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(ClosableScreen[None]):
     """A modal list of `HelpRow`s with a field that searches it."""
 
     DEFAULT_CSS = """
@@ -98,7 +115,7 @@ def make_table(rows: Sequence[HelpRow]) -> Table:
     return table
 
 
-class QuestionDialog(ModalScreen[str | None]):
+class QuestionDialog(ClosableScreen[str | None]):
     """A question; it returns the value of the chosen answer, or None.
 
     An answer is chosen by arrow and Enter or by mouse: a stray letter decides nothing.

@@ -402,6 +402,27 @@ def test_a_model_that_is_named_exactly_comes_first() -> None:
     assert rows.match("nothing") == []
 
 
+@pytest.mark.parametrize("key", ["f5", "ctrl+o", "f1"])
+def test_a_dialog_that_is_being_removed_takes_what_still_comes(tmp_path: Path, key: str) -> None:
+    async def scenario(person: ChatObserver) -> None:
+        await person.pilot.press(key)
+        await person.until(lambda: bool(person.app.screen.query(Input)), "the dialog")
+        await person.pilot.pause()
+        dialog = person.app.screen
+        typed = dialog.query(Input).first()
+        dialog.dismiss(None)
+        typed.value = "typed"
+        await dialog.query("#preview, #about, Static").remove()
+        if isinstance(dialog, ModelDialog):
+            dialog._show_entries(ENTRIES, "")
+            dialog._start_assessing()
+            dialog._start_catalog()
+        await person.pilot.pause()
+        assert person.app.is_running
+
+    play(stage_in(tmp_path), scenario)
+
+
 def test_a_long_name_keeps_its_end() -> None:
     assert shorten_name("someone/a-very-long-name-GGUF:Q4_K_M", 20) == "..g-name-GGUF:Q4_K_M"
     assert shorten_name("short", 20) == "short"

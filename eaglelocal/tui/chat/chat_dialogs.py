@@ -14,7 +14,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Label, OptionList, TextArea
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
@@ -30,11 +29,11 @@ from eaglelocal.tui.chat.chat_controller import ChatController
 from eaglelocal.tui.chat.chat_events import ModelChanged
 from eaglelocal.tui.display_options import CHAT_PURPOSES
 from eaglelocal.tui.mapped_keys import make_key_rows, map_keys, name_key
-from eaglelocal.tui.modal_screens import HelpRow
+from eaglelocal.tui.modal_screens import ClosableScreen, HelpRow
 from eaglelocal.tui.transcript.transcript import Transcript
 
 
-class Dialog(ModalScreen[None]):
+class Dialog(ClosableScreen[None]):
     """A centered box with a title, an error line, and the keys below. Subclasses fill it in `compose_box`."""
 
     DEFAULT_CSS = """
@@ -176,7 +175,7 @@ class ConversationsDialog(Dialog):
 
     def _search_texts(self) -> None:
         """Repeat the search for words that were typed before the texts were loaded."""
-        if self.is_attached and self.query_one("#search", Input).value:
+        if self.is_open and self.query_one("#search", Input).value:
             self._refill()
 
     @on(Input.Changed, "#search")

@@ -178,6 +178,8 @@ class ModelDialog(Dialog):
             self.app.call_from_thread(self._show_entries, entries, problem)
 
     def _start_assessing(self) -> None:
+        if not self.is_open:
+            return
         try:
             choices = {
                 entry.reference: self._make_choice(entry.reference)
@@ -197,13 +199,8 @@ class ModelDialog(Dialog):
             if not worker.is_cancelled:
                 self.app.call_from_thread(self._show_preview, reference, preview)
 
-    @property
-    def _is_open(self) -> bool:
-        """False once it has been closed, also while its widgets are being removed."""
-        return self.is_attached and bool(self.query(OptionList))
-
     def _show_entries(self, entries: Sequence[ModelChoiceEntry], problem: str) -> None:
-        if self._is_open:
+        if self.is_open:
             if problem:
                 self.show_error(UsageError(f"the models on this disk cannot be listed: {problem}"))
             known = {entry.reference for entry in entries}
@@ -215,7 +212,7 @@ class ModelDialog(Dialog):
     # ---- the catalog
     def _start_catalog(self) -> None:
         """Plan the models of the catalog, on a thread: those that match the search, until all are planned."""
-        if not self._is_catalog_whole:
+        if self.is_open and not self._is_catalog_whole:
             words = self._read("target").lower().split()
             self.run_worker(partial(self._read_catalog, words), thread=True, exclusive=True, group=CATALOG)
 
@@ -236,7 +233,7 @@ class ModelDialog(Dialog):
 
     def _add_catalog(self, choices: Sequence[CatalogChoice], *, is_whole: bool = False, is_end: bool = False) -> None:
         """Add rows below the others; at the end of the search, put those that cannot run last."""
-        if not self._is_open:
+        if not self.is_open:
             return
         self._is_catalog_whole = self._is_catalog_whole or is_whole
         self._is_searched = self._is_searched or is_end
@@ -263,7 +260,7 @@ class ModelDialog(Dialog):
             self._describe_highlighted()
 
     def _show_preview(self, reference: str, preview: ModelPreview) -> None:
-        if not self._is_open:
+        if not self.is_open:
             return
         self._rows.previews[reference] = preview
         for index, entry in enumerate(self._shown):
