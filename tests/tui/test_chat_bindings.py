@@ -192,20 +192,20 @@ def test_a_long_paste_is_folded_and_sent_whole(tmp_path: Path) -> None:
 
     async def scenario(person: ChatObserver) -> None:
         await person.type("look ")
-        assert pasted(person, log) == "look [312 lines, ~944 tokens]"
+        assert pasted(person, log) == "look [312 lines, ~1.5k tokens]"
         await person.type(" again ")
-        assert pasted(person, log.upper()).endswith(" again [312 lines, ~944 tokens, 2]")
+        assert pasted(person, log.upper()).endswith(" again [312 lines, ~1.5k tokens, 2]")
         await person.pilot.press("backspace")  # all of it
-        assert person.app.prompt.text == "look [312 lines, ~944 tokens] again "
+        assert person.app.prompt.text == "look [312 lines, ~1.5k tokens] again "
         await person.pilot.press("ctrl+underscore")
-        assert person.app.prompt.text.endswith("[312 lines, ~944 tokens, 2]")
+        assert person.app.prompt.text.endswith("[312 lines, ~1.5k tokens, 2]")
         await person.pilot.press("left", "x")  # never into it
-        assert person.app.prompt.text.endswith("[312 lines, ~944 tokens, 2]x")
+        assert person.app.prompt.text.endswith("[312 lines, ~1.5k tokens, 2]x")
         await person.pilot.press("backspace", "ctrl+w", "enter")
         await person.sees("first answer")
 
         await person.pilot.press("up")
-        assert person.app.prompt.text == "look [312 lines, ~944 tokens] again "
+        assert person.app.prompt.text == "look [312 lines, ~1.5k tokens] again "
 
     play(stage, scenario)
     assert stage.client.requests[0].messages[0].content == f"look {log} again"
@@ -226,6 +226,16 @@ def test_a_text_longer_than_the_free_context_is_warned_of_while_it_is_typed(tmp_
         await person.no_longer_sees("more than the")
 
     play(stage, scenario)
+
+
+def test_a_question_that_is_too_long_stays_in_the_prompt(tmp_path: Path) -> None:
+    async def scenario(person: ChatObserver) -> None:
+        mark = pasted(person, "word " * 400 + "word")
+        await person.pilot.press("enter")
+        await person.sees("the prompt has")
+        await person.until(lambda: person.app.prompt.text == mark, "the question in the prompt")
+
+    play(ChatHarness(tmp_path, n_ctx=300), scenario)
 
 
 def test_the_start_and_end_of_a_line_are_those_of_the_whole_line(tmp_path: Path) -> None:

@@ -121,6 +121,18 @@ def test_the_chat_is_resized_while_it_answers(tmp_path: Path) -> None:
     play(stage, scenario)
 
 
+@pytest.mark.parametrize("size", [(16, 4), (80, 4), (80, 5), (80, 6)])
+def test_what_is_typed_is_seen_on_a_low_screen(tmp_path: Path, size: tuple[int, int]) -> None:
+    async def scenario(spectator: ChatObserver) -> None:
+        await spectator.type("seen")
+        for text in ("", "\nlater"):
+            await spectator.type(text)
+            *_, row, border = spectator.text.splitlines()
+            assert (text.strip() or "seen") in row and border.startswith("╰")
+
+    play(ChatHarness(tmp_path, size=size), scenario)
+
+
 def test_the_monitor_is_resized_while_it_reads() -> None:
     async def run() -> None:
         app, watch = monitor(owns_server=True)

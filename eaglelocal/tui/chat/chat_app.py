@@ -78,7 +78,8 @@ LONG_ANSWER_S = 20.0  # an answer that took as long is worth a notification
 ANSWER_NOTIFICATION = "\x1b]9;eaglelocal: the answer is complete\x1b\\\a"  # OSC 9, and the bell
 CHAT_CSS = """
 #status { height: 1; padding: 0 1; }
-.-narrow FooterKey.-command-palette { display: none; }
+.-narrow FooterKey.-command-palette, .-low Footer { display: none; }
+.-low PromptInput { max-height: 3; }
 ChatApp.-ascii #panel { border-left: ascii $secondary; }
 ChatApp.-ascii #body.stacked #panel { border-left: none; border-top: ascii $secondary; }
 ChatApp.-ascii PromptInput, ChatApp.-ascii PromptMenu { border: ascii $secondary; }
@@ -100,6 +101,7 @@ class ChatApp(EagleApp[int]):
     ENABLE_COMMAND_PALETTE = True
     CSS = CHAT_CSS
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (40, "-wide")]  # noqa: RUF012 # `-wide` only ends `-narrow`
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (7, "-high")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = CHAT_BINDINGS
 
     def __init__(

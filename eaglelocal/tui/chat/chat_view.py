@@ -57,6 +57,7 @@ class ChatView:
         self.feed, self._controller, self._prompt = feed, controller, prompt
         self._glyphs, self._stop_key = glyphs, stop_key
         self.model: ModelChanged | None = None  # with its settings; None until one is loaded
+        self._question = ""  # the last one that was sent
         self._progress: LoadProgress | None = None
         self._engine_state = "loading"
         self._notice = ""
@@ -121,6 +122,7 @@ class ChatView:
     def _add_to_transcript(self, event: ChatEvent) -> None:
         match event:
             case QuestionSent(question, live, turn):
+                self._question = question
                 self.transcript.add_question(question, live, turn)
             case TurnsReplaced(index, turns, first_code):
                 self.transcript.replace_turns(index, turns, first_code)
@@ -151,6 +153,8 @@ class ChatView:
         self.transcript.end_answer(result, turn, n_ctx)
         if result.outcome.finished is not None:
             self._answers = (*self._answers, result.outcome.finished)
+        if result.outcome.refused and turn is None and not self._prompt.text:
+            self._prompt.replace_text(self._question)  # to be shortened
 
     def _show_switch(self, model: ActiveModel) -> None:
         """Draw a rule that names the model which answers from here on, and what is to be noted of it."""

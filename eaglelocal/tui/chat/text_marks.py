@@ -6,17 +6,33 @@ A mark is edited as a whole: an edit that cuts into it covers all of it, an inse
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 from eaglelocal.conversation.conversation import TOKENS_PER_CHAR
 from eaglelocal.tui.panel.panel_text import format_count
 
 MAX_LINES, MAX_CHARS = 8, 1000  # a longer paste is folded
+TOKENS_PER_BYTE = 0.6  # of other scripts: what small vocabularies need of Chinese, and more than large ones do
+_LETTERS, _SIGNS = re.compile(r"[A-Za-z]|\s+"), re.compile(r"[0-9]|[!-/:-@[-`{-~]+")
+_ASCII = re.compile(r"[\x00-\x7f]+")
 
 
 def estimate_tokens(text: str, tokens_per_char: float = TOKENS_PER_CHAR) -> int:
-    """Return the approximate number of tokens of a text."""
-    return round(len(text) * tokens_per_char)
+    """Return the approximate number of tokens of a text, rather too many than too few.
+
+    tokens_per_char  of ASCII letters and blanks; each digit, and each run of signs, counts as a token
+    """
+    num_letters, num_signs, num_other_bytes = _count_kinds(text)
+    return round(num_letters * tokens_per_char + num_signs + num_other_bytes * TOKENS_PER_BYTE)
+
+
+@lru_cache(maxsize=2)  # a long question is counted with every frame
+def _count_kinds(text: str) -> tuple[int, int, int]:
+    """Return the numbers of letters and blanks, of digits and signs, and of the bytes of what is not ASCII."""
+    num_other_bytes = len(_ASCII.sub("", text).encode(errors="replace"))
+    return len(_LETTERS.findall(text)), len(_SIGNS.findall(text)), num_other_bytes
 
 
 class TextMarks:

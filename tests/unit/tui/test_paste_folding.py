@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglelocal.tui.chat.text_marks import MAX_CHARS, MAX_LINES, TextMarks
+from eaglelocal.tui.chat.text_marks import MAX_CHARS, MAX_LINES, TextMarks, estimate_tokens
 
 LONG = "\n".join("abcdefghi")  # nine lines
 MARK = "[9 lines, ~6 tokens]"
@@ -16,7 +16,7 @@ MARK = "[9 lines, ~6 tokens]"
         ("", ""),
         ("short", "short"),
         ("\n" * (MAX_LINES - 1) + "x", "\n" * (MAX_LINES - 1) + "x"),
-        ("\n" * MAX_LINES + "x", "[9 lines, ~3 tokens]"),
+        ("\n" * MAX_LINES + "x", "[9 lines, ~1 tokens]"),
         (LONG + "\n", MARK),
         ("x" * MAX_CHARS, "x" * MAX_CHARS),
         ("x" * MAX_CHARS + "y", "[1001 characters, ~350 tokens]"),
@@ -26,6 +26,20 @@ def test_what_is_long_is_folded_and_comes_out_whole(text: str, folded: str) -> N
     folding = TextMarks()
     assert folding.fold(text) == folded
     assert folding.unfold(f"a {folded} b") == f"a {text} b"
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),  # of SmolLM2 and Gemma 3
+    [
+        ("line 7: def f7(x): return x * 7  # some odd text: ünïcödé 漢字 🎉\n" * 60, (2220, 1800)),
+        ("模型在每一步生成多个候选词,然后由目标模型一次验证。" * 10, (430, 160)),
+        ("The quick brown fox jumps over the lazy dog, and nobody knows why. " * 10, (151, 151)),
+        (", ".join(f"[{number}, {number * 3.17:.2f}]" for number in range(60)), (674, 674)),
+    ],
+    ids=["signs", "Chinese", "English", "numbers"],
+)
+def test_tokens_are_estimated_rather_too_high(text: str, counts: tuple[int, int]) -> None:
+    assert 0.9 * max(counts) <= estimate_tokens(text) <= 4.5 * min(counts)
 
 
 def test_each_paste_has_its_own_mark() -> None:
