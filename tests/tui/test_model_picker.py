@@ -91,6 +91,14 @@ def test_all_models_are_listed_with_how_they_would_run(tmp_path: Path, size: tup
     play(stage_in(tmp_path, size=size), with_dialog(scenario))
 
 
+def test_each_model_has_a_row_on_a_narrow_screen(tmp_path: Path) -> None:
+    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
+        await person.sees("model           size  predicted  here        from")
+        await person.sees("..UF:Q4_K_M  5.00 GB             fits partly hub")
+
+    play(stage_in(tmp_path, size=(60, 15)), with_dialog(scenario))
+
+
 def test_a_few_letters_find_a_model_and_enter_takes_it(tmp_path: Path) -> None:
     stage = stage_in(tmp_path)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -122,8 +123,8 @@ class ConversationSearch(ListSearch):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "screen.open", "", show=False),
-        Binding("delete", "screen.delete", "", show=False),
-        Binding("ctrl+e", "screen.export", "", show=False),
+        Binding("delete", "screen.delete", "Delete"),
+        Binding("ctrl+e", "screen.export", "Export"),
     ]
 
 
@@ -155,12 +156,11 @@ class ConversationsDialog(Dialog):
         yield ConversationSearch(placeholder="type to search names and texts", id="search", select_on_focus=False)
         yield OptionList(*(Option(_format_entry(entry)) for entry in entries), markup=False)
         yield Label("no conversation is saved yet" if not entries else "enter opens one", id="about")
-        rename = Input(placeholder="new name", id="name", select_on_focus=False)
-        rename.display = False
-        yield rename
+        yield from self.compose_row("new name", "", "", "name")
 
     def on_mount(self) -> None:
         super().on_mount()
+        self.query_one(".row").display = False
         self.query_one(OptionList).highlighted = 0 if self._names else None
         self.run_worker(self._read_texts, thread=True)
 
@@ -208,7 +208,7 @@ class ConversationsDialog(Dialog):
     def action_rename(self) -> None:
         if self._selected:
             name = self.query_one("#name", Input)
-            name.display, name.value = True, self._selected
+            self.query_one(".row").display, name.value = True, self._selected
             name.focus()
 
     def apply(self) -> None:
@@ -218,12 +218,25 @@ class ConversationsDialog(Dialog):
             raise UsageError(f"there is already a conversation named {target.stem!r}")
         old = self._selected
         self._controller.send(lambda tasks: tasks.rename(old, name))
+        self._texts[target.stem] = f"{target.stem.casefold()}\n{self._texts.get(old, '')}"
+        self._entries = [replace(each, name=target.stem) if each.name == old else each for each in self._entries]
+        self._names[self._names.index(old)] = target.stem  # it stays highlighted
+        self._refill()
+
+    def action_leave(self) -> None:
+        """Go back from the name to the list, and from there to the chat."""
+        if not (row := self.query_one(".row")).display:
+            super().action_leave()
+            return
+        row.display = False
+        self.query_one("#search").focus()
 
     def action_delete(self) -> None:
         name = self._selected
         if name and name == self._to_delete:
             self._controller.run_command(f"/delete {name}")
-            self.dismiss(None)
+            self._entries = [each for each in self._entries if each.name != name]
+            self._refill()
         elif name:
             self._to_delete = name
             self.show_error(UsageError(f"press delete again to delete {name!r} for good"))

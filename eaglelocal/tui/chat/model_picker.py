@@ -35,8 +35,9 @@ from eaglelocal.tui.chat.model_download import PullModel
 from eaglelocal.tui.panel.panel_text import format_tok_s
 
 MAX_CTX_DIGITS = 9
-NAME_WIDTH, SIZE_WIDTH, SPEED_WIDTH, FIT_WIDTH = 31, 8, 11, 11  # columns
-HEADING = f"{'model':<{NAME_WIDTH}} {'size':>{SIZE_WIDTH}}  {'predicted':<{SPEED_WIDTH}}{'here':<{FIT_WIDTH}}from"
+NAME_WIDTH, SIZE_WIDTH, SPEED_WIDTH, FIT_WIDTH = 31, 8, 11, 12  # columns
+MIN_NAME_WIDTH, OTHER_WIDTH = 10, 49  # of the columns beside the name, and of the dialog's border
+HEADING = f"{'size':>{SIZE_WIDTH}}  {'predicted':<{SPEED_WIDTH}}{'here':<{FIT_WIDTH}}from"
 DOWNLOAD = "download"  # the place of a model that is not on this disk
 RUNNING, OPENED = "running", "a path"  # instead of a place: the model that runs, one that was opened by its path
 NO_MATCH = "nothing matches; enter loads what is typed: a path of a GGUF file, or OWNER/REPO of the hub"
@@ -62,13 +63,14 @@ class PickerRows:
         preview = self.previews.get(entry.reference)
         return entry.place == DOWNLOAD and preview is not None and not preview.fits
 
-    def format_row(self, entry: ModelChoiceEntry, *, is_running: bool = False) -> str:
+    def format_row(self, entry: ModelChoiceEntry, width: int, *, is_running: bool = False) -> str:
+        """Return the row of a model, whose name has `width` columns."""
         preview = self.previews.get(entry.reference)
         fit = PENDING if preview is None else TOO_LARGE if not preview.fits else SPLIT if preview.note else FITS
         speed = "" if preview is None or preview.tok_s is None else f"{format_tok_s(preview.tok_s)} tok/s"
-        name, size = shorten_name(entry.reference, NAME_WIDTH), format_disk(entry.size_bytes)
+        name, size = shorten_name(entry.reference, width), format_disk(entry.size_bytes)
         place = RUNNING if is_running else entry.place
-        return f"{name:<{NAME_WIDTH}} {size:>{SIZE_WIDTH}}  {speed:<{SPEED_WIDTH}}{fit:<{FIT_WIDTH}}{place}"
+        return f"{name:<{width}} {size:>{SIZE_WIDTH}}  {speed:<{SPEED_WIDTH}}{fit:<{FIT_WIDTH}}{place}"
 
 
 def shorten_name(name: str, width: int) -> str:
@@ -95,6 +97,7 @@ class ModelDialog(Dialog):
         & #box { width: 78; }
         & OptionList, & OptionList:focus { max-height: 8; height: 8; }
         & #heading { color: $text-muted; }
+        & #heading, & OptionList { text-wrap: nowrap; text-overflow: clip; }
         & #preview { width: 100%; height: 2; color: $text-muted; }
     }
     """
@@ -135,7 +138,7 @@ class ModelDialog(Dialog):
         yield Label(self._describe_active(), id="active", markup=False)
         hint = "type to search; a reference or a path"
         yield ListSearch(self._search_text, placeholder=hint, id="target", select_on_focus=False)
-        yield Label(HEADING, id="heading", markup=False)
+        yield Label("", id="heading", markup=False)
         yield OptionList(markup=False)
         yield Label("", id="preview", markup=False)
         choice = self._choice
@@ -297,7 +300,15 @@ class ModelDialog(Dialog):
         self.query_one("#preview", Label).update(text)
 
     def _format(self, entry: ModelChoiceEntry) -> str:
-        return self._rows.format_row(entry, is_running=self._is_running(entry.reference))
+        return self._rows.format_row(entry, self._name_width, is_running=self._is_running(entry.reference))
+
+    @property
+    def _name_width(self) -> int:
+        return min(max(self.app.size.width - OTHER_WIDTH, MIN_NAME_WIDTH), NAME_WIDTH)
+
+    def on_resize(self) -> None:
+        self.query_one("#heading", Label).update(f"{'model':<{self._name_width}} {HEADING}")
+        self._refill_in_place()
 
     @property
     def _highlighted(self) -> ModelChoiceEntry | None:

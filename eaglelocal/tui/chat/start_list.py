@@ -36,7 +36,7 @@ STARTERS = (
 )
 MAX_CONVERSATIONS = 3
 MARK = "> "
-EMBEDDED_NOTE = "The embedded model needs no download and shows how drafts work; it knows little. F5 lists others."
+EMBEDDED_NOTE = "The embedded model shows how drafts work, but knows little; F5 lists others."
 KEYS_NOTE = "down and enter choose, or just type"
 
 
