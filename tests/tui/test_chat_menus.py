@@ -247,7 +247,7 @@ def test_what_a_command_says_during_an_answer_leaves_or_comes_below_it(tmp_path:
         await person.sees("word")
         for line, notice in (
             ("/system be brief", "system message: be brief"),
-            ("/theme nope", "error: no theme 'nope'"),
+            ("/theme nope", "error: no theme 'nope' (/theme lists them)"),
             ("/sped", "error: unknown command /sped"),
         ):
             await person.ask(line)

@@ -451,7 +451,7 @@ class ChatApp(EagleApp[int]):
         elif name in THEME_NAMES:
             self.action_choose_theme(name)
         else:
-            self.show_reply(UsageError(f"no theme {name!r}", hint=f"/theme {', '.join(THEME_NAMES)}"))
+            self.show_reply(UsageError(f"no theme {name!r}", hint="/theme lists them"))
 
     def action_model(self, search: str = "") -> None:
         dialog = ModelDialog(

@@ -95,7 +95,7 @@ class ChatView:
         """Return the notice or the work in progress with its figures, else the state of the chat and its name."""
         hides_figures = self.panel.display or not self.transcript.has_figures  # the panel shows the same
         frame, dot = None if hides_figures else self._frame, self._glyphs.dot
-        work = format_work(self._progress, self._engine_state, activity, self._glyphs, stop_key=self._stop_key)
+        work = format_work(self._progress, self._engine_state, activity, width, self._glyphs, stop_key=self._stop_key)
         left = make_line((self._notice, "accent")) if self._notice else work
         if left:
             figures = f" {dot} ".join(format_figures(frame)) if frame is not None else ""

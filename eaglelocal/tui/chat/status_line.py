@@ -20,7 +20,7 @@ from eaglelocal.tui.chat.chat_events import Activity, AnswerWork, ModelChanged
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.panel_text import format_bar, format_count, format_gain, format_percent, format_tok_s
-from eaglelocal.tui.styled_lines import ELLIPSIS, Line, StyledSpan, cell_width, fit_line, make_line
+from eaglelocal.tui.styled_lines import ELLIPSIS, Line, StyledSpan, cell_width, cut_line, fit_line, make_line
 
 BAR_CELLS = 16
 MIN_NAME_CELLS = 10
@@ -34,10 +34,14 @@ STATE_TEXTS = {  # by state of the engine
 
 
 def format_work(
-    progress: LoadProgress | None, state: str, activity: Activity, glyphs: Glyphs, *, stop_key: str
+    progress: LoadProgress | None, state: str, activity: Activity, width: int, glyphs: Glyphs, *, stop_key: str
 ) -> Line:
-    """Describe the work in progress, and the number of waiting questions; empty if there is none."""
+    """Describe the work in progress, and the number of waiting questions; empty if there is none.
+
+    width  that the work is cut to, in cells, so that the keys after it are seen
+    """
     spans: Line = ()
+    after: Line = ()
     if progress is not None:
         spans = format_progress(progress, glyphs)
     elif state in STATE_TEXTS:
@@ -45,15 +49,16 @@ def format_work(
     elif activity.answer is not None:
         spans = format_answer(activity.answer, glyphs, stop_key)
     elif activity.tool_work:
-        stops = f" {glyphs.dot} {stop_key} stops" if stop_key else ""
-        spans = make_line((activity.tool_work, "accent"), (stops, "quiet"))
+        spans = make_line((activity.tool_work, "accent"))
+        after = make_line((f" {glyphs.dot} {stop_key} stops" if stop_key else "", "quiet"))
     elif activity.is_busy:
         spans = make_line(("busy", "quiet"))
-    if not activity.waiting:
-        return spans
-    hint = "" if activity.answer is not None or not stop_key else f", {stop_key} takes back"
-    before = (*spans, StyledSpan(f" {glyphs.dot} ", "quiet")) if spans else ()
-    return (*before, StyledSpan(f"{len(activity.waiting)} waiting{hint}", "quiet"))
+    if activity.waiting:
+        hint = "" if activity.answer is not None or not stop_key else f", {stop_key} takes back"
+        dot = f" {glyphs.dot} " if spans else ""
+        after = (*after, StyledSpan(f"{dot}{len(activity.waiting)} waiting{hint}", "quiet"))
+    room = max(width - cell_width(after), 0)
+    return (*(spans if cell_width(spans) <= room else cut_line(spans, room)), *after)
 
 
 def format_progress(progress: LoadProgress, glyphs: Glyphs) -> Line:

@@ -16,11 +16,12 @@ from eaglelocal.conversation.conversation import ContextUse
 from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.adapters import AdapterFile
 from eaglelocal.core.draft import LOOKUPS_GO_ON, SWITCHED_OFF
-from eaglelocal.core.events import Finished
+from eaglelocal.core.events import Finished, LoadProgress
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.tui.chat.chat_events import Activity, AnswerWork, ModelChanged
+from eaglelocal.tui.chat.start_list import EMBEDDED_NOTE
 from eaglelocal.tui.chat.status_line import (
     MIN_NAME_CELLS,
     format_answer,
@@ -143,7 +144,23 @@ def test_the_status_says_how_far_an_answer_has_come(work: AnswerWork, expected: 
     ],
 )
 def test_the_status_shows_the_current_work(state: str, activity: Activity, expected: str) -> None:
-    assert plain_text(format_work(None, state, activity, UNICODE, stop_key="esc")) == expected
+    assert plain_text(format_work(None, state, activity, 80, UNICODE, stop_key="esc")) == expected
+
+
+@pytest.mark.parametrize(
+    ("progress", "activity", "end"),
+    [
+        (LoadProgress(0.5, "loading " + "x" * 80), Activity(waiting=("a",)), "xxx... · 1 waiting, esc takes back"),
+        (None, Activity(tool_work="calling " + "x" * 80), "xxx... · esc stops"),
+    ],
+)
+def test_the_keys_after_long_work_are_seen(progress: LoadProgress | None, activity: Activity, end: str) -> None:
+    shown = plain_text(format_work(progress, "ready", activity, 80, UNICODE, stop_key="esc"))
+    assert shown.endswith(end) and len(shown) == 80
+
+
+def test_the_first_note_fits() -> None:
+    assert len(EMBEDDED_NOTE) <= 78
 
 
 @pytest.mark.parametrize(
