@@ -60,7 +60,7 @@ def _read_file(path: Path) -> bytes:
             what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a file"
             raise UsageError(f"{path} is {what}", hint=f"/add {path}/FILE" if path.is_dir() else "")
         if status.st_size > MAX_TEXT_BYTES:
-            what = f"{path} has {format_disk(status.st_size)}, more than a question can have"
+            what = f"{path} has {format_disk(status.st_size)}, a question at most {format_disk(MAX_TEXT_BYTES)}"
             raise UsageError(what, hint=f"head -c 50000 {quote_path(path)} > part.txt")
         with path.open("rb") as file:
             return file.read(MAX_TEXT_BYTES + 1)[:MAX_TEXT_BYTES]  # it may have grown
@@ -98,7 +98,8 @@ def find_mention(typed: str) -> tuple[int, str] | None:
 def find_mentions(text: str) -> list[tuple[int, int, str]]:
     """Return where each `@path` in a whole question begins and ends, and its path.
 
-    A word is a path if it names a file, or can only be meant as one: `@/dev/zero`, `@./missing`, but not `@alice`.
+    A word is a path if it names a file, or can only be meant as one: `@/dev/zero`, `@./missing`, `@missing.txt`, but
+    not `@alice` or `@app.route`.
     A folder is none: a question may be about `@src`, or import from `@types/node`.
     """
     found = []
@@ -106,7 +107,7 @@ def find_mentions(text: str) -> list[tuple[int, int, str]]:
         words = [mention[1], mention[1].rstrip(_SENTENCE_ENDS)]
         paths = [(mention.start() + 1 + len(word), _unescape(word)) for word in words]
         here = next((each for each in paths if _names_file(each[1])), paths[1])
-        if _names_file(here[1]) or _MEANT_AS_PATH.match(here[1]):
+        if _names_file(here[1]) or _MEANT_AS_PATH.match(here[1]) or _has_known_suffix(here[1]):
             found.append((mention.start(), *here))
     return found
 
@@ -121,6 +122,12 @@ def _names_file(path: str) -> bool:
         return found.exists() and not found.is_dir()
     except (OSError, UsageError):
         return False
+
+
+def _has_known_suffix(path: str) -> bool:
+    from pygments.lexers import find_lexer_class_for_filename  # few questions need it
+
+    return "." in path and find_lexer_class_for_filename(path) is not None
 
 
 def write_mention(path: str) -> str:

@@ -172,6 +172,7 @@ def test_asking_again_keeps_both_answers_and_the_chosen_one_is_sent(tmp_path: Pa
         await person.no_longer_sees("alpha")
         await person.pilot.press("alt+up", "left")
         await person.sees("alpha", "version 1/2 · 1 token · ")  # with the figures of that answer
+        await person.sees("left/right version 1/2 · esc back")
         await person.no_longer_sees("beta")
         assert person.app.view.transcript.stop is not None  # still there
         for key in ("right_square_bracket", "left_square_bracket", "right", "left_square_bracket"):

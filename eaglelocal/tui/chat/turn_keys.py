@@ -92,14 +92,17 @@ class TurnKeys:
         return bound is not None and bound.action == "submit"  # which sends nothing here
 
     def describe(self, glyphs: Glyphs) -> str:
-        """Return the keys of a turn in a line, "" while the user does not stand on one."""
+        """Return the keys of a turn in a line, with its version, "" while the user does not stand on one."""
         if self._transcript.stop is None:
             return ""
+        place = self._find_question()
+        version = "" if place is None or place.num_versions == 1 else f" {place.version + 1}/{place.num_versions}"
         firsts = {binding.id: (binding, key) for key, binding in reversed(self.mapped_keys.items())}
         names: dict[str, list[str]] = {}
         for binding, key in reversed(firsts.values()):
             names.setdefault(binding.description, []).append("esc" if key == "escape" else name_key(key))
-        return f" {glyphs.dot} ".join(f"{'/'.join(keys)} {purpose}" for purpose, keys in names.items() if purpose)
+        hints = {purpose: f"{'/'.join(keys)} {purpose}" for purpose, keys in names.items() if purpose}
+        return f" {glyphs.dot} ".join(hint + version * (purpose == "version") for purpose, hint in hints.items())
 
     # ---- actions
     def _copy(self) -> None:
@@ -135,10 +138,12 @@ class TurnKeys:
             self._controller.send(lambda tasks: tasks.choose_version(place, version))
 
     def _find_place(self) -> AskedQuestion | None:
-        """Return the question of the turn on which the user stands, if it is part of the conversation."""
+        """Return the question of the turn on which the user stands; if it has no turn, say so and return None."""
+        if (place := self._find_question()) is None:
+            self._host.notify("this question is not in the conversation, because it has no answer")
+        return place
+
+    def _find_question(self) -> AskedQuestion | None:
         entry = self._transcript.stop_question
         place = None if entry is None else self._controller.find_question(entry.turn)
-        if entry is None or place is None or not entry.text.endswith(place.text):
-            self._host.notify("this question is not in the conversation, because it has no answer")
-            return None
-        return place
+        return None if entry is None or place is None or not entry.text.endswith(place.text) else place

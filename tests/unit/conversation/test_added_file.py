@@ -38,7 +38,7 @@ def test_a_name_cannot_control_the_terminal() -> None:
         (b"\x7fELF\0\1", "is not text"),
         (b"caf\xe9\n", "is not UTF-8 text: line 1: byte 0xe9"),
         (b" \n", "is empty"),
-        (b"x" * (MAX_TEXT_BYTES + 1), "more than a question can have"),
+        (b"x" * (MAX_TEXT_BYTES + 1), "a question at most 1.0 MB"),
     ],
 )
 def test_what_no_model_reads_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
@@ -68,6 +68,8 @@ def test_a_path_is_read_as_it_is_written(path: str, before: str) -> None:
     ("@my\\ notes.md and @sub/notes.md", ["my notes.md", "sub/notes.md"]),
     ("what is in @sub of it, import @sub/x or @sub/ from npm", []),
     ("what is @. or @.. or @/ or @~ or @~/ or @./ or @/.", []),
+    ("see @missing.txt, @sub/missing.py", ["missing.txt", "sub/missing.py"]),
+    ("what do @app.route, @alice.smith and @dataclasses.field do", []),
     ("ask @alice, me@notes.md, @types/node or @", []),
     ("@/dev/zero @./nothing @~/nothing-at-all @../x/", ["/dev/zero", "./nothing", "~/nothing-at-all", "../x/"]),
     ("@" + "a" * 5000, []),
