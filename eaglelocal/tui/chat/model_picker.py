@@ -307,8 +307,9 @@ class ModelDialog(Dialog):
         return min(max(self.app.size.width - OTHER_WIDTH, MIN_NAME_WIDTH), NAME_WIDTH)
 
     def on_resize(self) -> None:
-        self.query_one("#heading", Label).update(f"{'model':<{self._name_width}} {HEADING}")
-        self._refill_in_place()
+        if self.is_open:
+            self.query_one("#heading", Label).update(f"{'model':<{self._name_width}} {HEADING}")
+            self._refill_in_place()
 
     @property
     def _highlighted(self) -> ModelChoiceEntry | None:
