@@ -15,7 +15,8 @@ from eaglelocal.tui.panel.panel_text import format_count
 
 MAX_LINES, MAX_CHARS = 8, 1000  # a longer paste is folded
 TOKENS_PER_BYTE = 0.6  # of other scripts: what small vocabularies need of Chinese, and more than large ones do
-_LETTERS, _SIGNS = re.compile(r"[A-Za-z]|\s+"), re.compile(r"[0-9]|[!-/:-@[-`{-~]+")
+_LETTERS = re.compile(r"[A-Za-z]|\s+")
+_SIGNS = re.compile(r"[0-9]|[!-/:-@[-`{-~]+")
 _ASCII = re.compile(r"[\x00-\x7f]+")
 
 
