@@ -192,20 +192,20 @@ def test_a_long_paste_is_folded_and_sent_whole(tmp_path: Path) -> None:
 
     async def scenario(person: ChatObserver) -> None:
         await person.type("look ")
-        assert pasted(person, log) == "look [312 lines, ~1.5k tokens]"
+        assert pasted(person, log) == "look [312 lines, ~1 481 tokens]"
         await person.type(" again ")
-        assert pasted(person, log.upper()).endswith(" again [312 lines, ~1.5k tokens, 2]")
+        assert pasted(person, log.upper()).endswith(" again [312 lines, ~1 481 tokens, 2]")
         await person.pilot.press("backspace")  # all of it
-        assert person.app.prompt.text == "look [312 lines, ~1.5k tokens] again "
+        assert person.app.prompt.text == "look [312 lines, ~1 481 tokens] again "
         await person.pilot.press("ctrl+underscore")
-        assert person.app.prompt.text.endswith("[312 lines, ~1.5k tokens, 2]")
+        assert person.app.prompt.text.endswith("[312 lines, ~1 481 tokens, 2]")
         await person.pilot.press("left", "x")  # never into it
-        assert person.app.prompt.text.endswith("[312 lines, ~1.5k tokens, 2]x")
+        assert person.app.prompt.text.endswith("[312 lines, ~1 481 tokens, 2]x")
         await person.pilot.press("backspace", "ctrl+w", "enter")
         await person.sees("first answer")
 
         await person.pilot.press("up")
-        assert person.app.prompt.text == "look [312 lines, ~1.5k tokens] again "
+        assert person.app.prompt.text == "look [312 lines, ~1 481 tokens] again "
 
     play(stage, scenario)
     assert stage.client.requests[0].messages[0].content == f"look {log} again"

@@ -334,6 +334,7 @@ def test_a_list_that_arrives_while_its_dialog_closes_is_dropped(tmp_path: Path, 
             await person.pilot.press("escape")
             await person.until(lambda: not dialog.is_attached, "the end of the dialog")
         else:  # its widgets go first
+            dialog.dismiss(None)
             await dialog.query(OptionList).remove()
         dialog._show_entries(ENTRIES, "")
         dialog._add_catalog([], is_end=True)
