@@ -68,9 +68,9 @@ class Catalog:
         """Return the ids that are near, without those of models that are much larger than the one of that name."""
         size = re.search(r"(?<!\d)\d{1,4}(?:\.\d{1,3})?(?=b\b)", word.lower())
         most_b = MUCH_LARGER * float(size[0]) if size else MAX_PARAMETERS_B
-        ids = {id: target for id, target in self.targets.items() if target.outline.parameters_b <= most_b}
-        near = _find_near(word, ids)
-        return near if size else sorted(near, key=lambda id: ids[id].outline.parameters_b)
+        return _find_near(
+            word, {id: target for id, target in self.targets.items() if target.outline.parameters_b <= most_b}
+        )
 
     def name_with_type(self, id: str, suffix: str) -> str:
         """Return the id of an entry with `:TYPE`, without it if the entry has no such quantization."""
