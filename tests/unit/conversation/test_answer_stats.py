@@ -16,6 +16,7 @@ from eaglelocal.conversation.answer_stats import (
     statistics_line,
     total_lines,
 )
+from eaglelocal.conversation.conversation import ContextUse
 from eaglelocal.core.draft import describe_cut_length
 from eaglelocal.core.events import EngineSnapshot, Finished
 from eaglelocal.core.request import AUTO_SPEC, OFF, fixed_spec
@@ -81,13 +82,15 @@ def test_tokens_of_thinking_are_counted() -> None:
     assert statistics_line(thought).startswith("110 tokens (31 thinking) · 41.2 tok/s")
     assert answer_line(thought) == "110 tokens (31 thinking) · 2.2 s"
     assert answer_object("hi", thought, ScriptedClient((says("x"),)).info)["usage"]["reasoning_tokens"] == 31
-    totals = total_lines([thought, thought], EngineSnapshot(0, 0, 70, 24, 220, ON, 0.1, 3.9, 600 * 2**20), 0)
+    totals = total_lines(
+        [thought, thought], EngineSnapshot(0, 0, 70, 24, 220, ON, 0.1, 3.9, 600 * 2**20), 0, ContextUse()
+    )
     assert totals[0].endswith("2, 220 tokens (62 thinking), 54.5 tok/s")
 
 
 def test_totals_add_up_over_answers() -> None:
     snapshot = EngineSnapshot(0, 0, 70, 24, 220, ON, 0.1, 3.9, 600 * 2**20)
-    text = "\n".join(total_lines([finished(ON), finished(ON)], snapshot, 1, 488))
+    text = "\n".join(total_lines([finished(ON), finished(ON)], snapshot, 1, ContextUse(488, 22, 100)))
     assert "220 tokens, 54.5 tok/s" in text  # 2 * 109 tokens after the first in 4 s
     untimed = replace(finished(ON), timings=replace(TIMINGS, decode_tok_s=0.0))
     assert total_lines([finished(ON), untimed], snapshot, 1)[0].endswith("220 tokens, 54.5 tok/s")
@@ -102,9 +105,9 @@ def test_totals_add_up_over_answers() -> None:
 def test_totals_without_drafts_give_the_reason() -> None:
     snapshot = EngineSnapshot(0, 0, 0, 0, 0, SpeculationStats(), 0.0, 0.0, 0)
     assert "drafting      drafting off (your setting)" in "\n".join(
-        total_lines([finished(SpeculationStats("off", "switched off"))], snapshot, 0)
+        total_lines([finished(SpeculationStats("off", "switched off"))], snapshot, 0, ContextUse())
     )
-    assert total_lines([], snapshot, 0)[0] == "no answers yet"
+    assert total_lines([], snapshot, 0, ContextUse())[0] == "no answers yet"
 
 
 def test_the_model_names_itself() -> None:
