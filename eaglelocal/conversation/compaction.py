@@ -46,12 +46,12 @@ def compact(session: Session, follow: Follow) -> str:
     num_forgotten = conversation.num_forgotten if before is None else before.num_forgotten
     summary = TurnSummary(outcome.text.strip(), num_turns, past.turns[-1].answer, num_forgotten)
     replaced = Conversation(past.system, past.turns, summarized=summary)
-    old, new = (session.estimate.count_tokens(each.messages(REQUEST_TURN)) for each in (past, replaced))
-    said = f"{count_noun(num_turns, 'turn')} summarized"
+    old, new = (session.estimate.count_tokens(each.messages(REQUEST_TURN)[:-1]) for each in (past, replaced))
+    turns = count_noun(num_turns, "turn")
     if new >= old:
-        raise UsageError(f"{said}: the summary is not shorter, {new} tokens instead of {old}, so it is not used")
+        raise UsageError(f"the summary of {turns} is not shorter ({new} tokens instead of {old}), so it is not used")
     conversation.summarize(summary, max(conversation.num_forgotten, num_turns))
-    return f"{said}: {old} to {new} tokens; /undo takes it back"
+    return f"{turns} summarized: {old} to {new} tokens; /undo takes it back"
 
 
 def undo_compaction(conversation: Conversation) -> None:

@@ -220,9 +220,7 @@ class ChatTasks:
         if self.session is None:
             return
         with self._emit_changes(self.session):
-            notice = self.session.rejoin()
-        if notice:
-            self._emit(NoteWritten(notice))
+            self.session.rejoin()
 
     def change_settings(self, params: SamplingParams, system: str) -> None:
         session = self._require_session()
