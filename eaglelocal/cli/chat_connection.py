@@ -80,11 +80,11 @@ def mention_server(target: str, output: MessageOutput) -> None:
 
 
 def mention_others(joined: RunningServer, output: MessageOutput) -> None:
-    """Name the running servers that could have been joined instead."""
+    """Name the older servers, which could be joined instead."""
     from eaglelocal.client.running_servers import find_running_servers
 
     for other in find_running_servers():
-        if other.url != joined.url:
+        if other.started_at < joined.started_at:
             output.note(clean_line(f"{other.url} runs {other.target}: --url {other.url} joins it instead"))
 
 
