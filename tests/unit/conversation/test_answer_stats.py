@@ -93,7 +93,7 @@ def test_totals_add_up_over_answers() -> None:
     text = "\n".join(total_lines([finished(ON), finished(ON)], snapshot, 1, ContextUse(488, 22, 100)))
     assert "220 tokens, 54.5 tok/s" in text  # 2 * 109 tokens after the first in 4 s
     untimed = replace(finished(ON), timings=replace(TIMINGS, decode_tok_s=0.0))
-    assert total_lines([finished(ON), untimed], snapshot, 1)[0].endswith("220 tokens, 54.5 tok/s")
+    assert total_lines([finished(ON), untimed], snapshot, 1, ContextUse())[0].endswith("220 tokens, 54.5 tok/s")
     assert "236 in 70 drafts, 148 accepted, 88 wasted" in text
     assert "length 3.11, rate 63%" in text
     assert "by position   86% 69% 57%\n" in text  # 60 of 70 drafts had their first token accepted
