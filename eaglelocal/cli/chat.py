@@ -46,6 +46,7 @@ from eaglelocal.conversation.answer_stats import MessageOutput, answer_object, m
 from eaglelocal.conversation.chat_tools import ChatTools
 from eaglelocal.conversation.conversation import Conversation
 from eaglelocal.conversation.pictures import Pictures, read_pictures
+from eaglelocal.conversation.sampling_form import describe_changes
 from eaglelocal.conversation.session import ModelLoader, Session, describe_other_model, save_session
 from eaglelocal.conversation.slash_commands import names_command
 from eaglelocal.core.image import media_type
@@ -266,6 +267,8 @@ def open_session(
     other = describe_other_model(begun.conversation, model)
     if other and (joined is not None or keeps_model or not begun.conversation.reference):
         output.note(other)
+    if sampling := begun.conversation.sampling:
+        output.note(f"sampling as in {begun.conversation.name}: {describe_changes(sampling)}")
     loader = ModelLoader(
         plan=lambda choice: plan_run(apply_choice(options, choice), output),
         load=lambda plan: load_model(plan, output, learning=begun.open_learning(output)),

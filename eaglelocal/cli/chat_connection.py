@@ -63,6 +63,7 @@ def join_running_server(settings: Settings, output: MessageOutput) -> ActiveMode
             output.note(f"not joining {server.url}: {flags[0]} needs an engine of its own")
             return None
         if (model := connect(server.url, server.api_key, output)) is not None:
+            mention_others(server, output)
             return model
         output.note(f"not joining {server.url}: it does not generate text")
     return None
@@ -76,6 +77,15 @@ def mention_server(target: str, output: MessageOutput) -> None:
         if server.runs(target):
             output.note(f"{server.url} already runs {server.target}: `eaglelocal chat --url {server.url}` saves memory")
             return
+
+
+def mention_others(joined: RunningServer, output: MessageOutput) -> None:
+    """Name the older servers, which could be joined instead."""
+    from eaglelocal.client.running_servers import find_running_servers
+
+    for other in find_running_servers():
+        if other.started_at < joined.started_at:
+            output.note(clean_line(f"{other.url} runs {other.target}: --url {other.url} joins it instead"))
 
 
 def find_engine_flags(settings: Settings) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from eaglelocal.conversation.conversation import ToolRound
+from eaglelocal.conversation.conversation import ContextUse, ToolRound
 from eaglelocal.core.adapters import describe_adapters
 from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.draft import SWITCHED_OFF, describe_drafting
@@ -184,21 +184,21 @@ def answer_object(
     }
 
 
-def total_lines(answers: Sequence[Finished], snapshot: EngineSnapshot, restarts: int, n_ctx: int = 0) -> list[str]:
+def total_lines(answers: Sequence[Finished], snapshot: EngineSnapshot, restarts: int, context: ContextUse) -> list[str]:
     """Return the lines of `/stats`: this session's answers, the context, the engine's steps and memory."""
     return [
         *_answer_lines(answers),
         *_position_lines(answers),
-        *_context_lines(answers, n_ctx),
+        *_context_lines(context),
         *_engine_lines(snapshot, restarts),
     ]
 
 
-def _context_lines(answers: Sequence[Finished], n_ctx: int) -> list[str]:
-    if not answers or not n_ctx:
+def _context_lines(context: ContextUse) -> list[str]:
+    if not context.size or not context.used:
         return []
-    num_used = answers[-1].prompt_tokens + answers[-1].completion_tokens
-    return [f"context       {num_used} of {n_ctx} tokens, {num_used / n_ctx:.0%} full"]
+    used = f"{'' if context.is_counted else 'about '}{context.used}"
+    return [f"context       {used} of {context.size} tokens, {context.share:.0%} full"]
 
 
 def _answer_lines(answers: Sequence[Finished]) -> list[str]:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ListModels
-from eaglelocal.conversation.sampling_form import FIELDS, format_field
+from eaglelocal.conversation.sampling_form import FIELDS, describe_changes
 from eaglelocal.conversation.session import Session
 from eaglelocal.conversation.slash_commands import COMMANDS, Command, spec_line, thinking_line
 from eaglelocal.core.adapters import describe_adapters
@@ -55,12 +55,6 @@ def list_choices(sources: ArgumentSources, name: str) -> Sequence[str]:
     return () if find is None else find(sources)
 
 
-def _describe_sampling(session: Session) -> str:
-    """Return what was set while chatting: `temperature 0.5, seed 3`."""
-    changed = [field for field in FIELDS if field.name in session.conversation.sampling]
-    return ", ".join(f"{field.label} {format_field(session.params, field) or field.unset}" for field in changed)
-
-
 def _describe_summary(session: Session) -> str:
     summary = session.conversation.summary
     return "" if summary is None else f"{count_noun(summary.num_turns, 'turn')} summarized"
@@ -69,7 +63,7 @@ def _describe_summary(session: Session) -> str:
 _VALUES: Mapping[str, Callable[[Session], str]] = MappingProxyType(
     {
         "/spec": lambda session: spec_line(session).partition(": ")[2].partition(", ")[0],
-        "/set": _describe_sampling,
+        "/set": lambda session: describe_changes(session.conversation.sampling),
         "/think": lambda session: thinking_line(session).partition(": ")[2],
         "/system": lambda session: " ".join(session.conversation.system.split()),
         "/clear": lambda session: count_noun(len(session.conversation.turns), "turn"),

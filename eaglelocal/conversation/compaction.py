@@ -10,6 +10,7 @@ from dataclasses import replace
 from eaglelocal.conversation.ask import Follow
 from eaglelocal.conversation.conversation import Conversation, Turn, TurnSummary
 from eaglelocal.conversation.session import RequestOutcome, Session
+from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.thinking import Thinking
 from eaglelocal.errors import UsageError
 
@@ -28,10 +29,11 @@ def can_compact(conversation: Conversation) -> bool:
     return len(conversation.turns) - NUM_KEPT > num_done
 
 
-def compact(session: Session, follow: Follow) -> TurnSummary | None:
-    """Summarize all turns but the last NUM_KEPT, and return the summary; None if the user stopped it.
+def compact(session: Session, follow: Follow) -> str:
+    """Summarize all turns but the last NUM_KEPT, and return what that saves; "" if the user stopped it.
 
-    There must be something to summarize. Raises the error of the request; nothing has changed then.
+    There must be something to summarize. Raises the error of the request, and UsageError for a summary that is not
+    shorter than the turns; nothing has changed then.
     """
     conversation = session.conversation
     before, num_turns = conversation.summary, len(conversation.turns) - NUM_KEPT
@@ -40,11 +42,16 @@ def compact(session: Session, follow: Follow) -> TurnSummary | None:
     if outcome.error is not None:
         raise outcome.error
     if outcome.stopped or not outcome.text.strip():
-        return None
+        return ""
     num_forgotten = conversation.num_forgotten if before is None else before.num_forgotten
     summary = TurnSummary(outcome.text.strip(), num_turns, past.turns[-1].answer, num_forgotten)
+    replaced = Conversation(past.system, past.turns, summarized=summary)
+    old, new = (session.estimate.count_tokens(each.messages(REQUEST_TURN)[:-1]) for each in (past, replaced))
+    turns = count_noun(num_turns, "turn")
+    if new >= old:
+        raise UsageError(f"the summary of {turns} is not shorter ({new} tokens instead of {old}), so it is not used")
     conversation.summarize(summary, max(conversation.num_forgotten, num_turns))
-    return summary
+    return f"{turns} summarized: {old} to {new} tokens; /undo takes it back"
 
 
 def undo_compaction(conversation: Conversation) -> None:

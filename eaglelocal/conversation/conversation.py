@@ -173,6 +173,11 @@ class Conversation:
         return self.turns[index].question, self.turns[index].pictures
 
     @property
+    def texts(self) -> list[str]:
+        """The texts that the model wrote, in order, without empty ones."""
+        return [text for turn in self.turns for text in turn.texts if text]
+
+    @property
     def last_index(self) -> int:
         """The index of the last question for `find_question`."""
         return len(self.turns) - (not self.unanswered)
@@ -282,6 +287,7 @@ class ContextUse:
     size: int = 0
     system: int = 0  # estimated
     history: int = 0  # questions and answers that are sent again
+    is_counted: bool = True  # by the engine; False: the history is estimated too
 
     @property
     def used(self) -> int:

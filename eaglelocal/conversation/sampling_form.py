@@ -70,6 +70,12 @@ def apply_changes(base: SamplingParams, changes: Mapping[str, float | int | None
     return replace(base, left_open=base.left_open.difference(changes), **changes)  # type: ignore[arg-type]
 
 
+def describe_changes(changes: Mapping[str, float | int | None]) -> str:
+    """Return fields that were set, with their values: `temperature 0.5, seed 3`."""
+    params, fields = apply_changes(SamplingParams(), changes), (field for field in FIELDS if field.name in changes)
+    return ", ".join(f"{field.label} {format_field(params, field) or field.unset}" for field in fields)
+
+
 def read_values(content: object) -> dict[str, float | int | None]:
     """Return the fields with valid values of a JSON object, by name; other members are ignored."""
     values = content if isinstance(content, dict) else {}

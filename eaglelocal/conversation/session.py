@@ -25,7 +25,7 @@ from eaglelocal.conversation.conversation import (
     turns_to_forget,
 )
 from eaglelocal.conversation.pictures import AttachedPicture, Pictures, join_pictures
-from eaglelocal.conversation.sampling_form import apply_changes, find_changes
+from eaglelocal.conversation.sampling_form import apply_changes, describe_changes, find_changes
 from eaglelocal.core.adapters import AdapterFile, AdapterMix, apply_mix, list_scales, make_mix
 from eaglelocal.core.atomic_file import lock_folder
 from eaglelocal.core.events import EngineInfo, EngineSnapshot, Finished, RequestEvent
@@ -152,6 +152,7 @@ class RequestOutcome:
         return isinstance(self.error, RequestError) and self.error.code in MAYBE_TOO_LONG and not self.started
 
 
+SentParts = tuple[Turn | None, int, TurnSummary | None, str]
 NOT_COUNTED = None, 0
 
 
@@ -173,11 +174,12 @@ class Session:
     target: str = ""  # reference of the first model; "": it is at a server
     keeps_model: bool = False  # the user named it, so a saved conversation does not change it
     tools: ChatTools = field(default_factory=ChatTools)
-    _counted: tuple[tuple[Turn | None, int, TurnSummary | None] | None, int] = NOT_COUNTED  # what was sent, in tokens
+    _counted: tuple[SentParts | None, int] = NOT_COUNTED  # what was sent, in tokens
     _base_params: SamplingParams = field(init=False)  # before anything was set while chatting
+    _own_params: SamplingParams = field(init=False)  # with what was set in this chat, not by a saved conversation
 
     def __post_init__(self) -> None:
-        self._base_params = self.params
+        self._base_params = self._own_params = self.params
         self.params = apply_changes(self.params, self.conversation.sampling)
 
     @property
@@ -190,8 +192,16 @@ class Session:
 
     def set_params(self, params: SamplingParams) -> None:
         """Use other sampling parameters, in this conversation from now on."""
+        self._own_params = apply_changes(self._own_params, find_changes(params, self.params))
         self.params = params
         self.conversation.sampling = find_changes(params, self._base_params)
+
+    def begin_conversation(self) -> None:
+        """Forget the turns, and the settings of a saved conversation; the system message stays."""
+        self.conversation.clear()
+        self.tools.granted_in_chat.clear()
+        self.params = replace(self._own_params, thinking=self.params.thinking)
+        self.conversation.sampling = find_changes(self.params, self._base_params)
 
     def open_conversation(self, conversation: Conversation) -> None:
         """Go on with another conversation, and with what was set in it."""
@@ -201,10 +211,14 @@ class Session:
         self.adapters = None
 
     @property
+    def answer_room(self) -> int:
+        """The tokens that the next answer may have at most, as far as is known here."""
+        return min(self.params.max_tokens or MAX_BUDGET, self.model.info.n_ctx or MAX_BUDGET)
+
+    @property
     def thinking_budget(self) -> int | None:
         """The tokens that the next answer may be thought about, as far as is known here."""
-        room = min(self.params.max_tokens or MAX_BUDGET, self.model.info.n_ctx or MAX_BUDGET)
-        return choose_budget(self.params.thinking, self.model.info.efforts, room)
+        return choose_budget(self.params.thinking, self.model.info.efforts, self.answer_room)
 
     @property
     def context_use(self) -> ContextUse:
@@ -214,15 +228,16 @@ class Session:
         system = round(self.estimate.measure(messages[:num_first]) + self.estimate.tool_tokens)
         history = self.estimate.count_tokens(messages[num_first:])
         sent, counted = self._counted
-        if sent == self._find_sent():
+        is_counted = sent == self._find_sent()
+        if is_counted:
             history = max(counted - system, 0)
-        return ContextUse(self.model.info.n_ctx, system, history)
+        return ContextUse(self.model.info.n_ctx, system, history, is_counted=is_counted)
 
-    def _find_sent(self) -> tuple[Turn | None, int, TurnSummary | None]:
+    def _find_sent(self) -> SentParts:
         """Return what decides which part of the conversation is sent."""
         conversation = self.conversation
         last = conversation.turns[-1] if conversation.turns else None
-        return last, conversation.num_forgotten, conversation.summary
+        return last, conversation.num_forgotten, conversation.summary, conversation.system
 
     def _forget_counts(self) -> None:
         """Forget what was counted with the tokens of another model."""
@@ -426,6 +441,8 @@ def resume_conversation(session: Session, conversation: Conversation, output: Me
     The model stays if it was named on the command line, or is at a server; then the other one is named.
     """
     session.open_conversation(conversation)
+    if conversation.sampling:
+        output.note(f"sampling as in {conversation.name}: {describe_changes(conversation.sampling)}")
     target, reference = conversation.target, conversation.reference
     if not (other := describe_other_model(conversation, session.model)):
         return

@@ -175,7 +175,7 @@ def _help(context: ActionContext, argument: str) -> None:
 def _stats(context: ActionContext, argument: str) -> None:
     session = context.session
     client = session.model.client
-    context.say(*total_lines(session.answers, client.snapshot(), client.restarts, session.model.info.n_ctx))
+    context.say(*total_lines(session.answers, client.snapshot(), client.restarts, session.context_use))
 
 
 def _set(context: ActionContext, argument: str) -> None:
@@ -203,7 +203,7 @@ def thinking_line(session: Session) -> str:
     info = session.model.info
     if info.template and not detect_family(info.template).thinks:
         return "thinking: this model does not think"
-    return f"thinking: {describe_thinking(session.params.thinking, info.efforts)}"
+    return f"thinking: {describe_thinking(session.params.thinking, info.efforts, session.answer_room)}"
 
 
 def _system(context: ActionContext, argument: str) -> None:
@@ -216,8 +216,7 @@ def _system(context: ActionContext, argument: str) -> None:
 
 def _clear(context: ActionContext, argument: str) -> None:
     conversation = context.session.conversation
-    conversation.clear()
-    context.session.tools.granted_in_chat.clear()
+    context.session.begin_conversation()
     context.say("the conversation was cleared")
     if conversation.system and not context.has_screen:  # the screen shows it itself
         context.say(system_line(conversation.system))
@@ -244,10 +243,10 @@ def _image(context: ActionContext, argument: str) -> None:
 
 def _copy(context: ActionContext, argument: str) -> None:
     """Copy the last answer, its last code block (`code`), or a code block of the conversation by its number."""
-    answers = [text for turn in context.session.conversation.turns for text in turn.texts]
+    answers = context.session.conversation.texts
     if not (argument in ("", "code") or argument.isdecimal()):
         raise UsageError(f"{argument!r} cannot be copied", hint="/copy, /copy code or /copy N")
-    if not answers or not answers[-1]:
+    if not answers:
         raise UsageError("there is no answer yet")
     context.copy(_find_code(answers, argument) if argument else answers[-1])
 
@@ -326,12 +325,11 @@ def _compact(context: ActionContext, argument: str) -> None:
         return context.say(f"there is nothing to summarize yet: the last {NUM_KEPT} turns stay as they are")
     if not context.has_screen:
         context.say("summarizing; ctrl-c stops")
-    summary = compact(context.session, context.follow)
-    if summary is None:
-        context.say("the summary was stopped, and nothing has changed")
-    elif not context.has_screen:  # the screen shows it itself
-        context.say(summary.text, f"{count_noun(summary.num_turns, 'turn')} are sent as this summary; /undo undoes it")
-    return None
+    saved = compact(context.session, context.follow)
+    summary = context.session.conversation.summary
+    if saved and summary is not None and not context.has_screen:  # the screen shows it itself
+        context.say(summary.text)
+    return context.say(saved or "the summary was stopped, and nothing has changed")
 
 
 def _undo(context: ActionContext, argument: str) -> None:

@@ -370,6 +370,13 @@ def test_copy_takes_the_last_answer_or_its_code(
     assert said in chat.stderr.getvalue()
 
 
+@pytest.mark.parametrize(("line", "copied"), [("/copy", CODE), ("/copy code", "```"), ("/copy 1", "a = 1\n\nb = 2")])
+def test_an_answer_without_text_hides_none_before_it(talk: Start, line: str, copied: str) -> None:
+    chat = talk("a", "b", line, scripts=(Script((CODE,)), Script((), thought="hm")))
+    chat.run()
+    assert chat.copied == [copied]
+
+
 def test_copying_without_a_clipboard_is_reported() -> None:
     output = Output(stdout=io.StringIO(), stderr=io.StringIO(), environ={})
     with pytest.raises(UsageError, match="there is no clipboard here"):

@@ -257,6 +257,13 @@ def test_a_server_that_makes_embeddings_is_not_joined(chat: Chat, tmp_path: Path
     assert joined is not None and joined.info.library == older
 
 
+def test_the_servers_that_are_not_joined_are_named(chat: Chat, tmp_path: Path, lines: Lines, output: Output) -> None:
+    newer, older = Script(models=OUR_MODELS), Script(models=OUR_MODELS)
+    with serving(newer) as url, announcing(url), serving(older) as other, keep_announced(longer_there(other)):
+        assert join_running_server(settings(tmp_path), output) is not None
+    assert lines.text == f"joined {url}: demo\n{other} runs demo: --url {other} joins it instead\n"
+
+
 def longer_there(url: str) -> RunningServer:
     server = describe_this_server("127.0.0.1", int(url.rpartition(":")[2]), target="demo")
     return replace(server, started_at=server.started_at - 60)

@@ -174,8 +174,11 @@ def test_a_path_that_cannot_be_added_is_refused_before_the_question_is_sent(
 
 
 # ---- summaries
+LONG = "one" + " and so on" * 7
+
+
 def test_old_turns_are_summarized_and_the_summary_undone(tmp_path: Path) -> None:
-    scripts = tuple(says(text) for text in ("one", "two", "three", "SUMMARY OF ALL", "four", "five"))
+    scripts = tuple(says(text) for text in (LONG, "two", "three", "SUMMARY OF ALL", "four", "five"))
     stage = ChatHarness(tmp_path, scripts=scripts, saves=True)
 
     async def scenario(person: ChatObserver) -> None:
@@ -186,7 +189,7 @@ def test_old_turns_are_summarized_and_the_summary_undone(tmp_path: Path) -> None
             await person.ask(question)
             await person.idle()
         await person.ask("/compact")
-        await person.sees("▸ summary of 1 earlier turn, 3 words", "❯ q2", "❯ q3")
+        await person.sees("▸ summary of 1 earlier turn, 3 words", "❯ q2", "❯ q3", "1 turn summarized: ")
         await person.no_longer_sees("❯ q1")
         await person.pilot.press("ctrl+t")
         await person.sees("SUMMARY OF ALL")
@@ -207,12 +210,14 @@ def test_old_turns_are_summarized_and_the_summary_undone(tmp_path: Path) -> None
         await person.sees("❯ q1")
         await person.ask("q5")
         await person.idle()
+        await person.pilot.press("f2")
+        await person.no_longer_sees("No answer yet")
 
     play(stage, scenario)
     contents = [[message.content for message in request.messages] for request in stage.client.requests]
-    assert contents[3][:2] == ["q1", "one"] and len(contents[3]) == 3
+    assert contents[3][:2] == ["q1", LONG] and len(contents[3]) == 3
     assert contents[4][1:] == ["SUMMARY OF ALL", "q2", "two", "q3", "three", "q4"]
-    assert contents[5] == ["q1", "one", "q2", "two", "q3", "three", "q4", "four", "q5"]
+    assert contents[5] == ["q1", LONG, "q2", "two", "q3", "three", "q4", "four", "q5"]
     (name,) = conversation_file.list_names(tmp_path / "conversations")
     assert len(conversation_file.load_conversation(tmp_path / "conversations", name).turns) == 5
 

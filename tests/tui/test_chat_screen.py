@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,21 @@ def test_a_joined_server_that_goes_and_comes_back_is_reported(tmp_path: Path) ->
         await person.sees("the server answers again")
         await person.ask("one")
         await person.sees("the first answer")
+
+    play(stage, scenario)
+
+
+def test_another_model_of_a_joined_server_is_announced_before_its_answer(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path)
+
+    async def scenario(person: ChatObserver) -> None:
+        session = person.app.controller._tasks.session
+        assert session is not None
+        session.model = replace(session.model, read_info=lambda: replace(stage.client.info, target="another model"))
+        await person.ask("one")
+        await person.sees("the first answer", "── another model")
+        places = [person.text.index(text) for text in ("❯ one", "── another", "the first answer")]
+        assert places == sorted(places)
 
     play(stage, scenario)
 

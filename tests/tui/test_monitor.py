@@ -293,8 +293,8 @@ def test_help_lists_the_keys_and_is_searched() -> None:
             assert "the order of the rows" in drawn(app)
             await pilot.press(*["backspace"] * len("revers"), *"by draft")
             await until(pilot, lambda: "share of an answer's tokens" in drawn(app), "a figure is explained")
-            await pilot.press("escape")
-            assert app.focused is table(app)
+            await pilot.press("enter", "escape")
+            assert app.focused is table(app) and table(app).view.filter == ""
 
     asyncio.run(run())
 

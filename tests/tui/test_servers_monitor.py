@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
-from doubles.monitor_states import EMPTY, GONE, RESTARTING, busy
+from doubles.monitor_states import EMPTY, GONE, RESTARTING, ManualWatch, busy
 from doubles.pages_server import llama_pages, serving
 from textual.pilot import Pilot
 from tui.test_monitor import text_of, until
@@ -17,6 +17,8 @@ from eaglelocal.client.servers.server_watch import ServerWatch
 from eaglelocal.tui.display_options import DisplayOptions
 from eaglelocal.tui.lines_widget import LinesWidget
 from eaglelocal.tui.modal_screens import HelpScreen
+from eaglelocal.tui.monitor.monitor_app import ServerDetails
+from eaglelocal.tui.monitor.request_table import RequestTable
 from eaglelocal.tui.monitor.server_rows import WatchedServers
 from eaglelocal.tui.monitor.servers_app import ServersMonitor
 
@@ -100,6 +102,21 @@ def test_choosing_by_key_and_opening() -> None:
             assert seen == [two, three, three, two, one, three, three, one, three, one]
             await pilot.press("enter")
         assert app.return_value == one
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("key", ["escape", "q"])
+def test_leaving_the_details_of_a_server(key: str) -> None:
+    async def run() -> None:
+        app = ServerDetails(DisplayOptions(), ManualWatch)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await until(pilot, lambda: app.active_bindings["q"].binding.description == "Back", "what q does")
+            await pilot.press("slash", "b", "enter", "escape")
+            assert not app.query_one(RequestTable).view.filter
+            assert app.is_running
+            await pilot.press(key)
+            await until(pilot, lambda: app.return_value == "quit", "it is left")
 
     asyncio.run(run())
 

@@ -101,12 +101,12 @@ def describe_efforts(efforts: Efforts) -> str:
     return f"it thinks with {USUAL_EFFORT} effort unless --thinking-budget is set: {known}"
 
 
-def describe_thinking(thinking: Thinking, efforts: Efforts) -> str:
-    """Return a limit in words."""
+def describe_thinking(thinking: Thinking, efforts: Efforts, room: int = MAX_BUDGET) -> str:
+    """Return a limit in words; room as for `choose_budget`."""
     if thinking.is_off:
         return "off"
     effort = choose_word(thinking.effort, efforts) or thinking.effort or usual_effort(efforts)
-    budget = choose_budget(thinking, efforts, MAX_BUDGET)
+    budget, closing = choose_budget(thinking, efforts, room), " and the words that end them" if thinking.message else ""
     parts = [f"{effort} effort"] if effort else []
-    parts += [] if budget is None else [f"at most {budget} tokens"]
+    parts += [] if budget is None else [f"at most {budget} tokens{closing}"]
     return ", ".join(parts) or "as long as the model likes"

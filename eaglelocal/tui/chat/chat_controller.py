@@ -126,8 +126,8 @@ class ChatController:
     def last_answer(self) -> str:
         """The last answer as the model wrote it, or ""."""
         session = self._tasks.session
-        turns = session.conversation.turns if session is not None else []
-        return turns[-1].answer if turns else ""
+        texts = session.conversation.texts if session is not None else []
+        return texts[-1] if texts else ""
 
     def find_question(self, index: int | None = None) -> AskedQuestion | None:
         """Return the question at an index, None: the last one; None if there is none."""

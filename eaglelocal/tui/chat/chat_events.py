@@ -129,6 +129,7 @@ class ConversationReplaced:
 
     turns: tuple[Turn, ...]
     name: str
+    is_same: bool = False  # only its summary was removed
 
 
 @dataclass(frozen=True, slots=True)

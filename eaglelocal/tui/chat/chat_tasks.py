@@ -74,6 +74,7 @@ class ChatTasks:
         self._folder, self._saves = folder, saves
         self._output = EventOutput(emit, lambda progress: emit(LoadProgressed(progress)))
         self.reviewer = ScreenReviewer(emit, answer.go_on)
+        answer.on_begin = self.rejoin
         self.session: Session | None = None  # None until a model is loaded
         self._saving = threading.Lock()  # commands run on a thread of their own during an answer
         self._fed_model: ActiveModel | None = None  # whose figures the feed has
@@ -219,9 +220,7 @@ class ChatTasks:
         if self.session is None:
             return
         with self._emit_changes(self.session):
-            notice = self.session.rejoin()
-        if notice:
-            self._emit(NoteWritten(notice))
+            self.session.rejoin()
 
     def change_settings(self, params: SamplingParams, system: str) -> None:
         session = self._require_session()
@@ -280,8 +279,10 @@ class ChatTasks:
             yield
         finally:
             is_undone = summary is not None and conversation.summary is None
-            if session.conversation is not conversation or is_cleared or is_undone:
+            if session.conversation is not conversation or is_cleared:
                 self._emit_conversation(session.conversation)
+            elif is_undone:
+                self._emit(ConversationReplaced(tuple(conversation.turns), conversation.name, is_same=True))
             elif conversation.summary != summary:
                 self._emit_summary(conversation)
             if _list_settings(session) != settings:

@@ -180,7 +180,8 @@ class ChatView:
 
     def _replace_conversation(self, event: ConversationReplaced) -> None:
         """Replace the conversation on the screen; the answers of the panel are those of this one."""
-        self._conversation_name, self._answers = event.name, ()
+        self._conversation_name = event.name
+        self._answers = self._answers if event.is_same else ()
         self.transcript.replace_conversation(event.turns)
         if not event.turns:
             self._note_model()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from eaglelocal.conversation.ask import follow_answer
@@ -28,6 +28,8 @@ class CurrentAnswer:
     def __init__(self, emit: Emit, feed: Feed) -> None:
         self._emit, self._feed = emit, feed
         self._events: AnswerEvents | None = None
+        self.on_begin: Callable[[], None] = lambda: None  # called before the first event of a request is shown
+        self._has_begun = False
         self._live = LiveAnswer()
         self._is_closed = False
         self._is_stopping = False  # cancelled; the engine still reads images to their end
@@ -55,7 +57,7 @@ class CurrentAnswer:
 
     def follow(self, events: AnswerEvents) -> RequestOutcome:
         """Pass the events to the feed and the live answer until the last one. Return the outcome."""
-        self._is_stopping, self._events = False, events
+        self._is_stopping, self._has_begun, self._events = False, False, events
         if self._is_closed:
             events.cancel()
         try:
@@ -71,6 +73,9 @@ class CurrentAnswer:
         return self.follow(events)
 
     def _receive(self, event: RequestEvent) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self.on_begin()
         self._feed.add_event(event, time.monotonic())
         match event:
             case Started(prompt_tokens=total, cached_tokens=cached) if self._work.phase == "waiting":

@@ -103,7 +103,9 @@ def format_model(model: ModelChanged, width: int) -> Line:
 def format_context_use(context: ContextUse) -> str:
     if not context.size:
         return f"{format_count(context.used)} tokens" if context.used else ""
-    return f"{format_count(context.used)}/{format_count(context.size)} ({format_percent(context.share)})"
+    about = "" if context.is_counted or not context.used else "~"
+    used = f"{about}{format_count(context.used)}/{format_count(context.size)}"
+    return f"{used} ({format_percent(context.share)})"
 
 
 def format_figures(frame: PanelFrame) -> list[str]:

@@ -109,8 +109,9 @@ def _describe_state(before: ServerReading | None, now: ServerReading) -> str:
     reason = f": {now.detail}" if now.detail else ""
     if now.state == DISCONNECTED:
         return now.detail or "no connection"
+    begin = "connected: " if before is None else ""  # it may have been in that state for long
     again = " again" if before is not None and before.state == DISCONNECTED else ""
-    return f"{now.kind} is {now.state}{again}{reason if now.state == 'failed' else ''}"
+    return f"{begin}{now.kind} is {now.state}{again}{reason if now.state == 'failed' else ''}"
 
 
 def _describe_models(before: ServerReading, now: ServerReading) -> list[str]:

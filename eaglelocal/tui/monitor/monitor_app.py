@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Literal
 
-from textual import events, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
@@ -278,11 +278,13 @@ class Monitor(EagleApp[Outcome]):
         filter_input.value = ""
         self._close_filter(filter_input)
 
-    def on_input_changed(self, event: Input.Changed) -> None:
+    @on(Input.Changed, "#filter")
+    def apply_filter(self, event: Input.Changed) -> None:
         self.query_one(RequestTable).set_filter(event.value.strip())
         self._draw()
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
+    @on(Input.Submitted, "#filter")
+    def keep_filter(self, event: Input.Submitted) -> None:
         self._close_filter(event.input)
 
     def _close_filter(self, filter_input: Input) -> None:
@@ -353,3 +355,19 @@ class Monitor(EagleApp[Outcome]):
         match answer:
             case "stop" | "leave":
                 self.exit(answer)
+
+
+class ServerDetails(Monitor):
+    """The monitor of a server in a list, which all its keys for leaving go back to."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q,ctrl+c", "quit", "Back", id="quit", tooltip="to the list of servers"),
+        Binding("ctrl+q", "quit", "Back", id="quit", tooltip="to the list of servers", show=False),
+    ]
+
+    def action_clear(self) -> None:
+        """Clear the filter; without one, go back."""
+        if self.query_one("#filter").has_focus or self.query_one(RequestTable).view.filter:
+            super().action_clear()
+        else:
+            self.exit("quit")

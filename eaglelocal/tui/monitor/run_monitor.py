@@ -26,15 +26,19 @@ def is_local(url: str) -> bool:
     return parse_url(url).hostname in LOCAL
 
 
-def watch_server(url: str, api_key: str, settings: Settings) -> None:
-    """Show the monitor until the user leaves. Raises UsageError for keys of unknown actions or an invalid address."""
-    from eaglelocal.tui.monitor.monitor_app import Monitor
+def watch_server(url: str, api_key: str, settings: Settings, *, is_listed: bool = False) -> None:
+    """Show the monitor until the user leaves, for a list of servers if `is_listed`.
+
+    Raises UsageError for keys of unknown actions or an invalid address.
+    """
+    from eaglelocal.tui.monitor.monitor_app import Monitor, ServerDetails
 
     options = make_display_options(settings)
     check_display_options(options)
     with closing(GaugeWatch()) if is_local(url) else nullcontext() as gauges:
         open_watch = partial(ServerWatch, url, api_key=api_key)
-        Monitor(options, open_watch, read_machine=gauges.latest if gauges is not None else None).show()
+        app = ServerDetails if is_listed else Monitor
+        app(options, open_watch, read_machine=gauges.latest if gauges is not None else None).show()
 
 
 def watch_servers(urls: Sequence[str], find_key: Callable[[str], str], settings: Settings) -> None:
@@ -52,4 +56,4 @@ def watch_servers(urls: Sequence[str], find_key: Callable[[str], str], settings:
     chosen: str | None = ""
     with closing(servers):
         while (chosen := ServersMonitor(options, servers, selected_url=chosen or "").show()) is not None:
-            watch_server(chosen, find_key(chosen), settings)
+            watch_server(chosen, find_key(chosen), settings, is_listed=True)

@@ -16,6 +16,7 @@ from eaglelocal.conversation.answer_stats import (
     statistics_line,
     total_lines,
 )
+from eaglelocal.conversation.conversation import ContextUse
 from eaglelocal.core.draft import describe_cut_length
 from eaglelocal.core.events import EngineSnapshot, Finished
 from eaglelocal.core.request import AUTO_SPEC, OFF, fixed_spec
@@ -81,20 +82,24 @@ def test_tokens_of_thinking_are_counted() -> None:
     assert statistics_line(thought).startswith("110 tokens (31 thinking) · 41.2 tok/s")
     assert answer_line(thought) == "110 tokens (31 thinking) · 2.2 s"
     assert answer_object("hi", thought, ScriptedClient((says("x"),)).info)["usage"]["reasoning_tokens"] == 31
-    totals = total_lines([thought, thought], EngineSnapshot(0, 0, 70, 24, 220, ON, 0.1, 3.9, 600 * 2**20), 0)
+    totals = total_lines(
+        [thought, thought], EngineSnapshot(0, 0, 70, 24, 220, ON, 0.1, 3.9, 600 * 2**20), 0, ContextUse()
+    )
     assert totals[0].endswith("2, 220 tokens (62 thinking), 54.5 tok/s")
 
 
 def test_totals_add_up_over_answers() -> None:
     snapshot = EngineSnapshot(0, 0, 70, 24, 220, ON, 0.1, 3.9, 600 * 2**20)
-    text = "\n".join(total_lines([finished(ON), finished(ON)], snapshot, 1, 488))
+    text = "\n".join(total_lines([finished(ON), finished(ON)], snapshot, 1, ContextUse(488, 22, 100)))
     assert "220 tokens, 54.5 tok/s" in text  # 2 * 109 tokens after the first in 4 s
     untimed = replace(finished(ON), timings=replace(TIMINGS, decode_tok_s=0.0))
-    assert total_lines([finished(ON), untimed], snapshot, 1)[0].endswith("220 tokens, 54.5 tok/s")
+    assert total_lines([finished(ON), untimed], snapshot, 1, ContextUse())[0].endswith("220 tokens, 54.5 tok/s")
     assert "236 in 70 drafts, 148 accepted, 88 wasted" in text
     assert "length 3.11, rate 63%" in text
     assert "by position   86% 69% 57%\n" in text  # 60 of 70 drafts had their first token accepted
     assert "context       122 of 488 tokens, 25% full" in text
+    estimated = total_lines([], snapshot, 1, ContextUse(488, 0, 122, is_counted=False))
+    assert "context       about 122 of 488 tokens, 25% full" in estimated
     assert "2.5% of the time outside llama.cpp" in text
     assert "600 MiB at most, restarted 1 time" in text
 
@@ -102,9 +107,9 @@ def test_totals_add_up_over_answers() -> None:
 def test_totals_without_drafts_give_the_reason() -> None:
     snapshot = EngineSnapshot(0, 0, 0, 0, 0, SpeculationStats(), 0.0, 0.0, 0)
     assert "drafting      drafting off (your setting)" in "\n".join(
-        total_lines([finished(SpeculationStats("off", "switched off"))], snapshot, 0)
+        total_lines([finished(SpeculationStats("off", "switched off"))], snapshot, 0, ContextUse())
     )
-    assert total_lines([], snapshot, 0)[0] == "no answers yet"
+    assert total_lines([], snapshot, 0, ContextUse())[0] == "no answers yet"
 
 
 def test_the_model_names_itself() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,14 @@ from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
 from eaglelocal.errors import EngineError, UsageError
 
+LONG = " and so on" * 20  # so that a summary is shorter
+
 
 def make_session(*scripts: Script, turns: int, n_ctx: int = 2048) -> Session:
     client = ScriptedClient(scripts, n_ctx=n_ctx)
     plan = scripted_plan("m")
     model = ActiveModel(client, plan, client.info)
-    past = [Turn(f"q{number}", f"a{number}") for number in range(turns)]
+    past = [Turn(f"q{number}", f"a{number}" + LONG) for number in range(turns)]
     loader = ModelLoader(lambda choice: plan, lambda plan: model)
     return Session(loader, model, SamplingParams(), Conversation("be brief", past), choice=ModelChoice())
 
@@ -44,14 +47,14 @@ def list_contents(session: Session) -> list[str]:
 
 def test_a_second_summary_is_made_of_the_first_and_the_turns_since() -> None:
     session = make_session(says("first summary"), says("second summary"), turns=NUM_KEPT + 1)
-    assert compact(session, follow) is not None
-    assert list_contents(session)[2:] == ["first summary", "q1", "a1", "q2", "a2", "next"]
+    assert re.fullmatch(r"1 turn summarized: \d+ to \d+ tokens; /undo takes it back", compact(session, follow))
+    assert list_contents(session)[2:] == ["first summary", "q1", f"a1{LONG}", "q2", f"a2{LONG}", "next"]
     assert not can_compact(session.conversation)
     session.conversation.add(Turn("q3", "a3"))
-    assert compact(session, follow) is not None
+    assert compact(session, follow)
     sent = [message.content for message in session.model.client.requests[-1].messages]  # type: ignore[attr-defined]
-    assert sent[2:] == ["first summary", "q1", "a1", SUMMARY_REQUEST]
-    assert list_contents(session)[2:] == ["second summary", "q2", "a2", "q3", "a3", "next"]
+    assert sent[2:] == ["first summary", "q1", f"a1{LONG}", SUMMARY_REQUEST]
+    assert list_contents(session)[2:] == ["second summary", "q2", f"a2{LONG}", "q3", "a3", "next"]
     undo_compaction(session.conversation)
     assert "q0" in list_contents(session)
     with pytest.raises(UsageError, match="no summary to undo"):
@@ -66,6 +69,13 @@ def test_a_summary_of_turns_that_were_replaced_is_not_sent() -> None:
     assert "summary" not in list_contents(session)
 
 
+def test_a_summary_that_is_not_shorter_is_not_used() -> None:
+    session = make_session(says(f"summary{LONG * 2}"), turns=NUM_KEPT + 1)
+    with pytest.raises(UsageError, match="summary of 1 turn is not shorter"):
+        compact(session, follow)
+    assert session.conversation.summarized is None
+
+
 def test_a_failed_summary_changes_nothing() -> None:
     session = make_session(Script(("half",), fails=EngineError("it crashed")), turns=NUM_KEPT + 1)
     with pytest.raises(EngineError, match="it crashed"):
@@ -74,8 +84,8 @@ def test_a_failed_summary_changes_nothing() -> None:
 
 
 def test_a_conversation_longer_than_the_context_is_summarized_from_its_end() -> None:
-    session = make_session(says("summary"), turns=60, n_ctx=160)
-    assert compact(session, follow) is not None
+    session = make_session(says("summary"), turns=60, n_ctx=400)
+    assert compact(session, follow)
     sent = [message.content for message in session.model.client.requests[-1].messages]  # type: ignore[attr-defined]
     assert "q0" not in sent and f"q{60 - NUM_KEPT - 1}" in sent
 

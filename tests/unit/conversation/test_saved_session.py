@@ -175,6 +175,16 @@ def test_what_was_set_comes_back_with_the_conversation(tmp_path: Path) -> None:
     assert make_session(conversation_file.load_conversation(tmp_path, "warm")).params == other.params
 
 
+def test_ones_own_settings_come_back_with_a_new_conversation(tmp_path: Path) -> None:
+    run(make_session(Conversation(turns=[ONE])), tmp_path, "/set temperature 0.2", "/set max_tokens 9", "/save short")
+    session = make_session()
+    said = run(session, tmp_path, "/set top_p 0.5", "/load short", "/set seed 3")
+    assert "sampling as in short: temperature 0.2, most tokens 9" in said
+    run(session, tmp_path, "/clear")
+    assert session.conversation.sampling == {"top_p": 0.5, "seed": 3}
+    assert (session.params.temperature, session.params.max_tokens) == (0.7, None)
+
+
 def test_values_that_no_chat_wrote_are_left_out(tmp_path: Path) -> None:
     values = {"temperature": 99, "top_p": "x", "seed": None, "top_k": True, "min_p": None, "cats": 1, "max_tokens": 7}
     session = make_session(Conversation(turns=[ONE]))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from doubles.scripted_client import ScriptedClient, scripted_plan
+from doubles.scripted_client import ScriptedClient, says, scripted_plan
 
+from eaglelocal.conversation.ask import ask, follow_answer
 from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import ModelChoice
@@ -63,3 +64,13 @@ def test_the_old_one_comes_back_when_the_new_one_cannot_be_loaded() -> None:
     with pytest.raises(ModelFileError):
         session.switch(ModelChoice(target="bad"))
     assert session.model.info.target == "first" and not loads.clients[-1].num_closed
+
+
+def test_the_context_is_counted_until_something_else_would_be_sent() -> None:
+    client = ScriptedClient((says("two words"),))
+    model = ActiveModel(client, None, client.info)
+    session = Session(ModelLoader(lambda _: scripted_plan("m"), lambda _: model), model, SamplingParams())
+    ask(session, "hello", lambda events: follow_answer(events, lambda event: None))
+    assert (session.context_use.used, session.context_use.is_counted) == (3, True)
+    session.conversation.system = "be brief"
+    assert session.context_use.used > 3 and not session.context_use.is_counted

@@ -162,14 +162,15 @@ def test_an_effort_is_a_budget_where_the_template_has_no_word(
     ("thinking", "template", "said"),
     [
         (Thinking(), STRICT, "medium effort"),
-        (Thinking("low", 512), STRICT, "low effort, at most 512 tokens"),
-        (Thinking("low"), SWITCHED, "low effort, at most 1024 tokens"),
+        (Thinking("low", 512), STRICT, "low effort, at most 512 tokens and the words that end them"),
+        (Thinking("low"), SWITCHED, "low effort, at most 1000 tokens and the words that end them"),
         (Thinking(), SWITCHED, "as long as the model likes"),
+        (Thinking(budget=50, message=""), SWITCHED, "at most 50 tokens"),
         (Thinking(budget=0), STRICT, "off"),
     ],
 )
 def test_a_limit_is_described(thinking: Thinking, template: str, said: str) -> None:
-    assert describe_thinking(thinking, efforts_of(template)) == said
+    assert describe_thinking(thinking, efforts_of(template), room=2000) == said
 
 
 def test_the_usual_effort_is_said_with_the_others() -> None:

@@ -103,6 +103,7 @@ def test_the_status_names_the_adapters(width: int, shown: str) -> None:
     [
         (ContextUse(), ""),
         (ContextUse(0, 0, 512), "512 tokens"),
+        (ContextUse(2048, 0, 999, is_counted=False), "~999/2 048 (49 %)"),
         (ContextUse(512, 0, 512), "512/512 (100 %)"),
         (ContextUse(131072, 0, 999), "999/131.1 k (1 %)"),
         (ContextUse(8192, 0, 9000), "9 000/8 192 (100 %)"),

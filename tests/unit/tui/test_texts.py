@@ -417,7 +417,7 @@ def test_no_text_of_a_request_can_be_in_the_table() -> None:
 
 # ---- what changed
 def test_what_is_noticed() -> None:
-    assert describe_changes(None, EMPTY) == ["eaglelocal is ready"]
+    assert describe_changes(None, EMPTY) == ["connected: eaglelocal is ready"]
     assert describe_changes(EMPTY, EMPTY) == []
     assert describe_changes(EMPTY, RESTARTING) == ["eaglelocal is restarting", "the engine has restarted (1 so far)"]
     assert describe_changes(EMPTY, GONE)[0].startswith("cannot reach")
