@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import shutil
 import sys
 import textwrap
 import time
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 BAR_CELLS = 16
 DEFAULT_WIDTH, MAX_WIDTH = 80, 10_000
 MAX_DIGITS = 9
-WIDTH = 79  # columns of reports
+WIDTH = min(max(shutil.get_terminal_size().columns, 40), 80) - 1  # columns of reports
 LABEL = 9  # columns before their texts
 REDRAW_S = 0.1
 LOG_EVERY_S = 60.0  # between lines of one progress where nothing can be redrawn

@@ -21,7 +21,7 @@ from eaglelocal.planning.options import list_lookup_options
 from eaglelocal.planning.plan_search import SearchOutcome
 from eaglelocal.planning.speed import SPLIT, Certainty
 
-BAR_CELLS = 30
+BAR_CELLS = min(30, WIDTH - 29)
 SHOWN, SHOWN_REASONS = 2, 3  # rejected candidates and reasons shown without --all
 PROGRAM = "eaglelocal"
 CONTINUES = " \\"  # continues a shell command on the next line
@@ -146,7 +146,7 @@ def rejected_lines(outcome: SearchOutcome, chosen: Candidate, *, show_all: bool)
     if not shown:
         return []
     more = "" if show_all else f" ({len(shown)} of {len(outcome.rejected)}; --all shows all, and every reason)"
-    return [f"not taken{more}", *_rejected_reasons(shown), ""]
+    return [*wrap_text("", f"not taken{more}"), *_rejected_reasons(shown), ""]
 
 
 def list_all_rejected(outcome: SearchOutcome) -> list[str]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +66,15 @@ def test_the_object_of_the_interface(capsys: pytest.CaptureFixture[str], machine
     assert chosen["reasons"] and len(content["rejected"]) > 100
     assert all(each["target"] and each["quant"] and each["reason"] for each in content["rejected"])
     assert any("no GGUF of it is published" in each["reason"] for each in content["rejected"])
+
+
+def test_a_screen_fits_a_narrow_terminal() -> None:
+    command = [sys.executable, "-m", "eaglelocal", "plan", "qwen3-8b", "--machine", "rtx-3060"]
+    narrow = {**os.environ, "COLUMNS": "40", "PYTHONIOENCODING": "utf-8"}
+    shown = subprocess.run(command, env=narrow, capture_output=True, text=True, encoding="utf-8", check=True).stdout
+    wide = [line for line in shown.splitlines() if len(line) >= 40]
+    assert all(len(line.split()) == 2 and line.endswith("\\") for line in wide), shown  # one word that is longer
+    assert "█" in shown
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import eaglelocal
+from eaglelocal import locations
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.conversation_file import export_markdown
@@ -47,8 +48,11 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
-def test_what_is_written_is_private_with_all_its_folders(tmp_path: Path, write: Callable[[Path], object]) -> None:
+def test_what_is_written_is_private_with_all_its_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object]
+) -> None:
     path = tmp_path / "state" / "eaglelocal" / "deep" / "file"
+    monkeypatch.setattr(locations, "config_dir", lambda: path.parent)  # the only folder that is made for a key
     write(path)
     assert mode_of(path) == 0o600
     for folder in list(path.parents)[:3]:
