@@ -21,6 +21,7 @@ from typing import get_type_hints
 from urllib.parse import urlsplit
 
 from eaglelocal import locations
+from eaglelocal.catalog.reference import DEMO, EMBEDDED_NAMES
 from eaglelocal.client.http_connection import KeepAliveConnection, split_address
 from eaglelocal.client.http_stream import text
 from eaglelocal.core.atomic_file import write_atomically
@@ -72,7 +73,10 @@ class RunningServer:
 def normalize_reference(target: str) -> str:
     """Return a reference to a model as every command of this machine compares it: the real path of a file."""
     path = os.path.expanduser(target)
-    return os.path.realpath(path) if os.path.exists(path) else target.lower()
+    if os.path.exists(path):
+        return os.path.realpath(path)
+    name, at, size = target.lower().partition("@")
+    return f"{DEMO}{at}{size}" if name in EMBEDDED_NAMES else target.lower()
 
 
 def describe_this_server(

@@ -69,6 +69,11 @@ def test_the_file_of_an_older_version_is_read() -> None:
         assert (found.reference, found.runs("demo")) == ("", True)
 
 
+def test_the_embedded_model_has_two_names() -> None:
+    at_1b = describe_this_server("127.0.0.1", 80, target="demo@1b:bf16")
+    assert server().runs("embedded") and at_1b.runs("embedded@1b") and not at_1b.runs("embedded")
+
+
 def test_the_key_is_not_in_what_a_log_would_show() -> None:
     assert "secret" not in repr(server())
 
