@@ -23,7 +23,7 @@ from eaglelocal.core.request import LOCAL
 from eaglelocal.server.access import SAFE_METHODS, Access, find_key, host_refusal, origin_refusal
 from eaglelocal.server.access_log import current_record
 from eaglelocal.server.chat_page import asks_for_page
-from eaglelocal.server.http_errors import AUTHENTICATION, PERMISSION, RATE_LIMIT, Problem, unavailable
+from eaglelocal.server.http_errors import AUTHENTICATION, INVALID, PERMISSION, RATE_LIMIT, Problem, unavailable
 from eaglelocal.server.server_state import OwnerPlaces
 
 
@@ -76,7 +76,7 @@ class HostMiddleware:
 
     def _problem(self, scope: Scope, headers: Headers) -> Problem | None:
         if scope["http_version"] not in VERSIONS:
-            return Problem(505, "this server supports HTTP 1.0 and 1.1")
+            return Problem(505, "this server supports HTTP 1.0 and 1.1", INVALID)
         if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEAD_BYTES:
             return Problem(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes", code="headers_too_large")
         if problem := find_ambiguity(headers):
