@@ -93,11 +93,11 @@ def test_a_file_is_added_with_an_at_sign_or_a_command(tmp_path: Path, monkeypatc
         await person.pilot.press("tab")
         await person.type("to\\ ")
         await person.pilot.press("enter")
-        assert person.app.prompt.text == "look at [to do.txt, 2 lines, ~9 tokens] "
+        assert person.app.prompt.text == "look at [to do.txt, 2 lines, ~11 tokens] "
         await person.pilot.press("enter")
         await person.sees("the first answer")
         await person.ask("/add my notes/to do.txt")
-        await person.until(lambda: person.app.prompt.text == "[to do.txt, 2 lines, ~9 tokens] ", "the mark")
+        await person.until(lambda: person.app.prompt.text == "[to do.txt, 2 lines, ~11 tokens] ", "the mark")
         await person.pilot.press("ctrl+u")
         await person.ask("/add gone.txt")
         await person.sees("cannot read gone.txt: No such file")
@@ -153,12 +153,13 @@ def test_a_file_that_is_typed_whole_is_added_when_the_question_is_sent(
 
 @pytest.mark.parametrize(("path", "reason"), [
     ("/dev/zero", "/dev/zero is not a file"),
-    ("./", ". is a folder"),
+    ("./src", "src is a folder"),
     ("./missing", "cannot read missing: No such file"),
 ])  # fmt: skip
 def test_a_path_that_cannot_be_added_is_refused_before_the_question_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, reason: str
 ) -> None:
+    (tmp_path / "src").mkdir()
     monkeypatch.chdir(tmp_path)
     stage = ChatHarness(tmp_path)
 
