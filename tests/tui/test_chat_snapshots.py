@@ -17,7 +17,7 @@ from eaglelocal.client.server_reading import DraftingState
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.errors import EngineError
-from eaglelocal.tui.chat import status_line
+from eaglelocal.tui.chat import start_list, status_line
 from eaglelocal.tui.panel.feed import PanelFrame
 from eaglelocal.tui.panel.snapshot_rates import SnapshotRates
 
@@ -71,9 +71,10 @@ class StillFeed:
 
 @pytest.fixture(autouse=True)
 def still_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Show every answer as if it had taken four seconds so far."""
+    """Show every answer as if it had taken four seconds so far, and every conversation as if it were as old."""
     shown = status_line.format_answer
     monkeypatch.setattr(status_line, "format_answer", lambda work, *more: shown(replace(work, seconds=4.0), *more))
+    monkeypatch.setattr(start_list, "format_age", lambda seconds: "11 mo")
 
 
 SnapCompare = Any  # of pytest-textual-snapshot: compares an app with the picture that is kept
@@ -178,7 +179,9 @@ def test_disconnected(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int
 
 
 @SIZES
-@pytest.mark.parametrize(("key", "shown"), [("ctrl+o", "2026-01-02"), ("f4", "repeat penalty"), ("f5", "draft length")])
+@pytest.mark.parametrize(
+    ("key", "shown"), [("ctrl+o", "2026-01-02"), ("f4", "repeat penalty"), ("f5", "nothing matches")]
+)
 def test_dialogs(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int], key: str, shown: str) -> None:
     for day, name in enumerate(("what is acceptance length", "a list, reversed"), 2):
         path = tmp_path / "conversations" / f"{name}.json"

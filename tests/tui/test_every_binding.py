@@ -15,7 +15,7 @@ from textual.dom import DOMNode
 import eaglelocal.tui
 
 OF_THE_MONITOR = ("Monitor", "RowsWidget", "QuestionDialog")
-OF_THE_LIST = ("ServersMonitor",)
+OF_THE_LIST = ("ServersMonitor", "ServerDetails")
 SHARED = ("HelpScreen", "Palette")  # whose keys are pressed in tests of the chat
 
 
