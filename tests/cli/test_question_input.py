@@ -151,6 +151,8 @@ NAMES = ["smollm2:135m", "smollm2:latest", "demo"]
         ("smollm2:135m", {"url": "none"}, False),
         ("What is smollm2:135m", {}, False),
         ("why", {}, False),
+        ("./here.gguf", {}, True),
+        ("./missing.gguf", {}, False),
         (None, {}, False),
     ],
 )
@@ -162,6 +164,8 @@ def test_a_question_that_is_the_name_of_a_model_gets_a_hint(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr("eaglelocal.cli.load_model.list_model_names", lambda settings: NAMES)
+    (tmp_path / "here.gguf").touch()
+    monkeypatch.chdir(tmp_path)
     stderr = io.StringIO()
     mention_model(
         question, Settings.load(flags, {}, tmp_path / "none"), Output(stdout=io.StringIO(), stderr=stderr, environ={})
