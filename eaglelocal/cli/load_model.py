@@ -268,14 +268,18 @@ def list_model_names(settings: Settings) -> Sequence[str]:
 
 
 def mention_model(prompt: str | None, settings: Settings, output: MessageOutput) -> None:
-    """Say how to chat with a model whose name or file was given as the question, as `ollama run NAME` takes it."""
+    """Say how to chat with a model whose name was given as the question, as `ollama run NAME` takes it.
+
+    Raises UsageError for a file of a model: nobody asks that.
+    """
     words = (prompt or "").split()
     if len(words) != 1 or is_flag(settings, "target") or settings.url is not None:
         return
     name = words[0].lower()
-    is_file = name.endswith(".gguf") and os.path.isfile(os.path.expanduser(words[0]))
-    if is_file or not {name, f"{name}:latest"}.isdisjoint(known.lower() for known in list_model_names(settings)):
-        command = shlex.join(["eaglelocal", "chat", "--target", words[0]])
+    command = shlex.join(["eaglelocal", "chat", "--target", words[0]])
+    if name.endswith(".gguf"):
+        raise UsageError(f"{words[0]} is a model, not a question", hint=command)
+    if not {name, f"{name}:latest"}.isdisjoint(known.lower() for known in list_model_names(settings)):
         output.note(f"{words[0]!r} is taken as a question; for this model: {command}")
 
 

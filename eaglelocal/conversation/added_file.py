@@ -65,7 +65,7 @@ def _read_file(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_TEXT_BYTES + 1)[:MAX_TEXT_BYTES]  # it may have grown
     except OSError as problem:
-        raise UsageError(f"cannot read {path}: {problem.strerror}", hint=f"ls -ld {quote_path(path.parent)}") from None
+        raise UsageError(f"cannot read {path}: {problem.strerror}", hint=f"ls {quote_path(path.parent)}") from None
 
 
 def _decode(path: Path, data: bytes) -> str:
@@ -80,6 +80,7 @@ def _decode(path: Path, data: bytes) -> str:
 
 # ---- paths as they are typed after `@`: a blank in one is written with a backslash
 _MENTION = re.compile(r"(?<!\S)@((?:\\.|[^\s\\])*)")
+_ESCAPED_MENTION = re.compile(r"(?<!\S)\\(@\S+)")
 _LAST_MENTION = re.compile(rf"{_MENTION.pattern}\Z")
 _MEANT_AS_PATH = re.compile(r"(?:\.{0,2}|~)/+[^/]")
 _SENTENCE_ENDS = ".,;:!?)"
@@ -110,6 +111,11 @@ def find_mentions(text: str) -> list[tuple[int, int, str]]:
         if _names_file(here[1]) or _MEANT_AS_PATH.match(here[1]) or _has_known_suffix(here[1]):
             found.append((mention.start(), *here))
     return found
+
+
+def find_escaped_mentions(text: str) -> list[int]:
+    r"""Return where a backslash makes text of what would be a path: in `mail \@site.org`, not in `\@maketitle`."""
+    return [found.start() for found in _ESCAPED_MENTION.finditer(text) if find_mentions(found[1])]
 
 
 def _unescape(typed: str) -> str:

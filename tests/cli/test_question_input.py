@@ -151,8 +151,6 @@ NAMES = ["smollm2:135m", "smollm2:latest", "demo"]
         ("smollm2:135m", {"url": "none"}, False),
         ("What is smollm2:135m", {}, False),
         ("why", {}, False),
-        ("./here.gguf", {}, True),
-        ("./missing.gguf", {}, False),
         (None, {}, False),
     ],
 )
@@ -164,13 +162,20 @@ def test_a_question_that_is_the_name_of_a_model_gets_a_hint(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setattr("eaglelocal.cli.load_model.list_model_names", lambda settings: NAMES)
-    (tmp_path / "here.gguf").touch()
-    monkeypatch.chdir(tmp_path)
     stderr = io.StringIO()
     mention_model(
         question, Settings.load(flags, {}, tmp_path / "none"), Output(stdout=io.StringIO(), stderr=stderr, environ={})
     )
     assert (f"eaglelocal chat --target {question}" in stderr.getvalue()) is is_mentioned
+
+
+def test_a_file_of_a_model_is_no_question(tmp_path: Path) -> None:
+    output = Output(stdout=io.StringIO(), stderr=io.StringIO(), environ={})
+    settings = Settings.load({}, {}, tmp_path / "none")
+    with pytest.raises(UsageError, match="is a model, not a question") as refused:
+        mention_model("./a.gguf", settings, output)
+    assert refused.value.hint == "eaglelocal chat --target ./a.gguf"
+    mention_model("what is a.gguf?", settings, output)
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,23 @@ def test_a_path_that_cannot_be_added_is_refused_before_the_question_is_sent(
     assert stage.client.requests == []
 
 
+def test_a_backslash_before_the_sign_sends_a_word_that_looks_like_a_file(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path)
+
+    async def scenario(person: ChatObserver) -> None:
+        person.app.prompt.insert("mail @site.org now")
+        await person.pilot.press("enter")
+        await person.sees("error: cannot read site.org", "\\@site.org is sent as text")
+        await person.pilot.press("home")
+        for _ in "mail ":
+            await person.pilot.press("right")
+        await person.pilot.press("\\", "enter")
+        await person.sees("the first answer")
+
+    play(stage, scenario)
+    assert stage.client.requests[0].messages[0].content == "mail @site.org now"
+
+
 # ---- summaries
 LONG = "one" + " and so on" * 7
 

@@ -24,7 +24,7 @@ def test_a_question_is_answered_with_its_figures(tmp_path: Path) -> None:
     stage = ChatHarness(tmp_path)
 
     async def scenario(person: ChatObserver) -> None:
-        await person.sees("scripted model · 0/2 048 (0 %)")
+        await person.sees("scripted model · 0/2.0k (0 %)")
         await person.ask("why?")
         await person.sees("❯ why?", "the first answer", "3 tokens · ", "41.2 tok/s · drafts ")
         await person.ask("and?")
@@ -163,7 +163,7 @@ def test_a_model_that_cannot_be_loaded_leaves_a_screen_that_loads_another(tmp_pa
         await person.ask("hello")
         await person.sees("error: no model is loaded")
         await person.ask("/model other.gguf")
-        await person.sees("other.gguf · 0/2 048")
+        await person.sees("other.gguf · 0/2.0k")
         await person.ask("hello")
         await person.sees("the first answer")
         await person.ask("/model another.gguf")

@@ -180,7 +180,7 @@ def test_disconnected(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int
 
 @SIZES
 @pytest.mark.parametrize(
-    ("key", "shown"), [("ctrl+o", "2026-01-02"), ("f4", "repeat penalty"), ("f5", "nothing matches")]
+    ("key", "shown"), [("ctrl+o", "2026-01-02"), ("f4", "repeat penalty"), ("f5", "no model is known")]
 )
 def test_dialogs(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int], key: str, shown: str) -> None:
     for day, name in enumerate(("what is acceptance length", "a list, reversed"), 2):
@@ -190,7 +190,7 @@ def test_dialogs(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int
         os.utime(path, (when, when))
 
     async def scenario(person: ChatObserver) -> None:
-        await person.ready()
+        await person.sees("scripted model")  # a dialog keeps what was painted below it
         await person.pilot.press(key)
         await person.sees(shown)
 

@@ -40,7 +40,7 @@ MIN_NAME_WIDTH, OTHER_WIDTH = 10, 49  # of the columns beside the name, and of t
 HEADING = f"{'size':>{SIZE_WIDTH}}  {'predicted':<{SPEED_WIDTH}}{'here':<{FIT_WIDTH}}from"
 DOWNLOAD = "download"  # the place of a model that is not on this disk
 RUNNING, OPENED = "running", "a path"  # instead of a place: the model that runs, one that was opened by its path
-NO_MATCH = "nothing matches; enter loads what is typed: a path of a GGUF file, or OWNER/REPO of the hub"
+HOW_TO_LOAD = "enter loads what is typed: a path of a GGUF file, or OWNER/REPO of the hub"
 BATCH_S = 0.2  # between two additions of planned rows to the list
 SETTLE_S = 0.3  # after the last key in the form, until the models are assessed again
 ASSESSING, CATALOG = "assessing", "catalog"  # groups of workers
@@ -293,7 +293,8 @@ class ModelDialog(Dialog):
         """Show how the highlighted model would run, and in the form the choices made for the model to change to."""
         self._fill_form()
         entry = self._highlighted
-        text = "" if self._shown or not self._is_searched else NO_MATCH
+        found = "nothing matches" if self._read("target") else "no model is known"
+        text = f"{found}; {HOW_TO_LOAD}" if self._is_searched else ""
         text = text if entry is None else describe_preview(self._rows.previews.get(entry.reference))
         if entry is not None and entry.place == DOWNLOAD:
             text = f"enter downloads {format_disk(entry.size_bytes)}; {text}"

@@ -15,7 +15,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import Edit, EditResult, Selection
 
-from eaglelocal.conversation.added_file import find_mentions, read_added_file
+from eaglelocal.conversation.added_file import find_escaped_mentions, find_mentions, read_added_file
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import HistorySearch, QuestionHistory
 from eaglelocal.conversation.slash_commands import is_command
@@ -338,6 +338,8 @@ class PromptInput(FoldingTextArea):
             self.replace("", *self._locate(begin, end))
             self.post_message(self.Dropped(path))
         except EagleLocalError as error:
+            if end is not None:  # named in a question
+                error.hint = f"\\{self.text[begin:end]} is sent as text"
             self.menu.close(self._text_before_cursor)
             self.post_message(self.FileRefused(error))
         return False
@@ -393,17 +395,26 @@ class PromptInput(FoldingTextArea):
 
     # ---- keys
     def action_submit(self) -> None:
-        """Send the text, or add a line after a backslash."""
+        """Send the text, or add a line after a backslash at the end of one."""
         row, column = self.cursor_location
-        if self.document.get_line(row)[:column].endswith("\\"):
+        line = self.document.get_line(row)
+        if line.endswith("\\") and column == len(line):
             self.replace("\n", (row, column - 1), (row, column))
         elif self._add_mentions():
             self._send(self.whole_text.strip("\n"))
 
     def _add_mentions(self) -> bool:
-        """Add the files that a question names after `@`. Return False if it cannot be sent yet."""
-        mentions = [] if is_command(self.text) else find_mentions(self.text)
-        return all([self.add_file(path, begin, end) for begin, end, path in reversed(mentions)])
+        r"""Add the files that a question names after `@`, and take the backslash off `\@NAME`.
+
+        Return False if it cannot be sent yet.
+        """
+        if is_command(self.text):
+            return True
+        if not all([self.add_file(path, begin, end) for begin, end, path in reversed(find_mentions(self.text))]):
+            return False
+        for begin in reversed(find_escaped_mentions(self.text)):
+            self.replace("", *self._locate(begin, begin + 1))
+        return True
 
     def _send(self, text: str) -> None:
         if text.strip():

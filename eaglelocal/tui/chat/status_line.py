@@ -1,7 +1,7 @@
 """Format the status line of the chat screen: what happens now, or else the state of the chat. Pure.
 
 It is the only line with figures while the panel is closed. Each figure has a name, so that it needs no legend:
-`answering · 87 tokens · 4 s · esc stops`, then `smollm2 · 1 229/8 192 (15 %) · 31.2 tok/s · drafts 1.42x`.
+`answering · 87 tokens · 4 s · esc stops`, then `smollm2 · 1.2k/8.2k (15 %) · 31.2 tok/s · drafts 1.42x`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from eaglelocal.errors import EagleLocalError
 from eaglelocal.tui.chat.chat_events import Activity, AnswerWork, ModelChanged
 from eaglelocal.tui.glyphs import Glyphs
 from eaglelocal.tui.panel.feed import PanelFrame
-from eaglelocal.tui.panel.panel_text import format_bar, format_count, format_gain, format_percent, format_tok_s
+from eaglelocal.tui.panel.panel_text import (
+    format_bar,
+    format_count,
+    format_gain,
+    format_percent,
+    format_thousands,
+    format_tok_s,
+)
 from eaglelocal.tui.styled_lines import ELLIPSIS, Line, StyledSpan, cell_width, cut_line, fit_line, make_line
 
 BAR_CELLS = 16
@@ -104,7 +111,7 @@ def format_context_use(context: ContextUse) -> str:
     if not context.size:
         return f"{format_count(context.used)} tokens" if context.used else ""
     about = "" if context.is_counted or not context.used else "~"
-    used = f"{about}{format_count(context.used)}/{format_count(context.size)}"
+    used = f"{about}{format_thousands(context.used)}/{format_thousands(context.size)}"
     return f"{used} ({format_percent(context.share)})"
 
 

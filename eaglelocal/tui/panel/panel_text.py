@@ -247,6 +247,11 @@ def format_seconds(value: float | None) -> str:
     return f"{value:.0f} s" if value < 99.5 else f"{value / 60:.0f} min" if value < 5970 else f"{value / 3600:.0f} h"
 
 
+def format_thousands(value: int) -> str:
+    """Return a count with few characters: `987`, `1.2k`, `131k`."""
+    return str(value) if value < 1000 else f"{value / 1000:.1f}k" if value < 99_950 else f"{value / 1000:.0f}k"
+
+
 def format_count(value: float | None) -> str:
     """Return a count as `1 234`, `12.3 k` or `4.5 M`."""
     if value is None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from eaglelocal.conversation.added_file import (
     MAX_TEXT_BYTES,
     AddedFile,
+    find_escaped_mentions,
     find_mention,
     find_mentions,
     read_added_file,
@@ -86,3 +87,13 @@ def test_the_paths_that_a_question_names(
     assert [path for _, _, path in found] == paths
     for begin, end, path in found:
         assert text[begin:end].replace("\\", "") == f"@{path}"
+
+
+@pytest.mark.parametrize(("text", "begins"), [
+    (r"mail \@site.org, not \@/x", [5, 21]),
+    (r"\@maketitle, me\@site.org or \\@site.org", []),
+    ("@site.org", []),
+])  # fmt: skip
+def test_a_backslash_makes_text_of_a_path(text: str, begins: list[int]) -> None:
+    assert find_escaped_mentions(text) == begins
+    assert not begins or not find_mentions(text)

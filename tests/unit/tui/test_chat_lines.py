@@ -78,10 +78,10 @@ CONTEXT = ContextUse(8192, 200, 1029)
 @pytest.mark.parametrize(
     ("width", "shown"),
     [
-        (80, "a model of some name · 1 229/8 192 (15 %) · 32.5 tok/s · drafts 1.45x"),
-        (68, "a model of some... · 1 229/8 192 (15 %) · 32.5 tok/s · drafts 1.45x"),
-        (58, "a model of some name · 1 229/8 192 (15 %) · 32.5 tok/s"),
-        (34, "a model of... · 1 229/8 192 (15 %)"),
+        (80, "a model of some name · 1.2k/8.2k (15 %) · 32.5 tok/s · drafts 1.45x"),
+        (66, "a model of some... · 1.2k/8.2k (15 %) · 32.5 tok/s · drafts 1.45x"),
+        (56, "a model of some name · 1.2k/8.2k (15 %) · 32.5 tok/s"),
+        (32, "a model of... · 1.2k/8.2k (15 %)"),
         (18, "a model of some..."),
     ],
 )
@@ -103,10 +103,10 @@ def test_the_status_names_the_adapters(width: int, shown: str) -> None:
     [
         (ContextUse(), ""),
         (ContextUse(0, 0, 512), "512 tokens"),
-        (ContextUse(2048, 0, 999, is_counted=False), "~999/2 048 (49 %)"),
+        (ContextUse(2048, 0, 999, is_counted=False), "~999/2.0k (49 %)"),
         (ContextUse(512, 0, 512), "512/512 (100 %)"),
-        (ContextUse(131072, 0, 999), "999/131.1 k (1 %)"),
-        (ContextUse(8192, 0, 9000), "9 000/8 192 (100 %)"),
+        (ContextUse(131072, 0, 999), "999/131k (1 %)"),
+        (ContextUse(8192, 0, 9000), "9.0k/8.2k (100 %)"),
     ],
 )
 def test_how_full_the_context_is(context: ContextUse, shown: str) -> None:
