@@ -182,3 +182,20 @@ def test_the_search_of_conversations_ignores_case_as_the_picker_does(tmp_path: P
         assert "owls" in person.text
 
     play(ChatHarness(tmp_path), scenario)
+
+
+def test_a_server_is_joined_again_only_after_it_was_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined: list[str] = []
+    monkeypatch.setattr(chat_tasks.ChatTasks, "rejoin", lambda tasks: joined.append("now"))
+    monkeypatch.setattr("eaglelocal.tui.chat.chat_controller.POLL_S", 0.01)
+    stage = ChatHarness(tmp_path)
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.ready()
+        stage.client.state = "disconnected"
+        await person.sees("the server no longer answers")
+        assert not joined
+        stage.client.state = "ready"
+        await person.until(lambda: joined == ["now"], "the return")
+
+    play(stage, scenario)

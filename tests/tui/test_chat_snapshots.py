@@ -190,7 +190,8 @@ def test_dialogs(snap_compare: SnapCompare, tmp_path: Path, size: tuple[int, int
         os.utime(path, (when, when))
 
     async def scenario(person: ChatObserver) -> None:
-        await person.sees("scripted model")  # a dialog keeps what was painted below it
+        await person.sees("scripted model")
+        await settled(person.pilot)  # a dialog keeps what was painted below it
         await person.pilot.press(key)
         await person.sees(shown)
 

@@ -168,7 +168,7 @@ class EnginePoller:
         self._find_model, self._answer, self._feed, self._emit = find_model, answer, feed, emit
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="engine-poller", daemon=True)
-        self._state = ("loading", 0)  # with the number of restarts
+        self._state = ("ready", 0)  # of a model that has just been loaded, with the number of restarts
 
     def start(self) -> None:
         self._thread.start()
