@@ -41,6 +41,12 @@ def make_classes(dataclass: Decorator) -> dict[str, type]:
     @dataclass(slots=True)
     class Changing:
         items: list[int] = dataclasses.field(default_factory=list)
+        num_changes: int = dataclasses.field(default=0, init=False)
+        others: list[int] = dataclasses.field(default_factory=list, init=False)
+        last: int = dataclasses.field(init=False, repr=False, compare=False)
+
+        def __post_init__(self) -> None:
+            self.last = self.num_changes
 
     @dataclass(slots=True, eq=False)
     class Itself:
@@ -150,3 +156,22 @@ def test_they_have_no_other_attributes() -> None:
         Sent(1, c=2)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="negative"):
         OURS["Own"](x=-1)
+
+
+@pytest.mark.parametrize("name", sorted(VALUES))
+@pytest.mark.parametrize("values", [(), (1,), (1, 2.0), (1, 2.0, "n"), (1, 2.0, "n", 4)])
+def test_they_take_values_by_position_alike(name: str, values: tuple[object, ...]) -> None:
+    """Also those that are refused, with the words of the standard library."""
+
+    def make(cls: type) -> object:
+        try:
+            return dataclasses.asdict(cls(*values))
+        except TypeError as refused:
+            return str(refused).replace("make_classes.<locals>.", "")
+
+    assert make(OURS[name]) == make(THEIRS[name])
+
+
+def test_each_gets_a_list_of_its_own() -> None:
+    OURS["Changing"]().items.append(1)
+    assert OURS["Changing"]().items == []
