@@ -70,7 +70,7 @@ def get(name: Name) -> None:
     eaglelocal config get temperature
     """
     value = getattr(Settings.load({}, os.environ, locations.config_file()), check_setting_name(name))
-    standard_output().value(format_value(value))
+    standard_output().data(format_value(value))
 
 
 @app.command("set", cls=GroupedCommand, context_settings={"ignore_unknown_options": True})  # -1 is a value
