@@ -303,11 +303,12 @@ class Settings:
     set_by: tuple[tuple[str, str], ...] = ()  # (setting, place) of every setting that was set
 
     @classmethod
-    def load(cls, flags: Mapping[str, object], environ: Mapping[str, str], config_file: Path) -> Settings:
+    def load(cls, flags: Mapping[str, object], environ: Mapping[str, str], config_file: Path | None) -> Settings:
         """Read all sources and return the settings; a flag that is None was not given. Raises UsageError."""
         values: dict[str, Any] = {}
         places: dict[str, str] = {}
-        for name, value, place in (*_read_file(config_file), *_read_environment(environ), *_read_flags(flags)):
+        of_file = _read_file(config_file) if config_file else ()
+        for name, value, place in (*of_file, *_read_environment(environ), *_read_flags(flags)):
             try:
                 values[name], places[name] = READERS[name](value), place
             except ValueError as error:
