@@ -243,7 +243,7 @@ class Settings:
         None, read_closing_words, help="Words that end thinking which has used up its budget."
     )
     stop_loops: bool | None = setting(
-        None, read_boolean, help="End answers that repeat one passage without end; unset: in `chat`."
+        None, read_boolean, help="End answers that repeat one passage without end; unset: only in `chat`."
     )
     seed: int | None = setting(None, whole(0, 2**32 - 1), "N", "The same seed gives the same answer.")
     system: str | None = setting(None, read_prose, "TEXT", "The system message.")
