@@ -243,7 +243,7 @@ class Settings:
         None, read_closing_words, help="Words that end thinking which has used up its budget."
     )
     stop_loops: bool | None = setting(
-        None, read_boolean, help="End answers that repeat one passage without end; unset: in `chat`."
+        None, read_boolean, help="End answers that repeat one passage without end; unset: only in `chat`."
     )
     seed: int | None = setting(None, whole(0, 2**32 - 1), "N", "The same seed gives the same answer.")
     system: str | None = setting(None, read_prose, "TEXT", "The system message.")
@@ -303,11 +303,12 @@ class Settings:
     set_by: tuple[tuple[str, str], ...] = ()  # (setting, place) of every setting that was set
 
     @classmethod
-    def load(cls, flags: Mapping[str, object], environ: Mapping[str, str], config_file: Path) -> Settings:
+    def load(cls, flags: Mapping[str, object], environ: Mapping[str, str], config_file: Path | None) -> Settings:
         """Read all sources and return the settings; a flag that is None was not given. Raises UsageError."""
         values: dict[str, Any] = {}
         places: dict[str, str] = {}
-        for name, value, place in (*_read_file(config_file), *_read_environment(environ), *_read_flags(flags)):
+        of_file = _read_file(config_file) if config_file else ()
+        for name, value, place in (*of_file, *_read_environment(environ), *_read_flags(flags)):
             try:
                 values[name], places[name] = READERS[name](value), place
             except ValueError as error:

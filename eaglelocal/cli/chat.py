@@ -226,7 +226,7 @@ def read_question(prompt: str | None, settings: Settings, output: Output, *, as_
 
     Raises UsageError in that case with --json.
     """
-    is_person = sys.stdin is not None and sys.stdin.isatty() and prompt != STDIN
+    is_person = prompt != STDIN and sys.stdin is not None and sys.stdin.isatty()
     if prompt is None and is_person:
         if as_json:
             raise UsageError("--json needs a PROMPT, or text on stdin", hint='eaglelocal chat "..." --json')
@@ -334,7 +334,8 @@ def read_stdin(stdin: TextIO | None, output: Output) -> str:
     if stdin is None:
         return ""
     if not _is_ready(stdin):
-        output.message("waiting for stdin to end (use </dev/null if it has nothing to read)")
+        ending = "Ctrl+D ends it" if stdin.isatty() else "use </dev/null if it has nothing to read"
+        output.message(f"waiting for stdin to end ({ending})")
     piped = stdin.buffer.read(MAX_STDIN_BYTES + 1)
     if len(piped) > MAX_STDIN_BYTES:
         what = f"stdin is longer than {MAX_STDIN_BYTES // 1_000_000} MB, more than a model can read"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from eaglelocal.cli.flags import KEEPING, MACHINE
 from eaglelocal.cli.load_model import is_flag
 from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.session import ActiveModel
@@ -32,10 +33,7 @@ LOADING_S, POLL_S = 300.0, 0.2
 RESTART_S = 600.0  # for which a question waits for a server that was ended, and may come again
 NO_SERVER = "none"  # value of --url: an engine of one's own, whatever runs
 OUR_KEY, OPENAI_KEY = "EAGLELOCAL_API_KEY", "OPENAI_API_KEY"
-ENGINE_SETTINGS = (
-    *("mmproj", "lora", "draft", "draft_type", "threads", "gpu_layers", "n_cpu_moe", "override_tensor", "device"),
-    *("split", "kv_type", "flash_attn", "cache_ram", "lookup_memory", "cache_disk", "learn", "ctx", "parallel"),
-)
+ENGINE_SETTINGS = ("mmproj", "lora", "draft", "draft_type", "parallel", *MACHINE, *KEEPING)
 
 
 def join_running_server(settings: Settings, output: MessageOutput) -> ActiveModel | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +15,7 @@ from eaglelocal.cli.completion import complete_words
 from eaglelocal.cli.output import path_text, standard_output, wrap_text
 from eaglelocal.core.atomic_file import make_folder
 from eaglelocal.core.toml_text import TomlValue, write_value
-from eaglelocal.errors import ResourceError
+from eaglelocal.errors import ResourceError, UsageError
 from eaglelocal.processes.editor import run_editor
 from eaglelocal.settings import PREFIX, SETTINGS, Settings, check_setting_name, read_setting, write_setting
 
@@ -26,6 +26,14 @@ Name = Annotated[
 ]
 
 app = typer.Typer(rich_markup_mode=None)
+
+
+class ValueCommand(GroupedCommand):
+    """A command whose arguments may begin with one dash, such as -1."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.ignore_unknown_options = not any(word.startswith("--") for word in args)
+        return super().parse_args(ctx, args)
 
 
 @app.callback(invoke_without_command=True)
@@ -45,7 +53,11 @@ def show(as_json: flags.AsJson = False) -> None:
     """
     output = standard_output()
     file = locations.config_file()
-    settings = Settings.load({}, os.environ, file)
+    try:
+        settings = Settings.load({}, os.environ, file)
+    except UsageError as problem:
+        settings = Settings.load({}, os.environ, None)
+        output.message(f"warning: {problem.message}; the config file is ignored here")
     rows = {name: (getattr(settings, name), origin) for name, origin in settings.origins().items()}
     if as_json:
         values = {
@@ -70,10 +82,10 @@ def get(name: Name) -> None:
     eaglelocal config get temperature
     """
     value = getattr(Settings.load({}, os.environ, locations.config_file()), check_setting_name(name))
-    standard_output().value(format_value(value))
+    standard_output().data(format_value(value))
 
 
-@app.command("set", cls=GroupedCommand, context_settings={"ignore_unknown_options": True})  # -1 is a value
+@app.command("set", cls=ValueCommand)
 def set_value(
     name: Name, value: Annotated[str, typer.Argument(metavar="VALUE", help="Its value, as of its flag.")]
 ) -> None:

@@ -46,7 +46,7 @@ def doctor(as_json: flags.AsJson = False) -> None:
 
 
 def check_used_settings(settings: Settings) -> None:
-    """Raise UsageError for settings and tool servers that a chat would refuse."""
+    """Raise UsageError or ResourceError for settings and tool servers that a chat would refuse."""
     from eaglelocal.cli.tool_calls import open_tools
 
     check_screen_keys(settings)

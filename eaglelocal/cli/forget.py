@@ -38,7 +38,7 @@ def forget(
     eaglelocal forget qwen3-8b
     eaglelocal forget --heads --yes
     """
-    from eaglelocal.cli.deletion import delete_folder, delete_light_copies
+    from eaglelocal.cli.deletion import delete_folder, delete_light_copies, list_files
     from eaglelocal.hub.heads.requantized_copy import delete_stale_copies
 
     output, learned = standard_output(), locations.learned_dir()
@@ -47,10 +47,14 @@ def forget(
             what = f"--heads and {target} contradict each other: --heads is for all models"
             raise UsageError(what, hint=shlex.join(["eaglelocal", "forget", target]))
         return forget_answers(target, output, yes=yes)
-    folders, old = find_kept(output, heads=heads), locations.state_dir() / "chat_history"
-    if old.is_file():
-        output.message(f"{path_text(old)}: questions of line mode, which nothing reads any more")
-    elif not folders:
+    kept = (locations.lookups_dir(), locations.conversation_cells_dir(), locations.learning_dir())
+    folders = [folder for folder in kept if list_files(folder)]
+    if list_files(learned):
+        if heads:
+            folders.append(learned)
+        else:
+            output.message(f"{path_text(learned)}: learned heads stay; `eaglelocal forget --heads` deletes them")
+    if not folders:
         return output.message("nothing is kept")
     for folder in folders:
         output.message(describe_folder(folder))
@@ -59,23 +63,9 @@ def forget(
         delete_light_copies(learned)
     for folder in folders:
         delete_folder(folder)
-    old.unlink(missing_ok=True)
     if learned in folders:
         delete_stale_copies(locations.light_heads_dir())  # of versions that were deleted before
     return output.message("deleted")
-
-
-def find_kept(output: Output, *, heads: bool) -> list[Path]:
-    """Return the folders that hold something; without --heads say that learned heads stay."""
-    from eaglelocal.cli.deletion import list_files
-
-    learned = locations.learned_dir()
-    kept = [locations.lookups_dir(), locations.conversation_cells_dir(), locations.learning_dir(), learned]
-    folders = [folder for folder in kept if list_files(folder)]
-    if learned in folders and not heads:
-        folders.remove(learned)
-        output.message(f"{path_text(learned)}: learned heads stay; `eaglelocal forget --heads` deletes them")
-    return folders
 
 
 def forget_answers(target: str, output: Output, *, yes: bool) -> None:

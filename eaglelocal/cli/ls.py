@@ -13,6 +13,7 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.load_model import load_settings
 from eaglelocal.cli.output import WIDTH, path_text, standard_output
 from eaglelocal.core.amounts import count_noun, format_age, format_disk
+from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:
     from eaglelocal.hub.heads.head_store import UnfinishedHead
@@ -39,7 +40,12 @@ def ls(as_json: flags.AsJson = False) -> None:
 
     output = standard_output()
     cache = locations.hub_cache_dir()
-    entries = list_all_models(cache, load_settings({}).model_folders)
+    try:
+        folders = load_settings({}).model_folders
+    except UsageError as problem:
+        output.message(f"warning: {problem.message}; your folders of models are not listed")
+        folders = ()
+    entries = list_all_models(cache, folders)
     partials, heads = find_partials(cache), find_unfinished_heads()
     copies, training = add_sizes(list_copies()), list_folders()
     if as_json:

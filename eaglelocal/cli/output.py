@@ -97,10 +97,6 @@ class Output:
         """Write a command's result to stdout. Raises OutputClosed, or ResourceError if it cannot be written."""
         self._write(replace_signs(clean_text(text), self._stdout) + end)
 
-    def value(self, text: str) -> None:
-        """Write a text that is not ours as it is. Raises as `data` does."""
-        self._write(clean_text(text) + "\n")
-
     def lines(self, lines: Iterable[str]) -> None:
         """Write a result of several lines to stdout: none of them makes two. Raises as `data` does."""
         for line in lines:

@@ -38,7 +38,7 @@ def report_lines(outcome: SearchOutcome, chosen: Candidate, *, show_all: bool) -
         *wrap_text("         ", setup_text(outcome, chosen)),
         *wrap_text("speed    ", speed_text(outcome, chosen)),
         "",
-        *(bar_line(load, outcome) for load in chosen.memory.used),
+        *(line for load in chosen.memory.used for line in memory_lines(load)),
         *wrap_text("         ", sum_text(chosen)),
         *(wrap_text("adapters ", f"{describe_adapters(outcome.options.adapters)}: {size}") if size else []),
         *link_lines(outcome),
@@ -119,15 +119,14 @@ def link_lines(outcome: SearchOutcome) -> Iterator[str]:
         yield from wrap_text("warning  ", WARNING)
 
 
-def bar_line(load: DeviceLoad, outcome: SearchOutcome) -> str:
+def memory_lines(load: DeviceLoad) -> list[str]:
     """Return a device's memory bar: `CUDA0    ██████████████████████████████  22.4 of 23.0 GiB`."""
-    free = load.free_bytes
-    name = load.device
+    begin, total, free = f"{load.device:<8} ", load.total / GIB, load.free_bytes
     if free is None:
-        return f"{name:<8} {load.total / GIB:.1f} GiB, free memory unknown"
+        return wrap_text(begin, f"{total:.1f} GiB, free memory unknown")
     full = min(BAR_CELLS, -(-BAR_CELLS * load.total // max(free, 1)))
-    shared = ", a part of RAM" if load.in_ram else ""
-    return f"{name:<8} {'█' * full}{'░' * (BAR_CELLS - full)} {load.total / GIB:5.1f} of {free / GIB:.1f} GiB{shared}"
+    bar, shared = "█" * full + "░" * (BAR_CELLS - full), ", a part of RAM" if load.in_ram else ""
+    return wrap_text(begin, f"{bar} {total:5.1f} of {free / GIB:.1f} GiB{shared}")
 
 
 def sum_text(chosen: Candidate) -> str:

@@ -51,9 +51,9 @@ def run(
 
 
 def choose_source(model: str, words: Sequence[str]) -> tuple[str, str]:
-    """Return the flag for `chat`: a ready server's URL if it runs the model and the words allow it, else the target."""
-    flags = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
-    if flags.isdisjoint(("url", "target", *ENGINE_SETTINGS)):
+    """Return the flag for `chat`: the URL of the model's server, if flags and settings allow it, else the target."""
+    typed = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words if word.startswith("--")}
+    if typed.isdisjoint(("url", "target", *ENGINE_SETTINGS)) and load_settings({}).url is None:
         for server in find_ready_servers(standard_output(), target=model, patience_s=LOADING_S):
             return "--url", server.url
     return "--target", model

@@ -58,14 +58,14 @@ def read_object(text: str | bytes, max_depth: int = MAX_DEPTH) -> dict[str, obje
 def read_record(record: type[T], value: object) -> T:
     """Return a dataclass of the values under its fields' names, as `asdict` and JSON leave them.
 
-    It reads the annotations that `_read_kind` names; of a union, only that of one type with None, which stands last.
+    A field may have any type that `_read_kind` names, or `T | None` of one.
 
     Raises ValueError where a field is missing or of another type than it is annotated with.
     """
     kinds: Any = record
     names = [one.name for one in fields(kinds)]
     if not isinstance(value, dict):
-        raise ValueError("a record is missing")
+        raise ValueError(f"{value!r:.40} is no object")
     if missing := [name for name in names if name not in value]:
         raise ValueError(f"{missing[0]!r} is missing")
     hints = get_type_hints(record)

@@ -86,8 +86,8 @@ def check_hub_token(facts: Installation) -> Finding:
 
 def check_hub_client(facts: Installation) -> Finding | None:
     """Warn of an environment variable that the hub's client cannot use; only downloads need it."""
-    text = facts.hub.client_problem
-    return warning("hub_client", f"models cannot be pulled: {text}", f"unset {text.split()[0]}") if text else None
+    error = facts.hub.client_problem
+    return warning("hub_client", f"models cannot be pulled: {error.message}", error.hint) if error else None
 
 
 def check_offline(facts: Installation) -> Finding | None:

@@ -235,11 +235,11 @@ def read_hub(settings: Settings, environ: Mapping[str, str]) -> Hub:
     file = locations.hub_token_file(environ)
     saved = attempt_or(lambda: read_regular(file).decode(errors="replace").strip(), "")
     token = environ[variable].strip() if variable else saved
-    client_problem = ""
+    client_problem = None
     try:
         check_settings(environ)
     except UsageError as error:
-        client_problem = error.message
+        client_problem = error
     sizes = [size for path in cache.glob("models--*/blobs/*.incomplete") if (size := _count_abandoned_bytes(path))]
     return Hub(
         cache=cache,

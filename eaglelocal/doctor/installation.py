@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from eaglelocal.core.json_text import read_object
 from eaglelocal.core.records import dataclass
+from eaglelocal.errors import UsageError
 from eaglelocal.learning.drift import DriftReport
 from eaglelocal.probe.machine import Machine
 from eaglelocal.probe.subprocess_calls import NoAnswer, run_module
@@ -81,7 +82,7 @@ class Hub:
     is_token_malformed: bool = False
     token_variable: str = ""  # the one that holds the token; empty: it is in a file
     is_offline: bool = False
-    client_problem: str = ""  # the variable that the hub's client cannot use, and why; empty: none
+    client_problem: UsageError | None = None  # names the variable that the hub's client cannot use
     gated: tuple[str, ...] = ()  # repositories in the settings that require accepting a license
     num_partial: int = 0  # interrupted downloads, without those that may still run
     partial_bytes: int = 0

@@ -201,7 +201,7 @@ def _make_file_url(repo: RemoteRepo, file: RemoteFile) -> str:
 # ---- hub errors: errors of requests to a hub: which are worth a retry, and the hint for each of the others.
 # HttpError is the base class of the HTTP library's errors: the hub client has changed libraries before.
 HttpError: type[Exception] = HfHubHTTPError.__bases__[0]
-# of getting a token by HF_OIDC_RESOURCE, which older clients do not know
+# The client cannot get a token by HF_OIDC_RESOURCE; older clients have no such error.
 TokenError: type[Exception] = getattr(errors, "OIDCError", HfHubHTTPError)
 # ValueError, KeyError and TypeError come from an answer that is not a hub's
 CLIENT_ERRORS = (HttpError, TokenError, OSError, ValueError, KeyError, TypeError)

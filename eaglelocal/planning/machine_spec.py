@@ -24,6 +24,7 @@ from eaglelocal.probe.machine import Gpu, Machine, Unified
 from eaglelocal.probe.rpc_servers import RpcServer
 
 MEGA, GIGA, TERA = 10**6, 10**9, 10**12
+DRIVER_BYTES = int(0.6 * GIB)  # of a card's memory that its driver keeps
 SYSTEM_BYTES, SYSTEM_SHARE = 4 * GIB, 0.25  # RAM that a running system and its page cache keep
 MORE_BEHIND_BYTES, MORE_SHARE = 16 * GIB, 1 / 16  # and further RAM: this share of what is above 16 GiB
 FLOPS_PER_BYTE: Mapping[str, float] = {CUDA: 75.0, VULKAN: 75.0, METAL: 34.0}  # fp16, if not stated: RTX 3090, M2 Max
@@ -353,7 +354,7 @@ def free_held_memory(machine: MachineSpec) -> MachineSpec:
     def freed(device: DeviceSpec) -> DeviceSpec:
         if device.free_bytes is None or device.total_bytes is None or (device.is_gpu and device.shares_ram):
             return device
-        system = 0 if device.is_gpu else system_bytes(device.total_bytes)
+        system = DRIVER_BYTES if device.is_gpu else system_bytes(device.total_bytes)
         return replace(device, free_bytes=max(device.free_bytes, device.total_bytes - system))
 
     return replace(machine, host=freed(machine.host), gpus=tuple(map(freed, machine.gpus)))

@@ -143,11 +143,8 @@ def make_plan(decision: Decision, *, on_progress: Progress) -> Plan:
     spec = read_spec(options)
     files = decision.files or locate_files(decision, on_progress)
     adapters = check_adapters(options.adapters, files.target)
+    decision = limit_decision(decision, files.target)
     n_ctx = choose_ctx(decision, files.target)
-    if decision.candidate is None and options.origins:  # which planning would have taken into account
-        info = files.target.info
-        limited = limit_options(options, describe_shape(info), info.context_length or 0)
-        decision = dataclasses.replace(decision, options=limited)
     projector = FoundProjector() if decision.without_projector else files.projector
     target, draft = write_files(files, decision, on_progress)
     features = read_template_features(target.info.chat_template)
@@ -223,7 +220,6 @@ def check_unwritten(decision: Decision, reference: str) -> None:
     if options.device or options.split != "layer" or options.override_tensor or options.rpc:
         select_gpus(add_servers(this_machine(catalog.machines), options.rpc), options)
     option = make_demo_option(reference, options, catalog)
-    limit_ctx(decision, option.max_context, reference)
     problem, hint = find_refusal(option, options)
     if problem:
         raise UsageError(f"{reference}: {problem}", hint=hint)
@@ -262,19 +258,19 @@ def choose_ctx(decision: Decision, target: FoundTarget) -> int:
 
     Raises UsageError if a flag asks for more than the model was trained for.
     """
-    trained = target.info.context_length or DEFAULT_CTX
-    return limit_ctx(decision, trained, target.label) or min(trained, DEFAULT_CTX)
-
-
-def limit_ctx(decision: Decision, trained: int, label: str) -> int | None:
-    """Return the decided context, cut to what the model was trained for if it was set for every model.
-
-    Raises UsageError if a flag asks for more.
-    """
-    ctx = decision.ctx
-    if ctx is None or 1 <= ctx <= trained:
+    trained, ctx = target.info.context_length or DEFAULT_CTX, limit_decision(decision, target).ctx
+    if ctx is None:
+        return min(trained, DEFAULT_CTX)
+    if 1 <= ctx <= trained:
         return ctx
-    if "ctx" in dict(decision.options.origins):
-        return trained
-    message = f"--ctx must lie between 1 and {trained}, which {label} was trained for, not {ctx}"
+    message = f"--ctx must lie between 1 and {trained}, which {target.label} was trained for, not {ctx}"
     raise UsageError(message, hint=f"`--ctx {trained}`")
+
+
+def limit_decision(decision: Decision, target: FoundTarget) -> Decision:
+    """Return the decision with options that the model can take, as planning would have limited them."""
+    if decision.candidate is not None or not decision.options.origins:
+        return decision
+    info = target.info
+    limited = limit_options(decision.options, describe_shape(info), info.context_length or DEFAULT_CTX)
+    return dataclasses.replace(decision, options=limited)

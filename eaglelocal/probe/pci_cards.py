@@ -135,10 +135,7 @@ def _find_slot_end(device: Path, vendor: str) -> Path:
     AMD's switch is two bridges with AMD's vendor id. Intel's id is also that of the CPU's bridges, so there a switch
     is two bridges below a third one, the root port.
     """
-    try:
-        bridges = [each for each in device.resolve().parents if read_text(each / "class").startswith(BRIDGE_CLASS)]
-    except OSError:
-        return device
+    bridges = [each for each in device.resolve().parents if read_text(each / "class").startswith(BRIDGE_CLASS)]
     if vendor == "amd":
         own = list(itertools.takewhile(lambda each: read_text(each / "vendor") == "0x1002", bridges))
         return own[-1] if own else device

@@ -19,7 +19,7 @@ _DATA = re.compile(r"[\x00-\x40\x5b-\x60\x7b-\x7f]*")  # ASCII without letters
 
 
 class LoopGuard:
-    """The last thoughts of one answer, or its last text: the first text begins anew.
+    """Checks one answer for repetition: its thoughts, and then its text by itself.
 
     budget  tokens of thoughts that are not judged, because a limit of thinking ends them; thoughts go on after it
             where a server ignores the limit

@@ -263,7 +263,7 @@ class MedusaParts(nn.Module):
     """The layers of a Medusa head (arXiv 2401.10774), without its lm_head: one for each token that it drafts.
 
     Step j of a chain anchored at P predicts token[P+2+j] from the target's state at P, after the output norm.
-    The layers begin at zero, so each first predicts the target's own next token. The interface is that of EagleHead.
+    The layers begin at zero, so each first predicts the target's own next token. It has EagleHead's interface.
     """
 
     mask_hidden = None

@@ -247,6 +247,8 @@ def test_a_setting_is_written_and_read(environ: dict[str, str]) -> None:
     for arguments, complaint in (
         (("set", "learn", "maybe"), "learn must be true or false, not 'maybe'"),
         (("set", "seed", "-1"), "seed must be a whole number from 0 to 4294967295, not '-1'"),
+        (("set", "ctx", "--hlep"), "no such option: --hlep"),
+        (("set", "--hlep", "ctx", "5"), "no such option: --hlep"),
         (("set", "tempreature", "0"), "hint: eaglelocal config set temperature 0"),
         (("set", "keys", "send=x"), "keys is set in a form that cannot be replaced\n\nhint: eaglelocal config edit"),
         (("get", "nothing"), "unknown setting nothing"),
@@ -263,7 +265,23 @@ def test_a_setting_is_written_beside_a_faulty_one(environ: dict[str, str]) -> No
     assert (done.returncode, done.stderr.count("error")) == (0, 0)
     assert tomllib.loads(file.read_text()) == {"bogus": 1, "top_k": 5}
     file.write_text("not TOML")
-    assert "\nhint: eaglelocal config edit" in run(environ, "ls").stderr
+    assert "\nhint: eaglelocal config edit" in run(environ, "config", "get", "top_k").stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [("bogus = 1\n", "unknown setting bogus"), ("top_k = 'x'\n", "top_k must be"), ('models = ["./gone"]\n', "./gone")],
+)
+def test_what_only_reads_works_beside_faulty_settings(environ: dict[str, str], content: str, problem: str) -> None:
+    file = Path(environ["XDG_CONFIG_HOME"]) / "eaglelocal" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    models = run(environ, "ls", "--json")
+    settings = run({**environ, "EAGLELOCAL_SEED": "5"}, "config", "show", "--json")
+    assert (models.returncode, settings.returncode) == (0, 0)
+    assert "models" in json.loads(models.stdout) and json.loads(settings.stdout)["settings"]["seed"]["value"] == 5
+    assert models.stderr.startswith("warning: ") and problem in models.stderr
+    assert ("warning: " in settings.stderr) is ("models" not in content)
 
 
 def test_the_file_is_checked_after_it_was_edited(environ: dict[str, str]) -> None:

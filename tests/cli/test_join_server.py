@@ -192,16 +192,22 @@ def test_an_engine_of_its_own_when_nothing_runs_or_a_target_is_named(
     assert joined is not None and joined.plan is None and joined.takes_spec
 
 
-def test_run_joins_the_server_of_its_model_unless_a_flag_needs_an_engine(chat: Chat) -> None:
+def test_run_joins_the_server_of_its_model_unless_a_flag_or_setting_rules_it_out(
+    chat: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with serving(Script(models=OUR_MODELS)) as url, announcing(url):
         assert choose_source("demo", ("hi", "--temperature=0", "-c")) == ("--url", url)
         for model, *words in (
             ("demo@1b", "hi"),
             ("demo", "--ctx", "512"),
             ("demo", "--kv-type=f16"),
+            ("demo", "--rpc", "127.0.0.1:9"),
+            ("demo", "--learn-gb", "1"),
             ("demo", "--url", ""),
         ):
             assert choose_source(model, words) == ("--target", model)
+        monkeypatch.setenv("EAGLELOCAL_URL", "none")
+        assert choose_source("demo", ()) == ("--target", "demo")
 
 
 def test_a_target_of_the_config_file_is_joined_where_it_runs(

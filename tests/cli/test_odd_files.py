@@ -32,6 +32,7 @@ from eaglelocal.hub import model_library
 from eaglelocal.hub.heads.requantized_copy import list_copies
 from eaglelocal.hub.heads.versions import HeadVersions
 from eaglelocal.hub.hub_cache import read_main_commit
+from eaglelocal.hub.inflation import generated_files
 from eaglelocal.hub.inventory import list_derived, list_imported
 from eaglelocal.hub.pull_plan import read_pulled_reference
 from eaglelocal.learning.drift import read_history, read_reports
@@ -87,7 +88,7 @@ USES: dict[str, Callable[[Path], object]] = {
     "cache/eaglelocal/profiles/a.json": lambda path: catalog.read_kept(path, []),
     "cache/eaglelocal/heads/a.gguf": lambda _: list_copies(),
     "cache/eaglelocal/generated/a@b.gguf": lambda _: list(list_derived()),
-    "cache/eaglelocal/generated/.lock": lambda path: hold(hold_lock(path)),
+    "cache/eaglelocal/generated/.inflate.lock": lambda path: hold(generated_files.hold_folder(path.parent)),
     "hub/models--a--b/refs/main": lambda path: read_main_commit(path.parents[1]),
     "ollama/manifests/registry.ollama.ai/library/a/b": lambda path: list(
         model_library.list_ollama_models(path.parents[4])

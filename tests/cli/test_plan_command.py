@@ -68,8 +68,9 @@ def test_the_object_of_the_interface(capsys: pytest.CaptureFixture[str], machine
     assert any("no GGUF of it is published" in each["reason"] for each in content["rejected"])
 
 
-def test_a_screen_fits_a_narrow_terminal() -> None:
-    command = [sys.executable, "-m", "eaglelocal", "plan", "qwen3-8b", "--machine", "rtx-3060"]
+@pytest.mark.parametrize("machine", ["rtx-3060", "m2-max-32gb"])
+def test_a_screen_fits_a_narrow_terminal(machine: str) -> None:
+    command = [sys.executable, "-m", "eaglelocal", "plan", "qwen3-8b", "--machine", machine]
     narrow = {**os.environ, "COLUMNS": "40", "PYTHONIOENCODING": "utf-8"}
     shown = subprocess.run(command, env=narrow, capture_output=True, text=True, encoding="utf-8", check=True).stdout
     wide = [line for line in shown.splitlines() if len(line) >= 40]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from eaglelocal.cli import chat_line
-from eaglelocal.cli.chat import chat, join_question, mention_command
+from eaglelocal.cli.chat import chat, join_question, mention_command, read_stdin
 from eaglelocal.cli.chat_line import MORE, PROMPT, LineDiscarded, read_question
 from eaglelocal.cli.load_model import mention_model
 from eaglelocal.cli.output import Output
@@ -99,6 +99,24 @@ def test_a_name_with_blanks_is_completed(
     before, blank, word = typed.rpartition(" ")
     found = editor._complete(word, 0)
     assert f"{before}{blank}{word if found is None else found}" == completed
+
+
+class SlowStdin(io.TextIOWrapper):
+    """A stdin in which nothing has arrived yet."""
+
+    is_terminal = False
+
+    def isatty(self) -> bool:
+        return self.is_terminal
+
+
+@pytest.mark.parametrize(("is_terminal", "ending"), [(True, "Ctrl+D ends it"), (False, "use </dev/null")])
+def test_waiting_for_stdin_says_how_to_end_it(is_terminal: bool, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eaglelocal.cli.chat._is_ready", lambda stdin: False)
+    stdin, stderr = SlowStdin(io.BytesIO(b"late")), io.StringIO()
+    stdin.is_terminal = is_terminal
+    assert read_stdin(stdin, Output(stdout=io.StringIO(), stderr=stderr, environ={})) == "late"
+    assert stderr.getvalue().startswith(f"waiting for stdin to end ({ending}")
 
 
 @pytest.mark.parametrize("ending", [EOFError, KeyboardInterrupt])

@@ -83,15 +83,6 @@ def test_answers_whose_model_is_noted_are_named_with_a_command_of_their_own(run:
     assert not folder.exists()
 
 
-def test_forget_deletes_the_questions_that_line_mode_once_kept(run: Run) -> None:
-    old = locations.state_dir() / "chat_history"
-    old.parent.mkdir(parents=True)
-    old.write_text("a private question\n")
-    done = run("forget", "--yes")
-    assert done.returncode == 0 and "chat_history: questions of line mode" in done.stderr
-    assert not old.exists() and "nothing is kept" in run("forget", "--yes").stderr
-
-
 def test_removal_without_leftovers_reports_none(run: Run) -> None:
     put_in_cache()
     done = run("rm", f"{REPO}:Q8_0", "--yes")

@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from eaglelocal.core.thinking import (
-    EFFORT_BUDGETS,
-    EFFORTS,
-    MAX_BUDGET,
-    OFF_EFFORT,
-    USUAL_EFFORT,
-    Efforts,
-    Thinking,
-)
+from eaglelocal.core.thinking import EFFORT_BUDGETS, EFFORTS, OFF_EFFORT, USUAL_EFFORT, Efforts, Thinking
 
 VARIABLES = ("reasoning_effort", "thinking_effort", "reasoning_strength")
 SWITCHES = ("enable_thinking", "thinking")  # of the families that have one
@@ -101,7 +93,7 @@ def describe_efforts(efforts: Efforts) -> str:
     return f"it thinks with {USUAL_EFFORT} effort unless --thinking-budget is set: {known}"
 
 
-def describe_thinking(thinking: Thinking, efforts: Efforts, room: int = MAX_BUDGET) -> str:
+def describe_thinking(thinking: Thinking, efforts: Efforts, room: int) -> str:
     """Return a limit in words; room as for `choose_budget`."""
     if thinking.is_off:
         return "off"

@@ -8,7 +8,7 @@ only describe them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from urllib.parse import unquote, urldefrag, urljoin
+from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 Schema = Mapping[str, object]
 NAMED_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
@@ -170,7 +170,7 @@ class _SchemaDocument:
 
     def _find(self, reference: str, base: str) -> tuple[object, str]:
         """Return the target of a reference (None if there is none), and the base address of references in it."""
-        address = base + reference if reference.startswith("#") else _join_url(base, reference)
+        address = _join_url(base, reference)
         if address is None:
             return None, base
         base, encoded = urldefrag(address)
@@ -226,10 +226,13 @@ class _SchemaDocument:
 
 
 def _join_url(base: str, reference: str) -> str | None:
+    """Return the address of a reference; None if it is not a valid one."""
     try:
-        return urljoin(base, reference)
-    except ValueError:  # no address at all
+        address = base + reference if reference.startswith("#") else urljoin(base, reference)
+        urlsplit(address)  # urljoin does not check every address
+    except ValueError:
         return None
+    return address
 
 
 def _follow_pointer(resource: object, pointer: str) -> object:

@@ -16,6 +16,7 @@ from eaglelocal.errors import RequestError
 from eaglelocal.text.tool_calls import call_forms as forms
 from eaglelocal.text.tool_calls.argument_rules import json_rule
 from eaglelocal.text.tool_calls.call_forms import write_calls
+from eaglelocal.text.tool_calls.schema_parts import lift_references
 from eaglelocal.text.tool_calls.tool_grammar import make_constraint
 
 BYTES = LLTokenizer("byte")
@@ -194,7 +195,10 @@ def test_data_that_looks_like_a_reference_stays_data(form: CallForm) -> None:
 
 
 @every_form
-@pytest.mark.parametrize("reference", ["#/nowhere", "#nobody", "http://example.com/x", "http://[", "#/required"])
+@pytest.mark.parametrize(
+    "reference",
+    ["#/nowhere", "#nobody", "http://example.com/x", "http://[", "http://[#/a", "#/required"],
+)
 def test_a_reference_to_nothing_is_refused_of_a_strict_tool_and_binds_nothing_else(
     form: CallForm, reference: str
 ) -> None:
@@ -204,6 +208,11 @@ def test_a_reference_to_nothing_is_refused_of_a_strict_tool_and_binds_nothing_el
     assert refusal.value.parameter == "tools" and reference in refusal.value.message
     grammar = matcher_of(grammar_of(form, schema))
     assert is_called(form, grammar, {"a": 1, "b": 2}) and not is_called(form, grammar, {"a": None, "b": 2})
+
+
+def test_an_address_that_is_not_valid_names_nothing() -> None:
+    whole = thing(a={"$ref": "#/$defs/x"}) | {"$id": "http://[", "$defs": {"x": INTEGER}}
+    assert lift_references(whole) == (thing(a={"$ref": "#/$defs/0"}) | {"$defs": {"0": INTEGER}}, [])
 
 
 # ---- schemas of all kinds

@@ -26,6 +26,7 @@ from eaglelocal.doctor.installation import (
     Port,
     Tools,
 )
+from eaglelocal.errors import UsageError
 from eaglelocal.learning.drift import DriftReport, Level
 from eaglelocal.probe.machine import Cpu, Gpu, LlamaCpp, Machine, MainMemory, System, Unified
 from eaglelocal.probe.nvml_gpus import apply_visibility
@@ -428,7 +429,8 @@ def test_what_the_hub_says_next_to_its_token() -> None:
 
 
 def test_a_variable_that_the_hubs_client_cannot_use_is_named() -> None:
-    hub = Hub(cache=Path("/hub"), has_token=True, client_problem="all_proxy is 'x://y', which is no address of a proxy")
+    problem = UsageError("all_proxy is 'x://y', which is not the address of a proxy", hint="unset all_proxy")
+    hub = Hub(cache=Path("/hub"), has_token=True, client_problem=problem)
     facts = dataclasses.replace(WELL, hub=hub, environ={"all_proxy": "x://y"})
     assert levels(facts) == {"hub_client": "warning"}
     assert found(facts, "hub_client").command == "unset all_proxy" and "'x://y'" in found(facts, "hub_client").text

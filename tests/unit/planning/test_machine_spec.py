@@ -11,9 +11,11 @@ from doubles.recorded_machines import recorded_machine
 from eaglelocal.catalog.catalog import VULKAN, load_catalog
 from eaglelocal.memory.budget import RAM, Buffer, MemoryKind, device_load
 from eaglelocal.planning.machine_spec import (
+    DRIVER_BYTES,
     UNKNOWN_GPU_BYTES_S,
     MachineSpec,
     find_entry,
+    free_held_memory,
     make_known_spec,
     make_machine_spec,
 )
@@ -191,6 +193,13 @@ def test_graphics_that_no_table_knows_read_as_the_processor_does() -> None:
     found = spec_of(replace(PLAIN, gpus=(graphics,)))
     assert found.gpus[0].bytes_s == found.host.bytes_s
     assert any("the bandwidth of AMD Radeon 999M Graphics is unknown" in note for note in found.notes)
+
+
+def test_what_a_driver_keeps_is_held_by_no_program(tmp_path: Path) -> None:
+    idle = spec_of(replace(recorded_machine("rtx-a6000", tmp_path), llama_cpp=BOTH))
+    assert free_held_memory(idle).gpus == idle.gpus
+    (card,) = free_held_memory(spec_of(replace(PLAIN, gpus=(replace(RTX, free_bytes=9 * GIB),)))).gpus
+    assert card.free_bytes == 24 * GIB - DRIVER_BYTES
 
 
 def test_graphics_next_to_a_card_are_left_alone() -> None:

@@ -133,8 +133,9 @@ def with_others(machine: MachineSpec, held_gib: float, *, is_here: bool) -> Mach
 def test_a_better_model_is_named_that_fits_without_other_programs(
     ram_gib: float, card_gib: float, held_gib: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = machine_of(ram_gib, (card_gib,) if card_gib else ())
-    full = free_held_memory(replace(full, host=replace(full.host, free_bytes=0)))
+    empty = machine_of(ram_gib, (card_gib,) if card_gib else ())
+    host, *gpus = (replace(device, free_bytes=0) for device in (empty.host, *empty.gpus))
+    full = free_held_memory(replace(empty, host=host, gpus=tuple(gpus)))
     *_, last = full.devices if not card_gib else full.gpus
     held = replace(last, free_bytes=(last.free_bytes or 0) - int(held_gib * GIB))
     machine = replace(full, gpus=(held,), is_here=True) if card_gib else replace(full, host=held, is_here=True)
