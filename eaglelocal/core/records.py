@@ -45,18 +45,18 @@ def _compile_init(cls: type) -> Callable[..., None]:
     names: dict[str, Any] = {"MISSING": dataclasses.MISSING}
     positional, by_keyword, lines = ["self"], ["*"], []
     for field in dataclasses.fields(cls):
-        name, made = field.name, f"make_{field.name}()"
-        default = "MISSING" if field.default is dataclasses.MISSING else f"default_{name}"
-        names |= {f"make_{name}": field.default_factory, f"default_{name}": field.default}
-        is_made = field.default_factory is not dataclasses.MISSING
+        name, value, default = field.name, field.name, ""
+        if field.default_factory is not dataclasses.MISSING:
+            names[f"make_{name}"] = field.default_factory
+            value, default = f"make_{name}() if {name} is MISSING else {name}", "=MISSING"
+        elif field.default is not dataclasses.MISSING:
+            names[f"default_{name}"] = field.default
+            default = f"=default_{name}"
         if field.init:
-            is_optional = is_made or default != "MISSING"
-            (by_keyword if field.kw_only else positional).append(f"{name}={default}" if is_optional else name)
-            lines.append(
-                f"self.{name} = {made} if {name} is MISSING else {name}" if is_made else f"self.{name} = {name}"
-            )
-        elif is_made or default != "MISSING":
-            lines.append(f"self.{name} = {made if is_made else default}")
+            (by_keyword if field.kw_only else positional).append(name + default)
+            lines.append(f"self.{name} = {value}")
+        elif default:
+            lines.append(f"{name}{default}; self.{name} = {value}")
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     parameters = [*positional, *(by_keyword if len(by_keyword) > 1 else [])]

@@ -158,7 +158,7 @@ class ChatApp(EagleApp[int]):
         self.controller.start()
         self.call_after_refresh(_warm_up)
         self.call_after_refresh(self._offer_start)
-        self.run_worker(self.models.read_catalog_names, thread=True)
+        self.call_after_refresh(self.run_worker, self.models.read_catalog_names, thread=True)
 
     # ---- layout
     def _restyle(self) -> None:
