@@ -250,6 +250,7 @@ WorkEvent = Begun | Rested
 Report = Callable[[LoadProgress | WorkEvent], None]  # sends at once; from any thread
 ReportWork = Callable[[WorkEvent], None]
 RequestEvent = Prompted | Started | PromptProgress | Tokens | SpeculationChanged | Embeddings | Finished | Failed
+EmitEvents = Callable[[list[RequestEvent]], None]
 
 
 # ---- to the engine

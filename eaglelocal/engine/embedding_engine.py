@@ -21,6 +21,7 @@ from eaglelocal.core.batch import Floats
 from eaglelocal.core.events import (
     Begun,
     Embeddings,
+    EmitEvents,
     EngineInfo,
     EngineSnapshot,
     Failed,
@@ -107,6 +108,7 @@ class EmbeddingEngine:
         self._running: dict[str, RunningEmbedding] = {}
         self._turns: deque[RunningEmbedding] = deque()  # with texts that wait for a pass
         self._outbox: list[RequestEvent] = []
+        self.emit: EmitEvents | None = None
         self._num_steps = self._num_tokens = 0
         self._step_s = 0.0
 

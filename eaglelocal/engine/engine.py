@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eaglelocal.core.adapters import AdapterMix
-from eaglelocal.core.events import Begun, EngineInfo, EngineSnapshot, RequestEvent
+from eaglelocal.core.events import Begun, EmitEvents, EngineInfo, EngineSnapshot, RequestEvent
 from eaglelocal.core.model_task import ModelTask
 from eaglelocal.core.ports import Context
 from eaglelocal.core.request import AnyRequest, EmbedRequest, Spec
@@ -98,6 +98,7 @@ class Engine:
         self._submitted: SubmittedStep | None = None
         self._finished: FinishedStep | None = None  # collected, but not reported yet
         self._outbox: list[RequestEvent] = []
+        self.emit: EmitEvents | None = None
         self.idle_work: Iterator[None] | None = None  # optional work before the first request, in short pieces
 
     # ---- EngineLoop: called by the process
@@ -171,8 +172,7 @@ class Engine:
         if self.caches.copy_ahead():
             self._timing.pause()  # its time must not be learned from
         self._timing.begin()
-        self._resume()
-        self._admit()
+        self._start()
         self._decode_image()
         self._submit()
         if not self.context.is_asynchronous:
@@ -239,20 +239,22 @@ class Engine:
         self._outbox += self._waiting.enqueue()
         self.caches.take_read()  # after that: an input thread reads the disk before it returns the request
 
-    def _resume(self) -> None:
-        """Start sequences that waited for another slot to prefill the prefix that they share."""
-        for assignment in self.scheduler.resume():
+    def _start(self) -> None:
+        """Start sequences that get a slot, or waited for another slot to prefill the prefix that they share."""
+        started = self.scheduler.resume()
+        for assignment in started:
             self._prepare_slot(assignment)
-            self._outbox += self._answers.start(assignment.sequence)
-
-    def _admit(self) -> None:
         for assignment in self.scheduler.admit():
             sequence = assignment.sequence
             self._report_work(Begun(sequence.request.id))
             self._prepare_slot(assignment)
             self._answers.begin(sequence, self._waiting.start(sequence.request.id))
             if not assignment.is_waiting:
-                self._outbox += self._answers.start(sequence)
+                started.append(assignment)
+        for assignment in started:
+            self._outbox += self._answers.start(assignment.sequence)
+        if started and self.emit is not None:
+            self.emit(self._drain_outbox())
 
     def _prepare_slot(self, assignment: SlotAssignment) -> None:
         self.caches.assign(assignment)

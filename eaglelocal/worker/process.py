@@ -30,6 +30,7 @@ from eaglelocal.backend.parent_watch import end_with_parent
 from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.events import (
     Cancel,
+    EmitEvents,
     EngineInfo,
     EngineSnapshot,
     Failed,
@@ -62,7 +63,13 @@ _MIN_PROGRESS = 0.005  # least step of a load's fraction that is sent; llama.cpp
 
 
 class EngineLoop(Protocol):
-    """The engine as its process drives it; every method is called from one thread."""
+    """The engine as its process drives it; every method is called from one thread.
+
+    emit  takes events of answers that start, before a step decodes their first rows, which may take seconds; None: the
+          step returns them
+    """
+
+    emit: EmitEvents | None
 
     @property
     def info(self) -> EngineInfo: ...
@@ -127,6 +134,7 @@ class EngineService:
 
     def __init__(self, engine: EngineLoop, commands: Commands, channel: Channel) -> None:
         self._engine = engine
+        engine.emit = self._emit
         self._commands = commands
         self._channel = channel
         self._in_flight: set[str] = set()

@@ -82,6 +82,17 @@ def test_a_prompt_tells_how_much_of_it_is_read(num_reused: int) -> None:
     assert kinds[:4] == [Started, PromptProgress, PromptProgress, Tokens]
 
 
+def test_a_start_is_reported_before_the_first_rows_are_decoded() -> None:
+    """A first piece of a prompt may take seconds, in which its answer would seem to wait."""
+    harness = EngineHarness(TABLE, NoDrafter(), num_draft_tokens=0)
+    early: list[tuple[list[type], list[int]]] = []
+    harness.engine.emit = lambda events: early.append((list(map(type, events)), list(harness.context.decodes)))
+    harness.engine.submit(ask("a", prompt_of(3, 20), max_tokens=2))
+    later = [type(event) for event in harness.engine.step()]
+    assert early[0][0][0] is Started and early[0][1] == [] and len(early) == 1
+    assert Started not in later and harness.context.decodes
+
+
 def test_a_long_prompt_next_to_an_answer_is_read_at_the_answers_pace() -> None:
     harness = EngineHarness(TABLE, NoDrafter(), num_draft_tokens=0, num_slots=2, n_batch=64)
     harness.engine.controller.costs.calibrate({rows: [0.98 + 0.02 * rows] * 3 for rows in (1, 2, 4, 8, 16, 32)})

@@ -395,10 +395,10 @@ class PromptInput(FoldingTextArea):
 
     # ---- keys
     def action_submit(self) -> None:
-        """Send the text, or add a line after a backslash at the end of one."""
+        """Send the text, or add a line after a backslash, unless that makes text of a path."""
         row, column = self.cursor_location
         line = self.document.get_line(row)
-        if line.endswith("\\") and column == len(line):
+        if line[:column].endswith("\\") and not line[column:].startswith("@"):
             self.replace("\n", (row, column - 1), (row, column))
         elif self._add_mentions():
             self._send(self.whole_text.strip("\n"))
