@@ -209,7 +209,7 @@ def test_the_real_chat_calls_a_published_server_and_ends_it(terminal: tmux.TmuxS
     environ |= {f"XDG_{name}_HOME": str(tmp_path / name.lower()) for name in ("CONFIG", "STATE")}
     with running_server_process() as served:
         terminal.start([sys.executable, "-m", "eaglelocal", "chat", "--url", served.url], environ)
-        terminal.sees("actor · 0/4 096")
+        terminal.sees("actor · 0/4.1k")
         terminal.type('call get_current_time {"timezone": "UTC"}')
         terminal.press("C-j")
         terminal.type("then")
