@@ -19,7 +19,7 @@ import typer
 from eaglelocal import locations
 from eaglelocal.cli import flags
 from eaglelocal.cli.answer_printer import Asker
-from eaglelocal.cli.chat_connection import choose_spec, join_running_server
+from eaglelocal.cli.chat_connection import choose_spec, join_running_server, join_server
 from eaglelocal.cli.chat_line import converse
 from eaglelocal.cli.early_engine import ENGINE
 from eaglelocal.cli.learning import LazyLearning
@@ -272,6 +272,7 @@ def open_session(
     loader = ModelLoader(
         plan=lambda choice: plan_run(apply_choice(options, choice), output),
         load=lambda plan: load_model(plan, output, learning=begun.open_learning(output)),
+        join=lambda url: join_server(url, output),
     )
     params = default_sampling(settings)
     return Session(

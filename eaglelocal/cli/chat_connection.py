@@ -49,10 +49,7 @@ def join_running_server(settings: Settings, output: MessageOutput) -> ActiveMode
         if flags:
             what = f"{flags[0]} needs an engine of your own, but {settings.url} has its own engine"
             raise UsageError(what, hint=f"--url {NO_SERVER}")
-        model = connect(settings.url, find_api_key(settings.url), output, model=named or "")
-        if model is None:
-            raise UsageError(f"{settings.url} does not generate text", hint=f"--url {NO_SERVER}")
-        return model
+        return join_server(settings.url, output, model=named or "")
     if named is not None:
         mention_server(named, output)
         return None
@@ -142,6 +139,14 @@ def wait_for_state(read_state: Callable[[], str], what: str, output: MessageOutp
         time.sleep(POLL_S)
         state = read_state()
     return state
+
+
+def join_server(url: str, output: MessageOutput, *, model: str = "") -> ActiveModel:
+    """Connect to a server, as `connect`. Raises UsageError if the model generates no text, and the client's errors."""
+    joined = connect(url, find_api_key(url), output, model=model)
+    if joined is None:
+        raise UsageError(f"{url} does not generate text", hint=f"--url {NO_SERVER}")
+    return joined
 
 
 def connect(url: str, api_key: str, output: MessageOutput, *, model: str = "") -> ActiveModel | None:

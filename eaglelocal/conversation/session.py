@@ -6,6 +6,7 @@ It turns questions into requests. The caller gives it a loader of models; client
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field, replace
 from pathlib import Path
@@ -47,6 +48,7 @@ BLIND_HINT = (
     "`eaglelocal pull REF` fetches a model that reads images with its mmproj-*.gguf; --mmproj FILE names that file"
 )
 ENDS_WITH_CALLS = ("tool_calls", "stop")  # reasons; some servers give the second
+_ADDRESS = re.compile(r"https?://[^/]+(/v1)?/?")  # of a server: a page of the hub has a longer path
 MAYBE_TOO_LONG = ("", "context_length_exceeded")  # codes of a RequestError; some servers give none
 
 
@@ -107,10 +109,16 @@ def check_sees(model: ActiveModel) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ModelLoader:
-    """A loader of models: `plan` finds the files and raises an error if they cannot run, `load` starts the engine."""
+    """A loader of models.
+
+    plan  finds the files; raises EagleLocalError if they cannot run
+    load  starts the engine
+    join  connects to the server at an address; raises EagleLocalError
+    """
 
     plan: Callable[[ModelChoice], Plan]
     load: Callable[[Plan], ActiveModel]
+    join: Callable[[str], ActiveModel]
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +367,14 @@ class Session:
         """Load another model, or the same one with another draft; the old one is unloaded first.
 
         If loading fails, the old model is loaded again and the error is raised. A server is disconnected.
+        A target that is the address of a server is joined.
         """
+        if choice.target is not None and _ADDRESS.fullmatch(choice.target):
+            joined = self.loader.join(choice.target)
+            self.close()
+            self.model, self.choice, self.spec, self.adapters = joined, ModelChoice(), None, None
+            self._forget_counts()
+            return
         if self.model.plan is None and choice.target is None:
             raise UsageError("the server decides how it drafts", hint="/model REF loads a model here")
         old, new, adapters = self.model.plan, self.loader.plan(choice), self.model.info.adapters

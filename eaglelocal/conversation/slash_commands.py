@@ -369,7 +369,7 @@ COMMANDS: dict[str, SlashCommand] = {
     "/rename": SlashCommand(_rename, "NAME", "rename the saved conversation"),
     "/delete": SlashCommand(_delete, "NAME", "delete a saved conversation"),
     "/export": SlashCommand(_export, "[FILE]", "write the conversation to a Markdown file"),
-    "/model": SlashCommand(choose_model, "[REF]", "show or change the model"),
+    "/model": SlashCommand(choose_model, "[REF|URL]", "show or change the model, or join a server"),
     "/draft": SlashCommand(choose_draft, f"[{'|'.join(list_draft_words())}|REF],...", "show or change the draft"),
     "/lora": SlashCommand(choose_scale, "[ID SCALE]", "show the LoRA adapters, or set the scale of one; 0 is off"),
     "/tools": SlashCommand(switch_tools, TOOLS_ARGUMENTS, "list tool servers, switch them, or ask again before calls"),

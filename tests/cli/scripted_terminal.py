@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
+from doubles.scripted_client import Script, ScriptedClient, join_nothing, says, scripted_plan
 
 from eaglelocal.cli import chat_line
 from eaglelocal.cli.answer_printer import Asker
@@ -37,6 +37,6 @@ def load(plan: Plan) -> ActiveModel:
 if __name__ == "__main__":
     if "--no-readline" in sys.argv:
         chat_line.readline = None
-    session = Session(ModelLoader(plan, load), load(plan(ModelChoice())), SamplingParams())
+    session = Session(ModelLoader(plan, load, join_nothing), load(plan(ModelChoice())), SamplingParams())
     handle_end_signals()
     sys.exit(converse(Asker(session, standard_output())))

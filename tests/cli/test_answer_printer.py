@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from doubles.scripted_client import Script, ScriptedClient, scripted_plan
+from doubles.scripted_client import Script, ScriptedClient, join_nothing, scripted_plan
 
 from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.output import Output
@@ -31,7 +31,7 @@ def ask(stdout: io.StringIO, stderr: io.StringIO, *, quiet: bool = False) -> str
     """Ask a model that thinks and return what stderr got."""
     client = ScriptedClient((Script(("yes",), thought="hm"),))
     model = ActiveModel(client, scripted_plan("m"), client.info)
-    session = Session(ModelLoader(lambda _: scripted_plan("m"), lambda _: model), model, SamplingParams())
+    session = Session(ModelLoader(lambda _: scripted_plan("m"), lambda _: model, join_nothing), model, SamplingParams())
     Asker(session, Output(stdout=stdout, stderr=stderr, environ={"TERM": "xterm"}), quiet=quiet).ask("?")
     return stderr.getvalue()
 
@@ -56,7 +56,7 @@ def test_thoughts_on_a_terminal_need_no_count() -> None:
 def test_a_joined_server_that_is_away_or_has_another_model_is_mentioned() -> None:
     client, stderr = ScriptedClient((Script(("yes",)),)), io.StringIO()
     model = ActiveModel(client, None, client.info, read_info=lambda: replace(client.info, target="another"))
-    session = Session(ModelLoader(lambda _: scripted_plan("m"), lambda _: model), model, SamplingParams())
+    session = Session(ModelLoader(lambda _: scripted_plan("m"), lambda _: model, join_nothing), model, SamplingParams())
     asker = Asker(session, Output(stdout=io.StringIO(), stderr=stderr, environ={}))
     client.state = "draining"
     asker.ask("?")

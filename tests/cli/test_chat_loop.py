@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from doubles.image_files import write_image
-from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
+from doubles.scripted_client import Script, ScriptedClient, join_nothing, says, scripted_plan
 
 from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.chat_line import ChatLoop, copy_to_desktop
@@ -49,7 +49,9 @@ class ChatLoopHarness:
         output = Output(stdout=self.stdout, stderr=self.stderr, environ={})
         plan = scripted_plan(self.client.label, spec=self.spec)
         self.session = Session(
-            ModelLoader(self._plan, self._load), ActiveModel(self.client, plan, self.client.info), self.params
+            ModelLoader(self._plan, self._load, join_nothing),
+            ActiveModel(self.client, plan, self.client.info),
+            self.params,
         )
         context = ActionContext(self.session, output, self.folder, self.copied.append)
         self._loop = ChatLoop(Asker(self.session, output), context, self._read)

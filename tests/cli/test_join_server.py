@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from doubles.loopback_server import OUR_MODELS, SPECULATION, Script, our_words, serving, words
 from doubles.programs import Programs, output_of
-from doubles.scripted_client import ScriptedClient, says, scripted_plan
+from doubles.scripted_client import ScriptedClient, join_nothing, says, scripted_plan
 
 from eaglelocal.cli.answer_printer import Asker
 from eaglelocal.cli.chat_connection import (
@@ -318,7 +318,7 @@ def joined_session(
             raise EngineError("it cannot be loaded")
         return ActiveModel(own, plan, own.info)
 
-    loader = ModelLoader(plan=lambda choice: scripted_plan(choice.target or "own"), load=load)
+    loader = ModelLoader(plan=lambda choice: scripted_plan(choice.target or "own"), load=load, join=join_nothing)
     model = ActiveModel(server, None, server.info, takes_spec=takes_spec)
     return ActionContext(Session(loader, model, SamplingParams()), output, tmp_path), server, own
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from doubles.scripted_client import ScriptedClient, calls, says, scripted_plan
+from doubles.scripted_client import ScriptedClient, calls, join_nothing, says, scripted_plan
 from doubles.scripted_tools import ScriptedPool, make_tools
 
 from eaglelocal import locations
@@ -83,7 +83,9 @@ def run_piped(
     tools.are_wanted = wants
     tools.granted |= {grant for grant in [find_grant(allowed, ["time"])] if grant}
     model = ActiveModel(client, scripted_plan("m"), client.info)
-    session = Session(ModelLoader(lambda _: scripted_plan("m"), lambda _: model), model, SamplingParams(), tools=tools)
+    session = Session(
+        ModelLoader(lambda _: scripted_plan("m"), lambda _: model, join_nothing), model, SamplingParams(), tools=tools
+    )
     outcome = Asker(session, Output(stdout=stdout, stderr=stderr, environ={}), quiet=quiet).ask("time?")
     assert outcome.finished is not None
     made = answer_object(outcome.text, outcome.finished, client.info, rounds=outcome.rounds)

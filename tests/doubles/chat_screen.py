@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
+from doubles.scripted_client import Script, ScriptedClient, join_nothing, says, scripted_plan
 from textual import _wait
 from textual.pilot import Pilot
 
@@ -79,7 +79,7 @@ class ChatHarness:
         progress.finish()
         if self.is_broken and choice.target is None:
             raise ModelFileError("no file missing.gguf", hint="eaglelocal chat --target demo")
-        loader = ModelLoader(self._plan, self._load)
+        loader = ModelLoader(self._plan, self._load, join_nothing)
         model = loader.load(loader.plan(choice))
         return Session(
             loader,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.core.adapters import AdapterFile, AdapterMix
 from eaglelocal.core.events import (
     EngineInfo,
@@ -196,3 +197,8 @@ def scripted_plan(label: str, *, spec: Spec = AUTO_SPEC) -> Plan:
         draft_label="none" if spec == OFF else "scripted head",
         spec=spec,
     )
+
+
+def join_nothing(url: str) -> ActiveModel:
+    """Refuse, as a `ModelLoader.join` where no server runs."""
+    raise EngineError(f"no server answers at {url}")

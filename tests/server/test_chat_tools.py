@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from doubles import directed_server_engine
 from doubles.running_server import directed, served
-from doubles.scripted_client import scripted_plan
+from doubles.scripted_client import join_nothing, scripted_plan
 from doubles.scripted_tools import ScriptedReviewer
 
 from eaglelocal.client.engine_client import EngineClient
@@ -44,7 +44,7 @@ def run(session: Session, question: str, reviewer: ScriptedReviewer) -> RequestO
 
 def test_a_model_calls_tools_and_goes_on_with_their_results(model: ActiveModel, tmp_path: Path) -> None:
     pool, reviewer = ServerPool([TIME]), ScriptedReviewer()
-    loader = ModelLoader(lambda _: scripted_plan("m"), lambda _: model)
+    loader = ModelLoader(lambda _: scripted_plan("m"), lambda _: model, join_nothing)
     tools = ChatTools(pool, StoredPermissions(tmp_path / "allowed.json"))
     session = Session(loader, model, SamplingParams(), tools=tools)
     try:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
+from doubles.scripted_client import Script, ScriptedClient, join_nothing, says, scripted_plan
 
 from eaglelocal.conversation.ask import follow_answer
 from eaglelocal.conversation.compaction import NUM_KEPT, SUMMARY_REQUEST, can_compact, compact, undo_compaction
@@ -33,7 +33,7 @@ def make_session(*scripts: Script, turns: int, n_ctx: int = 2048) -> Session:
     plan = scripted_plan("m")
     model = ActiveModel(client, plan, client.info)
     past = [Turn(f"q{number}", f"a{number}" + LONG) for number in range(turns)]
-    loader = ModelLoader(lambda choice: plan, lambda plan: model)
+    loader = ModelLoader(lambda choice: plan, lambda plan: model, join_nothing)
     return Session(loader, model, SamplingParams(), Conversation("be brief", past), choice=ModelChoice())
 
 

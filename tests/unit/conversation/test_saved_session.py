@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from doubles.image_files import image_bytes
-from doubles.scripted_client import ScriptedClient, scripted_plan
+from doubles.scripted_client import ScriptedClient, join_nothing, scripted_plan
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ActionContext
@@ -45,7 +45,7 @@ def load(plan: Plan) -> ActiveModel:
 
 
 def make_session(conversation: Conversation | None = None, *, target: str = "first", keeps: bool = False) -> Session:
-    loader = ModelLoader(lambda choice: scripted_plan(choice.target or target), load)
+    loader = ModelLoader(lambda choice: scripted_plan(choice.target or target), load, join_nothing)
     model = load(loader.plan(ModelChoice()))
     params = SamplingParams(temperature=0.7, left_open=frozenset({"temperature", "top_k"}))
     begun = conversation or Conversation()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from doubles.property_tests import examples
-from doubles.scripted_client import Script, ScriptedClient, calls, says, scripted_plan
+from doubles.scripted_client import Script, ScriptedClient, calls, join_nothing, says, scripted_plan
 from doubles.scripted_tools import CLOCK, PAGE, ScriptedPool, ScriptedReviewer, make_tools
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +42,9 @@ from eaglelocal.tool_servers.tool_results import ServerTool, ToolResult
 def make_session(tools: ChatTools, *scripts: Script, n_ctx: int = 8192, takes_tools: bool = True) -> Session:
     client = ScriptedClient(scripts, n_ctx=n_ctx)
     model = ActiveModel(client, scripted_plan("m"), replace(client.info, takes_tools=takes_tools))
-    return Session(ModelLoader(lambda _: scripted_plan("m"), lambda _: model), model, SamplingParams(), tools=tools)
+    return Session(
+        ModelLoader(lambda _: scripted_plan("m"), lambda _: model, join_nothing), model, SamplingParams(), tools=tools
+    )
 
 
 def run(session: Session, reviewer: ScriptedReviewer) -> AskResult:

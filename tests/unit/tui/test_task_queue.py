@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from doubles.scripted_client import Script, ScriptedClient, says, scripted_plan
+from doubles.scripted_client import Script, ScriptedClient, join_nothing, says, scripted_plan
 from doubles.timeouts import wait_until
 
 from eaglelocal.conversation.answer_stats import MessageOutput
@@ -72,7 +72,9 @@ class ControllerHarness:
 
     def _open(self, output: MessageOutput, choice: ModelChoice) -> Session:
         return Session(
-            ModelLoader(lambda choice: scripted_plan("m"), self._load), self._load(scripted_plan("m")), SamplingParams()
+            ModelLoader(lambda choice: scripted_plan("m"), self._load, join_nothing),
+            self._load(scripted_plan("m")),
+            SamplingParams(),
         )
 
     def _load(self, plan: Plan) -> ActiveModel:
@@ -125,7 +127,7 @@ def test_an_answer_has_its_own_speed_wherever_it_comes_from(tmp_path: Path, is_s
     model = ActiveModel(client, None if is_server else plan, client.info)
 
     def opened(output: MessageOutput, choice: ModelChoice) -> Session:
-        return Session(ModelLoader(lambda choice: plan, lambda plan: model), model, SamplingParams())
+        return Session(ModelLoader(lambda choice: plan, lambda plan: model, join_nothing), model, SamplingParams())
 
     controller = ChatController(opened, events.put, feed, tmp_path, saves=False)
     controller.start()
