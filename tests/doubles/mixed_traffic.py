@@ -13,6 +13,7 @@ from eaglelocal.engine.engine import Engine
 from .engine_harness import drive
 from .real_engine import RawLogits, ask, read, real_engine
 
+NUM_READINGS, MAX_PIECE = 40, 128  # of a text that was said otherwise; rows of a batch
 TIE_SHARE = 1e-4  # of the largest logit: caches are of 16 bits
 
 
@@ -81,13 +82,17 @@ class MixedTraffic:
         assert self.num_ties < 3
 
     def undrafted(self, prompt: tuple[int, ...], said: list[int]) -> set[int]:
-        """Return the tokens that the target says next when it reads the same text by one to eight rows at once."""
-        engine, found = real_engine(self.target, n_ctx=512), set[int]()
-        for num_rows in range(1, 9):
+        """Return the tokens that the target says next when it reads the same text in other pieces, as it did beside
+        others: the answer by one to eight rows at once, the prompt in pieces of any size.
+        """
+        engine, found, sizes = real_engine(self.target, n_ctx=512), set[int](), random.Random(len(said))
+        for _ in range(NUM_READINGS):
             engine.context.remove(0, 0)
-            logits, place = read(engine.context, 0, 0, list(prompt)), len(prompt)
-            for first in range(0, len(said), num_rows):
-                logits = read(engine.context, 0, place + first, said[first : first + num_rows])
+            text, place, most = [*prompt, *said], 0, sizes.choice([1, 2, 3, 4, 6, 8, 17, 48, MAX_PIECE])
+            while place < len(text):
+                piece = sizes.randint(1, min(most, 17 if place >= len(prompt) else most))
+                logits = read(engine.context, 0, place, text[place : place + piece])
+                place += piece
             found.add(int(logits.argmax()))
         engine.close()
         return found
