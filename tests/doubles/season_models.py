@@ -26,7 +26,12 @@ from .weightless_models import _shared_expert as shared_expert
 
 LOW_RANK, NUM_GRAM_HEADS = 16, 4
 GRAM_ROWS = [101, 103, 107, 109]  # of each head's part of the table
-INDEXER = {"attention.indexer.head_count": 4, "attention.indexer.key_length": 64, "attention.indexer.top_k": 32}
+NUM_INDEXER_HEADS = 32  # as published: four of random weights give one pool in sixteen a score of exactly 0, a tie
+INDEXER = {
+    "attention.indexer.head_count": NUM_INDEXER_HEADS,
+    "attention.indexer.key_length": 64,
+    "attention.indexer.top_k": 32,
+}
 MIXTURE = replace(TINY, n_vocab=N_VOCAB, n_ctx=2048, n_expert=8, n_expert_used=2, n_ff_exp=128)
 SEASON = {
     "qwen4exp": replace(
