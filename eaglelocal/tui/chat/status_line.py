@@ -13,6 +13,7 @@ from eaglelocal.conversation.chat_hints import word_for_chat
 from eaglelocal.conversation.conversation import ContextUse
 from eaglelocal.core.adapters import describe_adapters
 from eaglelocal.core.amounts import count_noun, format_duration
+from eaglelocal.core.draft import LOOKUPS_GO_ON
 from eaglelocal.core.events import LoadProgress
 from eaglelocal.core.terminal_text import clean_line
 from eaglelocal.errors import EagleLocalError
@@ -31,6 +32,7 @@ from eaglelocal.tui.styled_lines import ELLIPSIS, Line, StyledSpan, cell_width, 
 
 BAR_CELLS = 16
 MIN_NAME_CELLS = 10
+NO_GAIN = {"asleep": "drafts paused", "off": "no drafts"}  # by state of drafting
 STATE_TEXTS = {  # by state of the engine
     "loading": "loading the model",
     "restarting": "restarting the engine",
@@ -116,11 +118,16 @@ def format_context_use(context: ContextUse) -> str:
 
 
 def format_figures(frame: PanelFrame) -> list[str]:
-    """Return the speed, and what drafts gain or that they are paused: of the same tokens; empty before the first."""
+    """Return the speed, and what drafts gain or that they are paused: of the same tokens; empty before the first.
+
+    Lookups that go on while a head is paused are named, with their gain.
+    """
     if not frame.tok_s:
         return []
-    gain = f"drafts {format_gain(frame.figures.gain)}" if frame.figures.gain else ""
-    drafts = {"asleep": "drafts paused", "off": "no drafts"}.get(frame.drafting.state, gain)
+    state, reason, gain = frame.drafting.state, frame.drafting.reason, frame.figures.gain
+    names = {"asleep": "lookups" if reason.endswith(LOOKUPS_GO_ON) else "", "off": ""}
+    name = names.get(state, "drafts")
+    drafts = f"{name} {format_gain(gain)}" if name and gain else NO_GAIN.get(state, "")
     return [f"{format_tok_s(frame.tok_s)} tok/s", *([drafts] if drafts else [])]
 
 

@@ -93,9 +93,9 @@ def describe_saving(answers: Sequence[Finished], frame: PanelFrame) -> str:
     saved = compute_saved_share(answers)
     over = f"{format_percent(abs(saved))} of the time"
     if state == "asleep":
-        before = f" Before, drafts saved {over}." if saved >= MIN_SAVED_SHARE else ""
-        speed = "" if reason.endswith(LOOKUPS_GO_ON) else ", plain speed"
-        return f"Paused{speed}: {reason}.{before}"
+        speed, time = ("", "So far") if reason.endswith(LOOKUPS_GO_ON) else (", plain speed", "Before")
+        drafts = f" {time}, drafts saved {over}." if saved >= MIN_SAVED_SHARE else ""
+        return f"Paused{speed}: {reason}.{drafts}"
     if not answers:
         return "No answer yet."
     if abs(saved) < MIN_SAVED_SHARE:

@@ -164,6 +164,9 @@ def test_the_first_note_fits() -> None:
     assert len(EMBEDDED_NOTE) <= 78
 
 
+LOOKUPS_ONLY = DraftingState(state="asleep", reason=f"(0.68x){LOOKUPS_GO_ON}")
+
+
 @pytest.mark.parametrize(
     ("frame", "figures"),
     [
@@ -171,6 +174,8 @@ def test_the_first_note_fits() -> None:
         (replace(FIGURES, tok_s=None, figures=SnapshotRates()), []),
         (replace(FIGURES, drafting=DraftingState(state="off", reason=SWITCHED_OFF)), ["32.5 tok/s", "no drafts"]),
         (replace(FIGURES, drafting=DraftingState(state="asleep", reason="(0.68x)")), ["32.5 tok/s", "drafts paused"]),
+        (replace(FIGURES, drafting=LOOKUPS_ONLY), ["32.5 tok/s", "lookups 1.45x"]),
+        (replace(FIGURES, drafting=LOOKUPS_ONLY, figures=SnapshotRates()), ["32.5 tok/s", "drafts paused"]),
     ],
 )
 def test_gain_is_shown_only_while_drafts_are_made(frame: PanelFrame, figures: list[str]) -> None:
@@ -207,6 +212,10 @@ SLOWER = "it would be slower (0.83x)"
         ((answer(10, 1.0),), paused(SLOWER), f"Paused, plain speed: {SLOWER}."),
         ((answer(10, 2.0),), paused(SLOWER), f"Paused, plain speed: {SLOWER}. Before, drafts saved 50 % of the time."),
         ((), paused(SLOWER + LOOKUPS_GO_ON), f"Paused: {SLOWER}, only lookups draft."),
+        (
+            (answer(10, 2.0),), paused(SLOWER + LOOKUPS_GO_ON),
+            f"Paused: {SLOWER}, only lookups draft. So far, drafts saved 50 % of the time.",
+        ),
         (
             (answer(10, 2.0),), replace(FIGURES, drafting=DraftingState(state="off", reason=SWITCHED_OFF)),
             "No drafts (your setting): plain speed.",
