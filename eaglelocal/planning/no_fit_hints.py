@@ -207,7 +207,7 @@ def _about_goal(outcome: SearchOutcome, chosen: Candidate) -> Iterator[str]:
     if not any(each.option.quality_b != option.quality_b for each in outcome.rejected):
         return  # the model was named, and its file too: the goal decided nothing
     age = option.age
-    weighed = "" if age.worth == 1.0 else f", where a parameter of {age.released} counts {age.worth:.1f} of {age.usual}"
+    weighed = "" if age.worth == 1.0 else f", times {age.worth:.1f} for its release in {age.released}"
     rating = f"rated {option.quality_b:.1f} B{weighed}"
     if chosen.prediction.spec_tok_s < goal.pace:
         yield f"{goal.name}: the best compromise, though below the {goal.pace:.0f} tokens/s of this goal; {rating}"

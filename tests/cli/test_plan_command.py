@@ -105,9 +105,9 @@ def test_it_shows_when_models_came_out_and_what_that_is_worth(capsys: pytest.Cap
     old = [each for each in content["rejected"] if each["target"] == "llama-3.3-70b" and "older" in each["reason"]]
     assert old and all(each["released"] == "2024-12" for each in old)
     words = " ".join(screen(capsys, "--machine", "2x-rtx-3090", "--all").split())
-    assert "B, where a parameter of 2026-08 counts 1.6 of 2025-12" in words
+    assert "B, times 1.6 for its release in 2026-08" in words
     assert "older: 2024-12, the plan 2026-08" in words and "(though rated 63.5 B" in words
-    assert "a parameter of" not in screen(capsys, "ministral-3-14b", "--machine", "dgx-spark")  # as old as usual
+    assert "for its release" not in screen(capsys, "ministral-3-14b", "--machine", "dgx-spark")  # as old as usual
 
 
 def test_the_goal_is_named_only_where_it_decides_something(capsys: pytest.CaptureFixture[str]) -> None:
