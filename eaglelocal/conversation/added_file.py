@@ -107,8 +107,8 @@ def find_mentions(text: str) -> list[tuple[int, int, str]]:
     for mention in _MENTION.finditer(text):
         words = [mention[1], mention[1].rstrip(_SENTENCE_ENDS)]
         paths = [(mention.start() + 1 + len(word), _unescape(word)) for word in words]
-        here = next((each for each in paths if _names_file(each[1])), paths[1])
-        if _names_file(here[1]) or _MEANT_AS_PATH.match(here[1]) or _has_known_suffix(here[1]):
+        here = next((each for each in paths if names_file(each[1])), paths[1])
+        if names_file(here[1]) or _MEANT_AS_PATH.match(here[1]) or _has_known_suffix(here[1]):
             found.append((mention.start(), *here))
     return found
 
@@ -118,11 +118,18 @@ def find_escaped_mentions(text: str) -> list[int]:
     return [found.start() for found in _ESCAPED_MENTION.finditer(text) if find_mentions(found[1])]
 
 
+def escape_mentions(text: str) -> str:
+    """Return a text from elsewhere in which no word is a path: what is pasted adds no file."""
+    for begin, _, _ in reversed(find_mentions(text)):
+        text = f"{text[:begin]}\\{text[begin:]}"
+    return text
+
+
 def _unescape(typed: str) -> str:
     return re.sub(r"\\(.)", r"\1", typed)
 
 
-def _names_file(path: str) -> bool:
+def names_file(path: str) -> bool:
     try:
         found = expand_path(path)
         return found.exists() and not found.is_dir()

@@ -55,9 +55,11 @@ def ask(
     The oldest turns are left out until the engine takes the request. Turns that were cut for this question are kept as
     another version of it; without an answer they stay in the conversation. Without a reviewer, no tools are offered.
     """
+    session.conversation.begun = (Turn(question, "", stopped=True, pictures=pictures),)
     try:
         result = _ask_and_record(session, question, follow, pictures, reviewer)
     finally:
+        session.conversation.begun = ()
         is_restored = session.conversation.restore()
     return replace(result, is_restored=is_restored)
 

@@ -70,6 +70,11 @@ class Turn:
         return len(self.others) + 1
 
     @property
+    def is_answered(self) -> bool:
+        """Whether the model has said more than thoughts. Another turn is kept, but its question is not sent again."""
+        return bool(self.answer or self.rounds) or not self.stopped
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """The texts that the model wrote, in order: those before calls of tools, and the answer."""
         return (*(done.text for done in self.rounds), self.answer)
@@ -80,6 +85,8 @@ class Turn:
 
     def messages(self, *, sees: bool = True) -> tuple[Message, ...]:
         """Return the turn's messages, from the user's to the answer. sees: the model reads images."""
+        if not self.is_answered:
+            return ()
         return (*self.begun_messages(sees=sees, is_current=False), Message("assistant", self.answer))
 
     def begun_messages(self, *, sees: bool = True, is_current: bool = True) -> tuple[Message, ...]:
@@ -112,8 +119,7 @@ class Conversation:
     system: str = ""
     turns: list[Turn] = field(default_factory=list)
     num_forgotten: int = 0
-    unanswered: str = ""  # the question whose answer failed, for /retry
-    unanswered_pictures: Pictures = ()  # sent with it
+    begun: Branch = ()  # the turn whose answer is being written
     replaced: Branch = ()  # turns that were cut; the next answer is another version of the first of them
     name: str = ""  # it was saved or loaded under this name
     num_saved: int = 0  # turns at the front that are on disk
@@ -158,36 +164,26 @@ class Conversation:
         return (*system, *past, *begun.begun_messages(sees=sees))
 
     def add(self, turn: Turn) -> None:
-        """Add a turn; if turns were cut, as another version of the first of them."""
-        versions = list_versions(self.replaced)
+        """Add a turn; if turns were cut, as another version of the first of them, unless that has no answer."""
+        versions = tuple(each for each in list_versions(self.replaced) if len(each) > 1 or each[0].is_answered)
         self.turns.append(replace(turn, others=versions, version=len(versions)))
         self.replaced = ()
-        self.unanswered, self.unanswered_pictures = "", ()
 
-    def find_question(self, index: int) -> tuple[str, Pictures] | None:
-        """Return the question of a turn, or after the last one the unanswered question; None if there is none."""
-        if index == len(self.turns) and self.unanswered:
-            return self.unanswered, self.unanswered_pictures
-        if not 0 <= index < len(self.turns):
-            return None
-        return self.turns[index].question, self.turns[index].pictures
+    @property
+    def kept(self) -> Branch:
+        """The turns that are saved: those that were cut too, until an answer replaces them."""
+        return (*self.turns, *(self.replaced or self.begun))
 
     @property
     def texts(self) -> list[str]:
         """The texts that the model wrote, in order, without empty ones."""
         return [text for turn in self.turns for text in turn.texts if text]
 
-    @property
-    def last_index(self) -> int:
-        """The index of the last question for `find_question`."""
-        return len(self.turns) - (not self.unanswered)
-
     def cut(self, index: int) -> None:
         """Cut the turns from an index on, to ask another version of the first of them. `restore` puts them back."""
         self.replaced = tuple(self.turns[index:])
         del self.turns[index:]
         self._mark_changed(index)
-        self.unanswered, self.unanswered_pictures = "", ()
 
     def restore(self) -> bool:
         """Put cut turns back that no answer has replaced. Return True if there were any."""
@@ -225,7 +221,7 @@ class Conversation:
         self.turns.clear()
         self.num_forgotten = self.num_saved = 0
         self.summarized = None
-        self.unanswered, self.unanswered_pictures, self.replaced = "", (), ()
+        self.replaced = ()
         self.name, self.stamp = "", None
 
 

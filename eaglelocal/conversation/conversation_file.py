@@ -161,12 +161,7 @@ def save(conversation: Conversation, path: Path, *, target: str) -> None:
 
 
 def _list_pictures(conversation: Conversation) -> Iterator[pictures.AttachedPicture]:
-    return (
-        picture
-        for branch in walk_branches((*conversation.turns, *conversation.replaced))
-        for turn in branch
-        for picture in turn.pictures
-    )
+    return (picture for branch in walk_branches(conversation.kept) for turn in branch for picture in turn.pictures)
 
 
 def read_stamp(path: Path) -> FileStamp:
@@ -239,7 +234,7 @@ def _suggest_names(folder: Path, name: str) -> str:
 # Other versions of turns are a flat list, which the turns name by number: a reader of JSON limits how deep it is
 # nested. A program that does not know them reads the versions that are chosen.
 def _to_json(conversation: Conversation) -> dict[str, object]:
-    turns, *others = _branches_to_json((*conversation.turns, *conversation.replaced))  # unless an answer replaces them
+    turns, *others = _branches_to_json(conversation.kept)
     return {
         "version": FORMAT_VERSION,
         "target": conversation.target,

@@ -274,15 +274,14 @@ class Session:
 
         Raises as `attach`; then nothing has changed.
         """
-        found = self.conversation.find_question(index)
-        if found is None:
+        if not 0 <= index < len(self.conversation.turns):
             return ""
-        question, pictures = found
-        if pictures or self.attached:
+        turn = self.conversation.turns[index]
+        if turn.pictures or self.attached:
             check_sees(self.model)
-            self.attached = join_pictures(pictures, self.attached)
+            self.attached = join_pictures(turn.pictures, self.attached)
         self.conversation.cut(index)
-        return question
+        return turn.question
 
     def check_attached(self) -> None:
         """Raise UsageError if pictures are attached that the model cannot read."""
@@ -334,23 +333,21 @@ class Session:
         return turns_to_forget(past, begun, estimate=self.estimate, n_ctx=n_ctx, max_tokens=max_tokens)
 
     def record(self, begun: Turn, outcome: RequestOutcome, num_forgotten: int, num_tool_chars: int = 0) -> None:
-        """Add a turn with its answer to the conversation. A question without an answer is kept for /retry.
+        """Add a turn with its answer to the conversation, unless the question was refused.
 
-        If it was to replace turns that were cut, `ask` puts these back instead.
+        If one without an answer was to replace turns that were cut, `ask` puts these back instead.
         """
-        is_unanswered = outcome.stopped and not outcome.text and not begun.rounds
-        if is_unanswered and self.conversation.replaced:
-            return
-        if is_unanswered:
-            self.conversation.unanswered, self.conversation.unanswered_pictures = begun.question, begun.pictures
+        turn = replace(begun, answer=outcome.text, stopped=outcome.stopped, reasoning=outcome.reasoning)
+        if not turn.is_answered and (self.conversation.replaced or outcome.refused):
             return
         self.conversation.num_forgotten = num_forgotten
-        turn = replace(begun, answer=outcome.text, stopped=outcome.stopped, reasoning=outcome.reasoning)
         self.conversation.add(replace(turn, finished=outcome.finished))
         if outcome.finished is not None:
             self.answers.append(outcome.finished)
             self._calibrate(outcome.finished, num_forgotten, num_tool_chars)
-            if not (outcome.reasoning or any(each.reasoning for each in begun.rounds)):  # it is not sent again
+            if turn.is_answered and not (
+                outcome.reasoning or any(each.reasoning for each in begun.rounds)
+            ):  # it is not sent again
                 num_tokens = outcome.finished.prompt_tokens + outcome.finished.completion_tokens
                 self._counted = self._find_sent(), num_tokens
 
@@ -430,7 +427,7 @@ def save_session(session: Session, folder: Path, name: str = "") -> SavedSession
     conversation = session.conversation
     with lock_folder(folder):
         old = conversation.name
-        first = conversation.turns[0]
+        first = conversation.kept[0]
         chosen = name or old or conversation_file.choose_name(folder, first.question or first.shown_question)
         path = conversation_file.find_path(folder, chosen)
         old_path = conversation_file.find_path(folder, old) if old else None

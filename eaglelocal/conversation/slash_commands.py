@@ -224,7 +224,7 @@ def _clear(context: ActionContext, argument: str) -> None:
 
 def _retry(context: ActionContext, argument: str) -> str:
     """Return the last question, whose answer is kept as another version, with its pictures attached again."""
-    question = context.session.cut(context.session.conversation.last_index)
+    question = context.session.cut(len(context.session.conversation.turns) - 1)
     if not question:
         raise UsageError("there is no question yet")
     return question
@@ -292,19 +292,20 @@ def _load_conversation(context: ActionContext, argument: str) -> None:
 def _rename(context: ActionContext, argument: str) -> None:
     conversation = context.session.conversation
     if not argument or not conversation.name:
-        raise UsageError("/rename needs a saved conversation and a new name", hint="/save NAME, then /rename NAME")
+        hint = "/rename NAME" if conversation.name else "/save NAME"
+        raise UsageError("/rename needs a saved conversation and a new name", hint=hint)
     conversation.name = conversation_file.rename(context.conversations, conversation.name, argument)
     context.say(f"renamed to {conversation.name}")
 
 
 def _delete(context: ActionContext, argument: str) -> None:
-    """Delete a saved conversation; if it is the open one, that stays open, unsaved."""
+    """Delete a saved conversation; if it is the open one, begin another, or the next answer would save it again."""
     if not argument:
         raise UsageError("/delete needs the name of a conversation", hint="/load lists them")
     name = conversation_file.find_path(context.conversations, argument).stem
     conversation_file.delete(context.conversations, name)
     if context.session.conversation.name == name:
-        context.session.conversation.name = ""
+        context.session.begin_conversation()
     context.say(f"deleted {name}")
 
 

@@ -56,7 +56,7 @@ def test_a_question_of_several_lines(tmp_path: Path) -> None:
         await person.type("third")
         await person.pilot.press("ctrl+j", "backspace")
         assert person.app.prompt.text == "first\nsecond\nthird"
-        assert person.app.prompt.region.height == 5  # three lines and a border
+        await person.until(lambda: person.app.prompt.region.height == 5, "three lines and a border")
         await person.pilot.press("enter")
         await person.sees("❯ first", "  third")
         await person.until(lambda: person.app.prompt.region.height == 3, "a prompt of one line")
@@ -266,7 +266,7 @@ def test_a_folded_paste_is_undone_edited_and_copied_whole(tmp_path: Path, monkey
 
     async def scenario(person: ChatObserver) -> None:
         await person.type("a")
-        assert pasted(person, long) == "a[1001 characters, ~350 tokens]"
+        assert pasted(person, long) == "a[1001 characters, ~1 001 tokens]"
         person.app.prompt.select_all()
         assert person.app.prompt.selected_text == f"a{long}"
         await person.pilot.press("ctrl+underscore")
@@ -274,7 +274,7 @@ def test_a_folded_paste_is_undone_edited_and_copied_whole(tmp_path: Path, monkey
         assert pasted(person, "short") == "ashort"
         person.app.copy_to_clipboard(long)
         await person.pilot.press("ctrl+v")
-        assert person.app.prompt.text == "ashort[1001 characters, ~350 tokens]"
+        assert person.app.prompt.text == "ashort[1001 characters, ~1 001 tokens]"
         await person.pilot.press("ctrl+g")
         await person.until(lambda: person.app.prompt.text == f"ASHORT{long.upper()}", "what the editor was given")
 
@@ -346,6 +346,22 @@ def test_a_row_of_the_menu_is_clicked(tmp_path: Path) -> None:
         await person.sees("no answers yet")
 
     play(ChatHarness(tmp_path), scenario)
+
+
+def test_what_is_pasted_adds_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.md").write_text("secret")
+    stage = ChatHarness(tmp_path)
+
+    async def scenario(person: ChatObserver) -> None:
+        assert pasted(person, "mail: @notes.md") == r"mail: \@notes.md"
+        await person.pilot.press("enter")
+        await person.sees("the first answer")
+        await person.type("/system ")
+        assert pasted(person, "@notes.md") == "/system @notes.md"
+
+    play(stage, scenario)
+    assert stage.client.requests[0].messages[-1].content == "mail: @notes.md"
 
 
 def test_pasted_lines_are_one_question(tmp_path: Path) -> None:
@@ -554,7 +570,7 @@ def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     for name in ("one", "two", "three"):
         saved(tmp_path, name, Turn(f"{name}?", "answer"))
-    stage, folder = ChatHarness(tmp_path), tmp_path / "conversations"
+    stage, folder = ChatHarness(tmp_path, saves=True), tmp_path / "conversations"
 
     async def choose(person: ChatObserver, name: str) -> None:
         if not isinstance(person.app.screen, ConversationsDialog):
@@ -592,9 +608,13 @@ def test_conversations_are_opened_renamed_deleted_exported(tmp_path: Path, monke
         await person.pilot.press("escape", "escape")
         await person.sees("renamed two to twox", "deleted three")
         assert isinstance(person.app.focused, PromptInput)
+        await person.ask("/delete twox")  # it is open
+        await person.no_longer_sees("❯ two?")
+        await person.ask("new")  # which does not save what was deleted
+        await person.sees("the first answer")
 
     play(stage, scenario)
-    assert sorted(conversation_file.list_names(folder)) == ["one", "twox"]
+    assert sorted(conversation_file.list_names(folder)) == ["new", "one"]
     assert "> one?" in (tmp_path / "one.md").read_text()
 
 

@@ -101,6 +101,12 @@ def test_a_file_is_added_with_an_at_sign_or_a_command(tmp_path: Path, monkeypatc
         await person.pilot.press("ctrl+u")
         await person.ask("/add gone.txt")
         await person.sees("cannot read gone.txt: No such file")
+        await person.ask("see @gone.txt")
+        await person.sees("\\@gone.txt is sent as text")
+        await person.pilot.press("ctrl+u")
+        (tmp_path / "big.txt").write_text("x" * 1_000_001)
+        await person.ask("see @big.txt")
+        await person.sees("hint: head -c 50000 big.txt > part.txt")
 
     play(stage, scenario)
     assert stage.client.requests[0].messages[-1].content == "look at to do.txt:\n```\none\ntwo\n```"

@@ -285,9 +285,9 @@ def test_without_a_new_answer_the_old_one_stays(tmp_path: Path, script: Script) 
     ]
 
 
-def test_a_question_without_an_answer_is_edited_or_says_why_not(tmp_path: Path) -> None:
+def test_a_question_without_an_answer_is_kept_unless_it_was_refused(tmp_path: Path) -> None:
     fails = Script((), fails=EngineError("it broke"))
-    stage = ChatHarness(tmp_path, scripts=(fails, says("beta")))
+    stage = ChatHarness(tmp_path, scripts=(fails, says("beta"), says("gamma")), saves=True)
 
     async def scenario(person: ChatObserver) -> None:
         await person.ask("one")
@@ -298,8 +298,42 @@ def test_a_question_without_an_answer_is_edited_or_says_why_not(tmp_path: Path) 
         await person.ask("two")
         await person.sees("beta")
         await person.idle()
+        assert [turn.question for turn in read_saved(tmp_path, "one").turns] == ["one", "two"]
         await person.pilot.press("alt+up", "up", "up", "r")
+        await person.sees("gamma", "version 2/2")
+        await person.idle()
+        assert [turn.question for turn in read_saved(tmp_path, "one").turns] == ["one"]
+        person.app.prompt.insert_pasted("word " * 3000)
+        await person.pilot.press("enter")
+        await person.sees("the prompt has 3000 tokens")
+        await person.idle()
+        await person.pilot.press("ctrl+u", "alt+up", "r")
         await person.sees("this question is not in the conversation")
+
+    play(stage, scenario)
+    assert [message.content for message in stage.client.requests[1].messages] == ["two"]  # nothing unanswered
+
+
+def read_saved(folder: Path, name: str) -> Conversation:
+    return conversation_file.load_conversation(folder / "conversations", name)
+
+
+def test_questions_and_settings_are_on_disk_at_once(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path, scripts=(Script(("word",), hangs=True),), saves=True)
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("/system like a cat")  # nothing to save yet
+        await person.ask("one")
+        await person.sees("word")
+        assert read_saved(tmp_path, "one").turns == [Turn("one", "", stopped=True)]
+        await person.pilot.press("escape")
+        await person.idle()
+        assert read_saved(tmp_path, "one").turns == [Turn("one", "word", stopped=True)]
+        await person.ask("/system like a dog")
+        await person.ask("/set top_k 7")
+        await person.idle()
+        saved = read_saved(tmp_path, "one")
+        assert (saved.system, saved.sampling) == ("like a dog", {"top_k": 7})
 
     play(stage, scenario)
 

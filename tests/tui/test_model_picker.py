@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from doubles.chat_screen import ChatHarness, ChatObserver, play
-from textual.widgets import Input, OptionList
+from textual.widgets import Input, Label, OptionList
 
 from eaglelocal.conversation.answer_stats import MessageOutput
 from eaglelocal.conversation.session import ActiveModel
@@ -20,6 +20,7 @@ from eaglelocal.errors import UsageError
 from eaglelocal.preparation.model_choices import CatalogChoice, ModelChoiceEntry, ModelPreview
 from eaglelocal.preparation.model_choices import list_catalog as real_list_catalog
 from eaglelocal.tui.chat.model_picker import (
+    BATCH_S,
     ModelDialog,
     ModelSource,
     PickerRows,
@@ -93,8 +94,8 @@ def test_all_models_are_listed_with_how_they_would_run(tmp_path: Path, size: tup
 
 def test_each_model_has_a_row_on_a_narrow_screen(tmp_path: Path) -> None:
     async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
-        await person.sees("model           size  predicted  here        from")
-        await person.sees("..UF:Q4_K_M  5.00 GB             fits partly hub")
+        await person.sees("model          size  predicted  here        from")
+        await person.sees("..F:Q4_K_M  5.00 GB             fits partly hub")
 
     play(stage_in(tmp_path, size=(60, 15)), with_dialog(scenario))
 
@@ -381,6 +382,48 @@ def test_the_catalog_is_searched_and_a_model_downloaded_while_the_chat_goes_on(t
     play(stage, scenario)
     assert pulled == ["qwen3-8b:Q4_K_M"]
     assert [client.label for client in stage.clients] == ["scripted model", "qwen3-8b:Q4_K_M"]
+
+
+def test_what_cannot_run_is_listed_when_all_is_known(tmp_path: Path) -> None:
+    gate = threading.Event()
+    choices = list(real_list_catalog(RunOptions(), ["qwen3-14b"], machine_name="cpu-16gb"))
+    num_fitting = sum(choice.fits for choice in choices)
+    assert 4 <= num_fitting < len(choices)
+
+    def listed(words: Sequence[str], active: ActiveModel | None) -> Iterator[CatalogChoice]:
+        for choice in sorted(choices, key=lambda each: each.fits):
+            time.sleep(BATCH_S)  # each is shown at once
+            yield choice
+        assert gate.wait(20)
+
+    stage = ChatHarness(tmp_path, models=replace(SOURCE, list_catalog=listed))
+
+    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
+        models = dialog.query_one(OptionList)
+        assert dialog.query_one("#preview", Label).content == ""  # not that no model is known
+        await person.until(lambda: models.option_count == len(ENTRIES) + num_fitting, "the first rows")
+        gate.set()
+        await person.until(lambda: "cannot run" in rows_of(models)[-1], "the last rows")
+        assert models.option_count == len(ENTRIES) + len(choices)
+        assert "download " in person.text  # whole, beside a scrollbar
+
+    play(stage, with_dialog(scenario))
+
+
+def rows_of(models: OptionList) -> list[str]:
+    return [str(models.get_option_at_index(index).prompt) for index in range(models.option_count)]
+
+
+def test_the_best_model_is_shown_before_it_is_downloaded(tmp_path: Path) -> None:
+    best = next(list_catalog(["qwen3-8b:q4_k"], None))
+    source = replace(SOURCE, list_catalog=list_catalog, find_best=lambda active: best)
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.sees("download qwen3-8b")
+        await person.pilot.press("down", "enter")
+        await person.sees("enter downloads 5.05 GB")
+
+    play(ChatHarness(tmp_path, models=source), scenario)
 
 
 def test_a_download_is_stopped_by_esc_and_resumed_later(tmp_path: Path) -> None:

@@ -88,9 +88,12 @@ def test_an_answer_ends_while_the_terminal_is_not_read(tmp_path: Path) -> None:
         read_until(ours, b"(0 %)")
         os.write(ours, b"go on\r")
         file = tmp_path / "conversations" / "go on.json"
-        wait_until(file.exists, "the whole answer on disk")
-        answer = json.loads(file.read_text())["turns"][0]["answer"]
-        assert answer.rstrip().endswith("word1999")
+        wait_until(file.exists, "the question on disk")
+
+        def read_answer() -> str:
+            return json.loads(file.read_text())["turns"][0]["answer"].rstrip()  # type: ignore[no-any-return]
+
+        wait_until(lambda: read_answer().endswith("word1999"), "the whole answer on disk")
         read_until(ours, b"word1999")
     finally:
         program.kill()

@@ -26,7 +26,6 @@ from eaglelocal.conversation.pictures import complete_path, find_dropped_picture
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help, split_command
 from eaglelocal.core.records import dataclass
-from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.processes.this_process import settle
 from eaglelocal.settings import THEME_NAMES
@@ -228,6 +227,7 @@ class ChatApp(EagleApp[int]):
         if self.view.transcript.is_growing and (line := next(fits, "")):
             self.notify(line, markup=False)
         else:
+            self.prompt.start.want(is_wanted=False)  # it would leave no room on a small screen
             self.view.transcript.reply(reply)
 
     def show_notice(self, text: str) -> None:
@@ -240,21 +240,14 @@ class ChatApp(EagleApp[int]):
             self.prompt.start.offer(None if self.view.model is None else self.view.model.model)
 
     def on_start_list_chosen(self, message: StartList.Chosen) -> None:
-        """Download the model, open the conversation, or put the question into the prompt."""
+        """Show the model among the others, open the conversation, or put the question into the prompt."""
         match message.row.kind:
             case "model":
-                choice = ModelChoice() if self.view.model is None else self.view.model.choice
-                self._download(message.row.value, choice.retarget(message.row.value))
+                self.action_model(message.row.value)  # which says what would be downloaded
             case "conversation":
                 self.action_run_command(f"/load {message.row.value}")
             case "question":
                 self.prompt.replace_text(message.row.value)
-
-    def _download(self, reference: str, choice: ModelChoice) -> None:
-        try:
-            self.controller.download(reference, choice)
-        except EagleLocalError as error:
-            self.show_reply(error)
 
     # ---- user input
     def on_prompt_input_submitted(self, message: PromptInput.Submitted) -> None:

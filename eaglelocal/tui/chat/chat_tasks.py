@@ -24,6 +24,7 @@ from eaglelocal.conversation.session import ActiveModel, RequestOutcome, Session
 from eaglelocal.conversation.slash_commands import Command, parse_command, run_command
 from eaglelocal.core.adapters import AdapterMix
 from eaglelocal.core.amounts import count_noun
+from eaglelocal.core.events import RequestEvent, Started
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import ModelChoice
 from eaglelocal.core.sampling import SamplingParams
@@ -57,7 +58,7 @@ class AskedQuestion:
 
     text: str
     conversation: Conversation
-    index: int  # of its turn; after the last turn: a question that has no answer
+    index: int  # of its turn
     version: int = 0  # that is chosen, of `num_versions`
     num_versions: int = 1
     has_answer: bool = True
@@ -74,7 +75,7 @@ class ChatTasks:
         self._folder, self._saves = folder, saves
         self._output = EventOutput(emit, lambda progress: emit(LoadProgressed(progress)))
         self.reviewer = ScreenReviewer(emit, answer.go_on)
-        answer.on_begin = self.rejoin
+        answer.on_begin = self._begin_answer
         self.session: Session | None = None  # None until a model is loaded
         self._saving = threading.Lock()  # commands run on a thread of their own during an answer
         self._fed_model: ActiveModel | None = None  # whose figures the feed has
@@ -89,12 +90,11 @@ class ChatTasks:
         if self.session is None:
             return None
         conversation = self.session.conversation
-        index = conversation.last_index if index is None else index
-        found = conversation.find_question(index)
-        if found is None or index == len(conversation.turns):
-            return None if found is None else AskedQuestion(found[0], conversation, index, has_answer=False)
+        index = len(conversation.turns) - 1 if index is None else index
+        if not 0 <= index < len(conversation.turns):
+            return None
         turn = conversation.turns[index]
-        return AskedQuestion(turn.question, conversation, index, turn.version, turn.num_versions)
+        return AskedQuestion(turn.question, conversation, index, turn.version, turn.num_versions, turn.is_answered)
 
     # ---- tasks
     def open(self, choice: ModelChoice) -> None:
@@ -144,7 +144,7 @@ class ChatTasks:
         self._check(place)
         session.cut(place.index)
         self._emit(TurnsReplaced(place.index))
-        if (num_following := len(session.conversation.replaced) - 1) > 0:  # -1: its answer had failed
+        if num_following := len(session.conversation.replaced) - 1:
             turns = "turn" if num_following == 1 else f"{num_following} turns"
             self._emit(NoteWritten(f"the {turns} after it stays with version {place.version + 1}"))
         self.ask(question)
@@ -224,9 +224,9 @@ class ChatTasks:
 
     def change_settings(self, params: SamplingParams, system: str) -> None:
         session = self._require_session()
-        session.set_params(params)
-        session.conversation.system = system
-        self._emit_model(session)
+        with self._emit_changes(session):
+            session.set_params(params)
+            session.conversation.system = system
 
     def rename(self, old: str, new: str) -> None:
         name = conversation_file.rename(self._folder, old, new)
@@ -242,6 +242,12 @@ class ChatTasks:
         self._emit(NoteWritten(f"written to {path}"))
 
     # ---- inside
+    def _begin_answer(self, event: RequestEvent) -> None:
+        """Show the model that a joined server has now, and save the question, in case this program is killed."""
+        self.rejoin()
+        if self.session is not None and self.session.conversation.begun and isinstance(event, Started):
+            self._save(self.session)
+
     def _require_session(self) -> Session:
         if self.session is None:
             raise UsageError("no model is loaded", hint="/model REF loads one, such as /model demo")
@@ -274,11 +280,12 @@ class ChatTasks:
     def _emit_changes(self, session: Session, *, is_cleared: bool = False) -> Iterator[None]:
         """Emit what changes meanwhile. is_cleared: empty the screen too, also if there was only a note on it."""
         conversation, settings = session.conversation, _list_settings(session)
-        summary = conversation.summary
+        summary, has_turns = conversation.summary, bool(conversation.turns)
         try:
             yield
         finally:
             is_undone = summary is not None and conversation.summary is None
+            is_cleared = is_cleared or (has_turns and not conversation.kept)
             if session.conversation is not conversation or is_cleared:
                 self._emit_conversation(session.conversation)
             elif is_undone:
@@ -287,6 +294,8 @@ class ChatTasks:
                 self._emit_summary(conversation)
             if _list_settings(session) != settings:
                 self._emit_model(session)
+                if session.conversation is conversation and conversation.name:  # of a saved one they are saved too
+                    self._save(session)
             self._emit_attachments(session)
 
     def _emit_model(self, session: Session) -> None:
@@ -310,7 +319,7 @@ class ChatTasks:
 
     def _save(self, session: Session) -> None:
         """Save the conversation. After a failure, such as a full disk, report it and save no more."""
-        if not self._saves or not session.conversation.turns:
+        if not self._saves or not session.conversation.kept:
             return
         try:
             with self._saving:

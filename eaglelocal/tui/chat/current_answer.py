@@ -28,7 +28,7 @@ class CurrentAnswer:
     def __init__(self, emit: Emit, feed: Feed) -> None:
         self._emit, self._feed = emit, feed
         self._events: AnswerEvents | None = None
-        self.on_begin: Callable[[], None] = lambda: None  # called before the first event of a request is shown
+        self.on_begin: Callable[[RequestEvent], None] = lambda event: None  # the first of a request, before it is shown
         self._has_begun = False
         self._live = LiveAnswer()
         self._is_closed = False
@@ -75,7 +75,7 @@ class CurrentAnswer:
     def _receive(self, event: RequestEvent) -> None:
         if not self._has_begun:
             self._has_begun = True
-            self.on_begin()
+            self.on_begin(event)
         self._feed.add_event(event, time.monotonic())
         match event:
             case Started(prompt_tokens=total, cached_tokens=cached) if self._work.phase == "waiting":

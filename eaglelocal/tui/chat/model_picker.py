@@ -35,8 +35,8 @@ from eaglelocal.tui.chat.model_download import PullModel
 from eaglelocal.tui.panel.panel_text import format_tok_s
 
 MAX_CTX_DIGITS = 9
-NAME_WIDTH, SIZE_WIDTH, SPEED_WIDTH, FIT_WIDTH = 31, 8, 11, 12  # columns
-MIN_NAME_WIDTH, OTHER_WIDTH = 10, 49  # of the columns beside the name, and of the dialog's border
+NAME_WIDTH, SIZE_WIDTH, SPEED_WIDTH, FIT_WIDTH = 29, 8, 11, 12  # columns
+MIN_NAME_WIDTH, OTHER_WIDTH = 10, 51  # of the columns beside the name, the dialog's border and a scrollbar
 HEADING = f"{'size':>{SIZE_WIDTH}}  {'predicted':<{SPEED_WIDTH}}{'here':<{FIT_WIDTH}}from"
 DOWNLOAD = "download"  # the place of a model that is not on this disk
 RUNNING, OPENED = "running", "a path"  # instead of a place: the model that runs, one that was opened by its path
@@ -57,9 +57,9 @@ class PickerRows:
     def match(self, typed: str) -> list[ModelChoiceEntry]:
         """Return the entries that contain every word: an exact name first, downloads that cannot run last."""
         found = [entry for entry in self.entries if has_words(entry.reference, typed)]
-        return sorted(found, key=lambda entry: (entry.reference.lower() != typed.lower(), self._is_in_vain(entry)))
+        return sorted(found, key=lambda entry: (entry.reference.lower() != typed.lower(), self.is_in_vain(entry)))
 
-    def _is_in_vain(self, entry: ModelChoiceEntry) -> bool:
+    def is_in_vain(self, entry: ModelChoiceEntry) -> bool:
         preview = self.previews.get(entry.reference)
         return entry.place == DOWNLOAD and preview is not None and not preview.fits
 
@@ -235,7 +235,7 @@ class ModelDialog(Dialog):
             self.app.call_from_thread(self._add_catalog, batch, is_whole=not words, is_end=True)
 
     def _add_catalog(self, choices: Sequence[CatalogChoice], *, is_whole: bool = False, is_end: bool = False) -> None:
-        """Add rows below the others; at the end of the search, put those that cannot run last."""
+        """Add rows below the others; those that cannot run only at the end of the search, last."""
         if not self.is_open:
             return
         self._is_catalog_whole = self._is_catalog_whole or is_whole
@@ -247,7 +247,8 @@ class ModelDialog(Dialog):
         if is_end:
             self._refill_in_place()
         else:
-            shown = [entry for entry in added if has_words(entry.reference, typed)]
+            runnable = (entry for entry in added if not self._rows.is_in_vain(entry))
+            shown = [entry for entry in runnable if has_words(entry.reference, typed)]
             self._shown += shown
             self.query_one(OptionList).add_options([Option(self._format(entry)) for entry in shown])
             if self.query_one(OptionList).highlighted is None:
@@ -273,7 +274,8 @@ class ModelDialog(Dialog):
 
     def _refill(self) -> None:
         models = self.query_one(OptionList)
-        self._shown = self._rows.match(self.query_one("#target", Input).value.strip())
+        found = self._rows.match(self.query_one("#target", Input).value.strip())
+        self._shown = [each for each in found if self._is_searched or not self._rows.is_in_vain(each)]
         models.clear_options()
         models.add_options([Option(self._format(entry)) for entry in self._shown])
         with self.prevent(OptionList.OptionHighlighted):  # the user has not moved
@@ -294,7 +296,7 @@ class ModelDialog(Dialog):
         self._fill_form()
         entry = self._highlighted
         found = "nothing matches" if self._read("target") else "no model is known"
-        text = f"{found}; {HOW_TO_LOAD}" if self._is_searched else ""
+        text = f"{found}; {HOW_TO_LOAD}" if self._is_searched and not self._shown else ""
         text = text if entry is None else describe_preview(self._rows.previews.get(entry.reference))
         if entry is not None and entry.place == DOWNLOAD:
             text = f"enter downloads {format_disk(entry.size_bytes)}; {text}"

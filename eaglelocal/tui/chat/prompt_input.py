@@ -15,7 +15,13 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import Edit, EditResult, Selection
 
-from eaglelocal.conversation.added_file import find_escaped_mentions, find_mentions, read_added_file
+from eaglelocal.conversation.added_file import (
+    escape_mentions,
+    find_escaped_mentions,
+    find_mentions,
+    names_file,
+    read_added_file,
+)
 from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import HistorySearch, QuestionHistory
 from eaglelocal.conversation.slash_commands import is_command
@@ -74,8 +80,10 @@ class FoldingTextArea(TextArea):
             self.app.copy_to_clipboard(self._marks.unfold(result.replaced_text))
 
     def insert_pasted(self, text: str) -> None:
-        """Insert a text at the cursor, folded if it is long."""
-        self.replace(self._marks.fold(text), *self.selection)
+        """Insert a text at the cursor: folded if it is long, else with a backslash before what would add a file."""
+        folded = self._marks.fold(text)
+        keeps = folded != text or is_command(self.text)
+        self.replace(folded if keeps else escape_mentions(text), *self.selection)
 
     def insert_file(self, path: str, begin: int | None = None, end: int | None = None) -> None:
         """Insert the mark of a text file at the cursor, in place of the text from an index on. Raises UsageError.
@@ -338,7 +346,7 @@ class PromptInput(FoldingTextArea):
             self.replace("", *self._locate(begin, end))
             self.post_message(self.Dropped(path))
         except EagleLocalError as error:
-            if end is not None:  # named in a question
+            if end is not None and not (error.hint and names_file(path)):  # named in a question
                 error.hint = f"\\{self.text[begin:end]} is sent as text"
             self.menu.close(self._text_before_cursor)
             self.post_message(self.FileRefused(error))

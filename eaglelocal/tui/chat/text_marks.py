@@ -17,6 +17,7 @@ MAX_LINES, MAX_CHARS = 8, 1000  # a longer paste is folded
 TOKENS_PER_BYTE = 0.6  # of other scripts: what small vocabularies need of Chinese, and more than large ones do
 _LETTERS = re.compile(r"[A-Za-z]|\s+")
 _SIGNS = re.compile(r"[0-9]|[!-/:-@[-`{-~]+")
+_CODED = re.compile(r"[A-Za-z0-9+/=_-]{60,}")  # base64 and the like, of which each character counts as a token
 _ASCII = re.compile(r"[\x00-\x7f]+")
 
 
@@ -32,8 +33,10 @@ def estimate_tokens(text: str, tokens_per_char: float = TOKENS_PER_CHAR) -> int:
 @lru_cache(maxsize=2)  # a long question is counted with every frame
 def _count_kinds(text: str) -> tuple[int, int, int]:
     """Return the numbers of letters and blanks, of digits and signs, and of the bytes of what is not ASCII."""
+    plain = _CODED.sub("", text)
+    num_signs = len(_SIGNS.findall(plain)) + len(text) - len(plain)
     num_other_bytes = len(_ASCII.sub("", text).encode(errors="replace"))
-    return len(_LETTERS.findall(text)), len(_SIGNS.findall(text)), num_other_bytes
+    return len(_LETTERS.findall(plain)), num_signs, num_other_bytes
 
 
 class TextMarks:

@@ -140,7 +140,7 @@ class TurnKeys:
     def _find_place(self) -> AskedQuestion | None:
         """Return the question of the turn on which the user stands; if it has no turn, say so and return None."""
         if (place := self._find_question()) is None:
-            self._host.notify("this question is not in the conversation, because it has no answer")
+            self._host.notify("this question is not in the conversation, because it was refused")
         return place
 
     def _find_question(self) -> AskedQuestion | None:

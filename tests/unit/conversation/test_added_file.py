@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from eaglelocal.conversation.added_file import (
     MAX_TEXT_BYTES,
     AddedFile,
+    escape_mentions,
     find_escaped_mentions,
     find_mention,
     find_mentions,
@@ -97,3 +98,10 @@ def test_the_paths_that_a_question_names(
 def test_a_backslash_makes_text_of_a_path(text: str, begins: list[int]) -> None:
     assert find_escaped_mentions(text) == begins
     assert not begins or not find_mentions(text)
+
+
+def test_what_comes_from_elsewhere_names_no_path() -> None:
+    text = "@/dev/zero, @alice and\n@missing.txt"
+    escaped = escape_mentions(text)
+    assert escaped == "\\@/dev/zero, @alice and\n\\@missing.txt" and not find_mentions(escaped)
+    assert escape_mentions(escaped) == escaped

@@ -56,13 +56,13 @@ def test_without_an_answer_the_cut_turns_come_back() -> None:
     assert not conversation.restore()
 
 
-def test_the_last_question_is_the_one_that_failed() -> None:
-    conversation = Conversation(turns=[Turn("a", "b")], unanswered="c")
-    assert conversation.find_question(conversation.last_index) == ("c", ())
+def test_a_question_without_an_answer_is_kept_but_not_sent_again() -> None:
+    conversation = Conversation(turns=[Turn("a", "b"), Turn("c", "", stopped=True, reasoning="hm"), Turn("d", "")])
+    assert [message.content for message in conversation.messages(Turn("e", ""))] == ["a", "b", "d", "", "e"]
+    del conversation.turns[2]
+    conversation.cut(1)
     conversation.add(Turn("c", "d"))
-    assert conversation.find_question(conversation.last_index) == ("c", ())
-    assert Conversation().find_question(Conversation().last_index) is None
-    assert conversation.find_question(7) is None
+    assert conversation.turns == [Turn("a", "b"), Turn("c", "d")]  # what was without an answer is no version of it
 
 
 STEPS = st.lists(st.tuples(st.sampled_from(["ask", "cut", "choose"]), st.integers(0, 5), TEXT), max_size=25)

@@ -206,9 +206,8 @@ def test_stopping_while_a_server_works_ends_the_answer(tmp_path: Path, at: str) 
     outcome = run(session, ScriptedReviewer(stops_at=at)).outcome
     assert isinstance(outcome.error, Cancelled) and not outcome.text
     assert len(session.model.client.requests) == (at == "calling")  # type: ignore[attr-defined]
-    turns = session.conversation.turns
-    assert [turn.stopped for turn in turns] == ([True] if at == "calling" else [])
-    assert session.conversation.find_question(session.conversation.last_index) == ("what?", ())
+    (turn,) = session.conversation.turns
+    assert (turn.question, turn.stopped, turn.is_answered) == ("what?", True, at == "calling")
 
 
 def test_a_reasoning_model_gets_its_thoughts_back_within_a_turn_only(tmp_path: Path) -> None:

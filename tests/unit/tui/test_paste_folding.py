@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+
 import pytest
 
 from eaglelocal.tui.chat.text_marks import MAX_CHARS, MAX_LINES, TextMarks, estimate_tokens
 
 LONG = "\n".join("abcdefghi")  # nine lines
 MARK = "[9 lines, ~6 tokens]"
+BASE64 = base64.b64encode(b"".join(hashlib.sha256(bytes([i])).digest() for i in range(64))).decode()
 
 
 @pytest.mark.parametrize(
@@ -19,7 +23,7 @@ MARK = "[9 lines, ~6 tokens]"
         ("\n" * MAX_LINES + "x", "[9 lines, ~1 tokens]"),
         (LONG + "\n", MARK),
         ("x" * MAX_CHARS, "x" * MAX_CHARS),
-        ("x" * MAX_CHARS + "y", "[1001 characters, ~350 tokens]"),
+        ("x" * MAX_CHARS + "y", "[1001 characters, ~1 001 tokens]"),
     ],
 )
 def test_what_is_long_is_folded_and_comes_out_whole(text: str, folded: str) -> None:
@@ -35,8 +39,9 @@ def test_what_is_long_is_folded_and_comes_out_whole(text: str, folded: str) -> N
         ("模型在每一步生成多个候选词,然后由目标模型一次验证。" * 10, (430, 160)),
         ("The quick brown fox jumps over the lazy dog, and nobody knows why. " * 10, (151, 151)),
         (", ".join(f"[{number}, {number * 3.17:.2f}]" for number in range(60)), (674, 674)),
+        (BASE64, (2212, 1923)),
     ],
-    ids=["signs", "Chinese", "English", "numbers"],
+    ids=["signs", "Chinese", "English", "numbers", "base64"],
 )
 def test_tokens_are_estimated_rather_too_high(text: str, counts: tuple[int, int]) -> None:
     assert 0.9 * max(counts) <= estimate_tokens(text) <= 4.5 * min(counts)
