@@ -42,6 +42,7 @@ from eaglelocal.cli.output import Output, standard_output
 from eaglelocal.cli.tool_calls import can_ask_here, open_tools
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ListModels
+from eaglelocal.conversation.added_file import find_mentions
 from eaglelocal.conversation.answer_stats import MessageOutput, answer_object, model_line
 from eaglelocal.conversation.chat_tools import ChatTools
 from eaglelocal.conversation.conversation import Conversation
@@ -53,6 +54,7 @@ from eaglelocal.core.image import media_type
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import AUTO, ModelChoice, RunOptions, apply_choice
 from eaglelocal.core.terminal_text import join_surrogates
+from eaglelocal.core.user_paths import quote_path
 from eaglelocal.errors import Cancelled, EagleLocalError, EngineError, UsageError
 from eaglelocal.settings import Settings
 from eaglelocal.worker.child import SpareProcess
@@ -235,6 +237,7 @@ def read_question(prompt: str | None, settings: Settings, output: Output, *, as_
     prompt = "" if prompt == STDIN else prompt or ""
     question = join_question(join_surrogates(prompt), "" if is_person else read_stdin(sys.stdin, output))
     mention_command(question, output)
+    mention_file(prompt, output)
     return question
 
 
@@ -370,6 +373,14 @@ def mention_command(question: str, output: Output) -> None:
         shown = found if len(found) <= MAX_QUOTED_CHARS else f"{found[:MAX_QUOTED_CHARS]}..."
         rest = ", with the rest of the question" if len(question.split("\n", 1)) > 1 else ""
         output.note(f"{shown!r} is sent as text{rest}; commands work in a chat: eaglelocal chat")
+
+
+def mention_file(prompt: str, output: Output) -> None:
+    """Say that a file in PROMPT is not read: scripts put any text there."""
+    if found := find_mentions(prompt):
+        begin, end, path = found[0]
+        command = f"cat {quote_path(path)} | eaglelocal chat ..."
+        output.note(f"{prompt[begin:end]!r} is sent as text; to send the file: {command}")
 
 
 def answer_once(asker: Asker, question: str) -> None:

@@ -275,11 +275,14 @@ def mention_model(prompt: str | None, settings: Settings, output: MessageOutput)
     words = (prompt or "").split()
     if len(words) != 1 or is_flag(settings, "target") or settings.url is not None:
         return
+    from eaglelocal.preparation.model_choices import list_catalog_names  # few questions need it
+
     name = words[0].lower()
     command = shlex.join(["eaglelocal", "chat", "--target", words[0]])
     if name.endswith(".gguf"):
         raise UsageError(f"{words[0]} is a model, not a question", hint=command)
-    if not {name, f"{name}:latest"}.isdisjoint(known.lower() for known in list_model_names(settings)):
+    catalog = (part for reference in list_catalog_names() for part in (reference, reference.partition(":")[0]))
+    if not {name, f"{name}:latest"}.isdisjoint(known.lower() for known in (*list_model_names(settings), *catalog)):
         output.note(f"{words[0]!r} is taken as a question; for this model: {command}")
 
 

@@ -138,6 +138,8 @@ def _usage(problem: Exception) -> UsageError:
             ours = shlex.join([PROGRAM, *translate_flags(arguments)])
             message, hint = f"no such option: {flag}", ours if len(ours) <= MAX_COMMAND_CHARS else hint
         message = message.removesuffix(NO_HELP)
+    elif command == f"{PROGRAM} chat" and "extra argument" in message:
+        hint = f'{command} "QUESTION", or {PROGRAM} run MODEL "QUESTION"'
     return UsageError(message[:1].lower() + message[1:].rstrip("."), hint=hint)
 
 

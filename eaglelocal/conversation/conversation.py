@@ -71,7 +71,7 @@ class Turn:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the model has said more than thoughts. Another turn is kept, but its question is not sent again."""
+        """True if it has more than thoughts. A turn without an answer is kept, but its question is not sent again."""
         return bool(self.answer or self.rounds) or not self.stopped
 
     @property

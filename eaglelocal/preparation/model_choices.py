@@ -53,6 +53,7 @@ class ModelPreview:
     note: str = ""
     problem: str = ""
     tok_s: float | None = None  # predicted
+    score: float = 0.0  # of a catalog model, as in CatalogChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,4 +200,5 @@ def describe_choice(choice: CatalogChoice) -> ModelPreview:
         rejected = choice.plan.rejected
         return ModelPreview(fits=False, problem=rejected[0].reason if rejected else "nothing of it is known to fit")
     setup = best.setup
-    return ModelPreview(True, setup.n_ctx, setup.kv_type, best.draft.id, offload_text(best), tok_s=choice.tok_s)
+    draft, note = best.draft.id, offload_text(best)
+    return ModelPreview(True, setup.n_ctx, setup.kv_type, draft, note, tok_s=choice.tok_s, score=choice.score)

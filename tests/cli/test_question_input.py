@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from eaglelocal.cli import chat_line
-from eaglelocal.cli.chat import chat, join_question, mention_command, read_stdin
+from eaglelocal.cli.chat import chat, join_question, mention_command, mention_file, read_stdin
 from eaglelocal.cli.chat_line import MORE, PROMPT, LineDiscarded, read_question
 from eaglelocal.cli.load_model import mention_model
 from eaglelocal.cli.output import Output
@@ -194,6 +194,17 @@ def test_a_file_of_a_model_is_no_question(tmp_path: Path) -> None:
         mention_model("./a.gguf", settings, output)
     assert refused.value.hint == "eaglelocal chat --target ./a.gguf"
     mention_model("what is a.gguf?", settings, output)
+
+
+def test_a_file_in_a_question_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b.py").write_text("x = 1")
+    stderr = io.StringIO()
+    output = Output(stdout=io.StringIO(), stderr=stderr, environ={})
+    mention_file("ask @alice", output)
+    assert not stderr.getvalue()
+    mention_file("explain @a\\ b.py", output)
+    assert "to send the file: cat 'a b.py' | eaglelocal chat ..." in stderr.getvalue()
 
 
 @pytest.mark.parametrize(

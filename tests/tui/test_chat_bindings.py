@@ -354,7 +354,7 @@ def test_what_is_pasted_adds_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     stage = ChatHarness(tmp_path)
 
     async def scenario(person: ChatObserver) -> None:
-        assert pasted(person, "mail: @notes.md") == r"mail: \@notes.md"
+        assert pasted(person, "\x1b[1;31mmail\x1b[0m: @notes.md") == r"mail: \@notes.md"
         await person.pilot.press("enter")
         await person.sees("the first answer")
         await person.type("/system ")

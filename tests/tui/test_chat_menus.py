@@ -9,10 +9,13 @@ from doubles.chat_screen import ChatHarness, ChatObserver, play
 from doubles.image_files import write_image
 from doubles.scripted_client import Script, says
 from textual import events
+from textual.widgets import Input
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.tui.chat import chat_app
+from eaglelocal.tui.chat.chat_dialogs import ConversationsDialog
+from eaglelocal.tui.chat.model_picker import ModelDialog
 from eaglelocal.tui.chat.start_list import STARTERS
 from eaglelocal.tui.display_options import DisplayOptions
 
@@ -110,6 +113,21 @@ def test_a_file_is_added_with_an_at_sign_or_a_command(tmp_path: Path, monkeypatc
 
     play(stage, scenario)
     assert stage.client.requests[0].messages[-1].content == "look at to do.txt:\n```\none\ntwo\n```"
+
+
+def test_commands_without_a_name_list_what_there_is(tmp_path: Path) -> None:
+    saved(tmp_path, "birds")
+
+    async def scenario(person: ChatObserver) -> None:
+        for line in ("/load", "/delete"):
+            await person.ask(line)
+            await person.until(lambda: isinstance(person.app.screen, ConversationsDialog), "the dialog")
+            await person.pilot.press("escape")
+        await person.ask("/model demo --ctx 4096")
+        await person.until(lambda: isinstance(person.app.screen, ModelDialog), "the dialog")
+        assert person.app.screen.query_one("#target", Input).value == "demo"
+
+    play(ChatHarness(tmp_path), scenario)
 
 
 def test_a_picture_after_an_at_sign_is_attached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from eaglelocal.preparation.model_choices import CatalogChoice, ModelChoiceEntry
 from eaglelocal.preparation.model_choices import list_catalog as real_list_catalog
 from eaglelocal.tui.chat.model_picker import (
     BATCH_S,
+    DOWNLOAD,
     ModelDialog,
     ModelSource,
     PickerRows,
@@ -302,9 +303,9 @@ def test_a_model_opened_by_its_path_is_listed_and_the_one_that_runs_is_marked(tm
             await person.ask(f"/model {path}")
             await person.until(lambda path=path: path in person.app.models.list_references(), path)  # type: ignore[misc]
         await person.pilot.press("f5")
-        await person.sees("first.gguf", "cannot run")
+        await person.sees("/first ", "cannot run")
         (one,), (other,) = ([row for row in person.text.splitlines() if name in row and " fits" in row]
-                            for name in ("first.gguf", "second.gguf"))  # fmt: skip
+                            for name in ("/first ", "/second "))  # fmt: skip
         assert "a path" in one and "running" in other
         assert person.app.screen.query_one(OptionList).highlighted is not None
 
@@ -454,6 +455,14 @@ def test_a_model_that_is_named_exactly_comes_first() -> None:
     assert rows.match("nothing") == []
 
 
+def test_the_best_to_download_comes_behind_what_is_on_disk() -> None:
+    names = ("weak", "unknown", "huge", "best")
+    entries = [ModelChoiceEntry("demo", GB, "hub"), *(ModelChoiceEntry(name, GB, DOWNLOAD) for name in names)]
+    previews = {name: ModelPreview(True, score=score) for name, score in (("weak", -1.0), ("best", 2.0))}
+    rows = PickerRows(entries, previews | {"huge": ModelPreview(False), "demo": ModelPreview(True)})
+    assert [entry.reference for entry in rows.match("")] == ["demo", "unknown", "best", "weak", "huge"]
+
+
 @pytest.mark.parametrize("key", ["f5", "ctrl+o", "f1"])
 def test_a_dialog_that_is_being_removed_takes_what_still_comes(tmp_path: Path, key: str) -> None:
     async def scenario(person: ChatObserver) -> None:
@@ -478,6 +487,7 @@ def test_a_dialog_that_is_being_removed_takes_what_still_comes(tmp_path: Path, k
 def test_a_long_name_keeps_its_end() -> None:
     assert shorten_name("someone/a-very-long-name-GGUF:Q4_K_M", 20) == "..g-name-GGUF:Q4_K_M"
     assert shorten_name("short", 20) == "short"
+    assert shorten_name("SmolLM2-135M-Instruct.Q4_1.gguf", 29) == "SmolLM2-135M-Instruct.Q4_1"
 
 
 def test_an_unfinished_plan_promises_no_speed() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from eaglelocal.core.thinking import EFFORT_BUDGETS, EFFORTS, OFF_EFFORT, USUAL_EFFORT, Efforts, Thinking
+from eaglelocal.core.thinking import EFFORT_BUDGETS, EFFORTS, LIMITS, OFF_EFFORT, USUAL_EFFORT, Efforts, Thinking
 
 VARIABLES = ("reasoning_effort", "thinking_effort", "reasoning_strength")
 SWITCHES = ("enable_thinking", "thinking")  # of the families that have one
@@ -89,8 +89,7 @@ def describe_efforts(efforts: Efforts) -> str:
     """Return the note about the usual effort of a model; "" if its template has none."""
     if not usual_effort(efforts):
         return ""
-    known = ", ".join(["off", *efforts.words, "or a number of tokens"])
-    return f"it thinks with {USUAL_EFFORT} effort unless --thinking-budget is set: {known}"
+    return f"it thinks with {USUAL_EFFORT} effort; --thinking-budget or /think sets another: {LIMITS}"
 
 
 def describe_thinking(thinking: Thinking, efforts: Efforts, room: int) -> str:

@@ -264,6 +264,8 @@ class ChatApp(EagleApp[int]):
             self._choose_theme(command.argument)
         elif command.name == "/add" and command.argument:
             self.prompt.add_file(command.argument)
+        elif command.name in ("/load", "/delete") and not command.argument:
+            self.action_conversations()
         elif (search := self.models.find_search(command)) is not None:
             self.action_model(search)
         elif is_command(text):

@@ -31,21 +31,25 @@ class ModelDownload:
         threading.Thread(target=self._run, args=(reference, on_done), name="model-download", daemon=True).start()
 
     def stop(self) -> bool:
-        """Stop the download at its next sign of life. Return True if there was one."""
-        is_running = bool(self._reference) and not self._is_stopping
-        self._is_stopping = self._is_stopping or is_running
-        return is_running
+        """Stop the download, which ends at its next sign of life. Return True if there was one."""
+        reference = self._reference
+        if not reference or self._is_stopping:
+            return False
+        self._is_stopping = True
+        self._emit(DownloadProgressed(reference, None))
+        self._emit(NoteWritten(f"the download of {reference} was stopped; /model {reference} resumes it"))
+        return True
 
     def _run(self, reference: str, on_done: Callable[[], None]) -> None:
         self._show(LoadProgress(0.0, "asking the hub"))
         try:
             self._pull(reference, EventOutput(self._emit, self._show))
             self._reference = ""
-            on_done()
-        except Cancelled:
-            self._emit(NoteWritten(f"the download of {reference} was stopped; /model {reference} resumes it"))
+            if not self._is_stopping:
+                on_done()
         except EagleLocalError as error:
-            self._emit(TaskFailed(error))
+            if not self._is_stopping:
+                self._emit(TaskFailed(error))
         except Exception as problem:
             _log.exception("a download failed")
             self._emit(TaskFailed(bug_error(problem)))

@@ -5,6 +5,7 @@ One dialog for F5 and `/model`. A `ModelSource` lists and plans the models on th
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -55,9 +56,17 @@ class PickerRows:
     previews: dict[str, ModelPreview] = field(default_factory=dict)
 
     def match(self, typed: str) -> list[ModelChoiceEntry]:
-        """Return the entries that contain every word: an exact name first, downloads that cannot run last."""
+        """Return the entries that contain every word: an exact name first, then those on disk, then the best.
+
+        Downloads that cannot run are last.
+        """
         found = [entry for entry in self.entries if has_words(entry.reference, typed)]
-        return sorted(found, key=lambda entry: (entry.reference.lower() != typed.lower(), self.is_in_vain(entry)))
+        return sorted(found, key=lambda entry: (entry.reference.lower() != typed.lower(), *self._rank(entry)))
+
+    def _rank(self, entry: ModelChoiceEntry) -> tuple[bool, float]:
+        preview = self.previews.get(entry.reference)
+        is_rated = entry.place == DOWNLOAD and preview is not None and preview.fits
+        return self.is_in_vain(entry), -preview.score if is_rated and preview is not None else -math.inf
 
     def is_in_vain(self, entry: ModelChoiceEntry) -> bool:
         preview = self.previews.get(entry.reference)
@@ -75,6 +84,7 @@ class PickerRows:
 
 def shorten_name(name: str, width: int) -> str:
     """Return the name in at most `width` columns: of a long one the end, which tells quantizations apart."""
+    name = name if len(name) <= width else name.removesuffix(".gguf")
     return name if len(name) <= width else f"..{name[-width + 2 :]}"
 
 

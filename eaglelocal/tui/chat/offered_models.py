@@ -38,7 +38,10 @@ class OfferedModels:
         return list(dict.fromkeys([*self._opened, *self.source.list_names(), *self.catalog_names]))
 
     def find_search(self, command: Command) -> str | None:
-        """Return what `/model TEXT` searches for in the picker; None for other commands and for a reference."""
-        name = command.argument
+        """Return what `/model TEXT` searches for in the picker; None for other commands and for a reference.
+
+        The picker has fields for what flags say.
+        """
+        name = command.argument.partition(" --")[0]
         is_path = "/" in name or "@" in name or name.endswith(".gguf")
         return None if command.name != "/model" or is_path or name in self.source.list_names() else name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import ClassVar, cast
 
@@ -33,6 +34,7 @@ from eaglelocal.tui.chat.text_marks import MAX_CHARS, TextMarks, estimate_tokens
 from eaglelocal.tui.mapped_keys import map_keys
 from eaglelocal.tui.panel.panel_text import format_count
 
+COLORS = re.compile(r"\x1b\[[0-9;:]*m")  # as in what a terminal's recorder wrote
 WARNING = "$text-warning"  # the style of a warning
 SEARCH_HELP = "press again for an older one, enter to take it, esc to cancel"
 # Most terminals send this for alt+enter, and some are set up to send it for shift+enter. Textual takes it for enter.
@@ -224,8 +226,11 @@ class PromptInput(FoldingTextArea):
         self._paste(self.app.clipboard)
 
     def _paste(self, text: str) -> None:
-        """Insert a paste, attach pictures dropped as paths, or extend a search. Line ends become line feeds."""
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        """Insert a paste without its colors, attach pictures dropped as paths, or extend a search.
+
+        Line ends become line feeds.
+        """
+        text = COLORS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
         if self._search is not None:
             self._search.extend(text.partition("\n")[0])
             self._show_search(self._search)

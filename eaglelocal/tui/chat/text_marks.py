@@ -14,6 +14,7 @@ from eaglelocal.conversation.conversation import TOKENS_PER_CHAR
 from eaglelocal.tui.panel.panel_text import format_count
 
 MAX_LINES, MAX_CHARS = 8, 1000  # a longer paste is folded
+MAX_TOKENS_PER_LETTER = 0.5  # whatever was counted of a conversation in Chinese
 TOKENS_PER_BYTE = 0.6  # of other scripts: what small vocabularies need of Chinese, and more than large ones do
 _LETTERS = re.compile(r"[A-Za-z]|\s+")
 _SIGNS = re.compile(r"[0-9]|[!-/:-@[-`{-~]+")
@@ -24,10 +25,13 @@ _ASCII = re.compile(r"[\x00-\x7f]+")
 def estimate_tokens(text: str, tokens_per_char: float = TOKENS_PER_CHAR) -> int:
     """Return the approximate number of tokens of a text, rather too many than too few.
 
-    tokens_per_char  of ASCII letters and blanks; each digit, and each run of signs, counts as a token
+    tokens_per_char  of ASCII letters and blanks, of which other scripts tell little; each digit, and each run of
+        signs, counts as a token
     """
     num_letters, num_signs, num_other_bytes = _count_kinds(text)
-    return round(num_letters * tokens_per_char + num_signs + num_other_bytes * TOKENS_PER_BYTE)
+    return round(
+        num_letters * min(tokens_per_char, MAX_TOKENS_PER_LETTER) + num_signs + num_other_bytes * TOKENS_PER_BYTE
+    )
 
 
 @lru_cache(maxsize=2)  # a long question is counted with every frame

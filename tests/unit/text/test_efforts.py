@@ -175,8 +175,8 @@ def test_a_limit_is_described(thinking: Thinking, template: str, said: str) -> N
 
 def test_the_usual_effort_is_said_with_the_others() -> None:
     said = describe_efforts(efforts_of(STRICT))
-    assert "medium effort unless --thinking-budget is set" in said
-    assert "off, low, medium, xhigh, or a number of tokens" in said
+    assert "medium effort; --thinking-budget or /think sets another" in said
+    assert "off, low, medium, high, or a number of tokens" in said
     assert describe_efforts(efforts_of(SMALL_4)) == ""
 
 

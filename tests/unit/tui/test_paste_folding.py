@@ -47,6 +47,10 @@ def test_tokens_are_estimated_rather_too_high(text: str, counts: tuple[int, int]
     assert 0.9 * max(counts) <= estimate_tokens(text) <= 4.5 * min(counts)
 
 
+def test_what_was_counted_of_other_scripts_says_little_of_letters() -> None:
+    assert estimate_tokens("word " * 100, tokens_per_char=1.4) == 250
+
+
 def test_each_paste_has_its_own_mark() -> None:
     folding, other = TextMarks(), LONG.upper()
     assert [folding.fold(text) for text in (LONG, other, LONG)] == [MARK, "[9 lines, ~6 tokens, 2]", MARK]
