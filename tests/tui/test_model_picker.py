@@ -95,8 +95,8 @@ def test_all_models_are_listed_with_how_they_would_run(tmp_path: Path, size: tup
 
 def test_each_model_has_a_row_on_a_narrow_screen(tmp_path: Path) -> None:
     async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
-        await person.sees("model          size  predicted  here        from")
-        await person.sees("..F:Q4_K_M  5.00 GB             fits partly hub")
+        await person.sees("model          size  predicted   here        from")
+        await person.sees("..F:Q4_K_M  5.00 GB              fits partly hub")
 
     play(stage_in(tmp_path, size=(60, 15)), with_dialog(scenario))
 
@@ -453,6 +453,13 @@ def test_a_model_that_is_named_exactly_comes_first() -> None:
     rows = PickerRows(entries)
     assert [entry.reference for entry in rows.match("DEMO")] == ["demo", "demo@1b"]
     assert rows.match("nothing") == []
+
+
+def test_every_speed_has_its_column() -> None:
+    rows = PickerRows(previews={"demo": ModelPreview(True, tok_s=1234.5)})
+    assert rows.format_row(ENTRIES[-1], 10) == "demo        1.00 GB  1234 tok/s  fits        embedded"
+    rows = PickerRows(previews={"demo": ModelPreview(True, tok_s=112.5)})
+    assert rows.format_row(ENTRIES[-1], 10) == "demo        1.00 GB  112.5 tok/s fits        embedded"
 
 
 def test_the_best_to_download_comes_behind_what_is_on_disk() -> None:

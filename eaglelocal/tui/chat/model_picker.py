@@ -36,8 +36,8 @@ from eaglelocal.tui.chat.model_download import PullModel
 from eaglelocal.tui.panel.panel_text import format_tok_s
 
 MAX_CTX_DIGITS = 9
-NAME_WIDTH, SIZE_WIDTH, SPEED_WIDTH, FIT_WIDTH = 29, 8, 11, 12  # columns
-MIN_NAME_WIDTH, OTHER_WIDTH = 10, 51  # of the columns beside the name, the dialog's border and a scrollbar
+NAME_WIDTH, SIZE_WIDTH, SPEED_WIDTH, FIT_WIDTH = 28, 8, 12, 12  # columns
+MIN_NAME_WIDTH, OTHER_WIDTH = 10, 52  # of the columns beside the name, the dialog's border and a scrollbar
 HEADING = f"{'size':>{SIZE_WIDTH}}  {'predicted':<{SPEED_WIDTH}}{'here':<{FIT_WIDTH}}from"
 DOWNLOAD = "download"  # the place of a model that is not on this disk
 RUNNING, OPENED = "running", "a path"  # instead of a place: the model that runs, one that was opened by its path
