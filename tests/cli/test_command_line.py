@@ -83,7 +83,7 @@ def test_many_flags_stand_in_groups(environ: dict[str, str]) -> None:
         (("shw", "demo"), "no command 'shw'", "eaglelocal show demo"),
         (("chat", "--tempreature", "0"), "no such option: --tempreature", "eaglelocal chat --help"),
         (("chat", "--seed"), "--seed", "--help"),
-        (("chat", "hi", "there"), "unexpected extra argument", "eaglelocal chat --help"),
+        (("chat", "hi", "there"), "unexpected extra argument", 'eaglelocal chat "QUESTION", or eaglelocal run MODEL'),
         (("config", "shwo"), "shwo", "eaglelocal config --help"),
         (("chat",), "there is no question: PROMPT and stdin are empty", "eaglelocal chat"),
         (("chat", "", "--json"), "there is no question", "eaglelocal chat"),
