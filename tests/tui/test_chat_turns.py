@@ -83,13 +83,13 @@ def test_the_stop_is_in_view_at_every_size(tmp_path: Path, size: tuple[int, int]
         await person.ask("/load long")
         await person.sees("word")
         transcript = person.app.view.transcript
-        for _ in range(30):
+        for _ in range(12):
             await person.pilot.press("alt+up")
             assert transcript.stop is not None
             first = transcript._stop_rows.start - transcript.scroll_offset.y
             assert 0 <= first < transcript.size.height
         assert marked(person)
-        for _ in range(30):
+        for _ in range(12):
             await person.pilot.press("alt+down")
             if transcript.stop is not None:
                 first = transcript._stop_rows.start - transcript.scroll_offset.y
