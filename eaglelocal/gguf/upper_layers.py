@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.gguf.architectures import EAGLE
@@ -210,6 +211,7 @@ def list_loaded_tensors(header: Header, *, n_layer: int) -> Iterator[TensorInfo]
             yield tensor
 
 
+@lru_cache(maxsize=1 << 13)  # a search of plans asks for each tensor a thousand times
 def find_block(name: str) -> int | None:
     """Return the number of the block that a tensor belongs to; None for other tensors."""
     if name.startswith(FIRST_BLOCK_TENSORS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import TENSOR
@@ -45,7 +46,8 @@ def find_unmatched(tensors: Iterable[TensorInfo], overrides: Sequence[TensorOver
     return next((each for each in overrides if not any(map(each.matches, names))), None)
 
 
-def find_override(name: str, overrides: Sequence[TensorOverride]) -> str | None:
+@lru_cache(maxsize=1 << 13)  # as of find_block
+def find_override(name: str, overrides: tuple[TensorOverride, ...]) -> str | None:
     """Return the device that holds this tensor by the overrides, RAM for the processor; None: its layer's."""
     found = next((each.device for each in overrides if each.matches(name)), None)
     return RAM if found == PROCESSOR else found
@@ -53,7 +55,7 @@ def find_override(name: str, overrides: Sequence[TensorOverride]) -> str | None:
 
 def find_moves(
     tensors: Iterable[TensorInfo],
-    overrides: Sequence[TensorOverride],
+    overrides: tuple[TensorOverride, ...],
     devices: Sequence[str],
     expert_devices: Sequence[str],
 ) -> Iterator[TensorMove]:
