@@ -63,7 +63,7 @@ class Turn:
     rounds: tuple[ToolRound, ...] = ()  # before the answer
     others: tuple[tuple[Turn, ...], ...] = ()  # its other versions, each with the turns that followed it
     version: int = 0  # its index among all its versions
-    finished: Finished | None = field(default=None, compare=False)  # its figures; None: it failed, or was loaded
+    finished: Finished | None = field(default=None, compare=False)  # its figures; None: it failed
 
     @property
     def num_versions(self) -> int:

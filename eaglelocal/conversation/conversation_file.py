@@ -34,9 +34,11 @@ from eaglelocal.conversation.sampling_form import read_values
 from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.conversation.tool_rounds import describe_call
 from eaglelocal.core.atomic_file import PRIVATE, make_folder, sync_folder, write_atomically
+from eaglelocal.core.events import Finished
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.own_files import list_own, read_own
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.terminal_text import FaultInLine, decode_text, join_in_json, join_surrogates, make_printable
 from eaglelocal.core.tools import ToolCall
 from eaglelocal.core.user_paths import expand_path, quote_path
@@ -275,7 +277,28 @@ def _turn_to_json(turn: Turn) -> dict[str, object]:
     fields: dict[str, object] = {"question": turn.question, "answer": turn.answer, "stopped": turn.stopped}
     fields |= {"reasoning": turn.reasoning} if turn.reasoning else {}
     fields |= {"rounds": [_round_to_json(each) for each in turn.rounds]} if turn.rounds else {}
+    fields |= {"figures": _figures_to_json(turn.finished)} if turn.finished is not None else {}
     return fields | ({"pictures": pictures.to_json(turn.pictures)} if turn.pictures else {})
+
+
+def _figures_to_json(finished: Finished) -> dict[str, object]:
+    """Return what the line below an answer says."""
+    return {
+        "reason": finished.reason,
+        "prompt_tokens": finished.prompt_tokens,
+        "completion_tokens": finished.completion_tokens,
+        "reasoning_tokens": finished.reasoning_tokens,
+        "seconds": finished.timings.ttft_s + finished.timings.decode_s,
+    }
+
+
+def _read_figures(content: object) -> Finished | None:
+    match content:
+        case {"reason": str(reason), "prompt_tokens": int(prompt), "completion_tokens": int(said),
+              "reasoning_tokens": int(thought), "seconds": float(seconds)}:  # fmt: skip
+            timings = Timings(decode_s=seconds)
+            return Finished("", reason, "", prompt, said, timings, SpeculationStats(), reasoning_tokens=thought)
+    return None
 
 
 def _round_to_json(done: ToolRound) -> dict[str, object]:
@@ -353,7 +376,8 @@ def _read_turn(content: object, number: int, path: Path) -> Turn:
             shown = pictures.from_json(path.parent, fields.get("pictures", []))
             rounds = _read_rounds(fields.get("rounds", []))
             if shown is not None and rounds is not None:
-                return Turn(question, answer, stopped, reasoning, shown, rounds)
+                turn = Turn(question, answer, stopped, reasoning, shown, rounds)
+                return replace(turn, finished=_read_figures(fields.get("figures")))
             raise UsageError(f"{path}: turn {number} has invalid {'pictures' if shown is None else 'calls of tools'}")
     raise UsageError(f"{path}: turn {number} needs a question and an answer, both text")
 

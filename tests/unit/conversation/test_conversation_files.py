@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglelocal.conversation import conversation_file
+from eaglelocal.conversation.answer_stats import answer_line
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.conversation_file import export_markdown, format_markdown
 from eaglelocal.conversation.question_history import MAX_ENTRIES, MAX_FILE_BYTES, QuestionHistory
+from eaglelocal.core.events import Finished
+from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.errors import ResourceError, UsageError
 
 
@@ -90,6 +93,19 @@ def test_thoughts_are_kept_and_older_files_have_none(tmp_path: Path) -> None:
 
 
 # ---- documents
+def test_the_figures_of_an_answer_are_kept(tmp_path: Path) -> None:
+    timings = Timings(ttft_s=0.5, decode_s=2.0)
+    finished = Finished("a", "cancelled", "", 7, 87, timings, SpeculationStats(), reasoning_tokens=31)
+    save(tmp_path, "a", Turn("q", "a", finished=finished), Turn("q", "a"))
+    first, second = conversation_file.load_conversation(tmp_path, "a").turns
+    assert first.finished is not None and second.finished is None
+    assert answer_line(first.finished) == answer_line(finished) == "87 tokens (31 thinking) · 2.5 s · stopped"
+    path = tmp_path / "a.json"
+    for figures in ('"much"', '{"reason": "stop"}', "[]", "null"):
+        path.write_text(f'{{"version": 1, "turns": [{{"question": "q", "answer": "a", "figures": {figures}}}]}}')
+        assert conversation_file.load_conversation(tmp_path, "a").turns == [Turn("q", "a")]
+
+
 def test_a_document_has_everything_in_order() -> None:
     turns = [Turn("# why?\nreally", "Because.", reasoning="hm"), Turn("and?", "half", stopped=True)]
     document = format_markdown(Conversation("be brief", turns, name="eagles"), target="a model")
