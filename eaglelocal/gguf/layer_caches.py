@@ -247,6 +247,14 @@ def read_index_dim(keys: ArchitectureKeys) -> int:
     return parts * (keys.optional_count("attention.indexer.key_length") or 0)
 
 
+def read_index_scores(keys: ArchitectureKeys) -> float:
+    """Return the scores of a cell that an indexer adds up; 0 where llama.cpp adds them as it computes them."""
+    if keys.prefix != "qwen4exp":
+        return 0.0
+    ratio = max(keys.counts("attention.compress_ratios") or (), default=0)
+    return (keys.optional_count("attention.indexer.head_count") or 0) / max(ratio, 1)  # heads score `ratio` at once
+
+
 def compressor_bytes(ratio: int, width: int) -> int:
     """Return the bytes of one sequence's state in one layer: values and scores of the tokens that a row may still need.
 

@@ -62,6 +62,7 @@ class ModelShape:
     n_layer_embd       values that are looked up for a token for all layers together, besides its embedding
     table_bytes        of those, in a table that stays in the file; not in the other bytes
     index_dim          values by which an indexer chooses a cell, kept beside its keys
+    index_scores       scores of a cell that it adds up, one by one
     """
 
     architecture: str
@@ -84,6 +85,7 @@ class ModelShape:
     n_layer_embd: int = 0
     table_bytes: int = 0
     index_dim: int = 0
+    index_scores: float = 0.0
     n_expert: int = 0
     n_expert_used: int = 0
     layer_bytes: tuple[int, ...] = ()
@@ -268,6 +270,7 @@ def _model_shape(info: ModelInfo) -> ModelShape:
         n_layer_embd=layer_embedding.shape[0] if layer_embedding else 0,
         table_bytes=table.nbytes if table else 0,
         index_dim=layer_caches.read_index_dim(keys),
+        index_scores=layer_caches.read_index_scores(keys),
         n_expert=n_expert,
         n_expert_used=used,
         layer_bytes=weights.layer_bytes,

@@ -155,6 +155,7 @@ LIVE_QUERIES, LIVE_KEYS = 4, 3
 LIVE_HIDDEN = 3  # gate, up, and their product
 LIVE_EXPERT_OUTPUTS = 2  # for each used expert: its output, and the weighted output
 LIVE_INDEX_MASKS = 2  # for each compressed row: the mask of the best rows, and its sum with the attention mask
+LIVE_HEAD_SCORES = 2.1  # for each of `index_scores`: it, and what is positive of it
 LIVE_INDEX_SCORES = 2.25  # for each cell: its score, the score in order, and the mask of the best
 LIVE_ROUTES = 8  # for each expert: logits, weights, order, indices
 LIVE_INNER = 3  # for a recurrent layer: projected, convolved, and the output of the scan
@@ -228,8 +229,8 @@ def mask_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     if shape.compressions:  # one of single tokens, and one of each kind of compressed rows
         rows = {shape.compressions[layer]: compressed_cells(shape, layer, sizes) for layer in range(shape.n_layer)}
         cells = window_cells_of(shape, sizes) + sum(rows.values())
-    scores = LIVE_INDEX_SCORES * FLOAT_BYTES if shape.index_dim else 0
-    return int(sizes.n_batch * cells * ((HALF_BYTES if sizes.flash_attn else FLOAT_BYTES) + scores))
+    scores = max(LIVE_INDEX_SCORES, LIVE_HEAD_SCORES * shape.index_scores) if shape.index_dim else 0.0
+    return int(sizes.n_batch * cells * ((HALF_BYTES if sizes.flash_attn else FLOAT_BYTES) + scores * FLOAT_BYTES))
 
 
 def window_cells_of(shape: ModelShape, sizes: CacheParams) -> int:
