@@ -22,9 +22,7 @@ from eaglelocal.core.thinking import USUAL_EFFORT
 from eaglelocal.settings import THEME_NAMES
 
 # They neither change what the running answer belongs to, nor need the model that gives it
-IMMEDIATE = frozenset(
-    {"/help", "/stats", "/set", "/think", "/system", "/copy", "/save", "/rename", "/export", "/exit", "/delete"}
-)
+IMMEDIATE = frozenset({"/help", "/stats", "/set", "/think", "/system", "/copy", "/save", "/rename", "/export", "/exit"})
 SHOWN_AT_ONCE = frozenset({"/spec", "/draft", "/lora", "/model", "/load", "/image"})  # without an argument
 
 

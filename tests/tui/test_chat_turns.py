@@ -338,6 +338,22 @@ def test_questions_and_settings_are_on_disk_at_once(tmp_path: Path) -> None:
     play(stage, scenario)
 
 
+def test_a_conversation_is_deleted_after_its_answer_and_not_saved_again(tmp_path: Path) -> None:
+    stage = ChatHarness(tmp_path, scripts=(Script(("word",), hangs=True),), saves=True)
+
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("one")
+        await person.sees("word")
+        await person.ask("/delete one")
+        await person.sees("1 waiting")
+        await person.pilot.press("escape")
+        await person.idle()
+        await person.no_longer_sees("word")
+
+    play(stage, scenario)
+    assert conversation_file.list_names(tmp_path / "conversations") == ()
+
+
 def test_a_long_answer_stays_marked_while_one_scrolls(tmp_path: Path) -> None:
     folder = tmp_path / "conversations"
     turns = [Turn("q", "\n\n".join(f"{number} " + "word " * 40 for number in range(30))), Turn("q2", "end")]
