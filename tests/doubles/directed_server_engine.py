@@ -27,6 +27,7 @@ from eaglelocal.core.events import (
     Failed,
     Finished,
     Prompted,
+    PromptProgress,
     Report,
     RequestEvent,
     Started,
@@ -293,6 +294,11 @@ def _flood(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
         yield scene.tokens("x" * FLOOD_CHARS)
 
 
+def _read(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
+    """So many tokens of the prompt are read."""
+    yield PromptProgress(scene.id, int(rest))
+
+
 def _think(scene: _Scene, rest: str) -> Iterator[RequestEvent]:
     for word in rest.split(" "):
         yield scene.tokens("", reasoning=f"{word} ")
@@ -376,6 +382,7 @@ _DIRECTIONS: dict[str, Callable[[_Scene, str], Iterator[RequestEvent]]] = {
     "say": _say,
     "recite": _recite,
     "flood": _flood,
+    "read": _read,
     "think": _think,
     "call": _call,
     "begin": _begin,

@@ -135,6 +135,20 @@ def test_thoughts_are_folded_and_can_be_read(tab: Tab) -> None:
     assert "deep" not in json.dumps(read_request(tab)["messages"][1])
 
 
+def test_reading_and_thinking_show_how_far_they_are(tab: Tab) -> None:
+    for script, shown in [
+        ("read 10\nnothing 9999 0.02", ".waiting')?.innerText === 'Reading the question: 40 %'"),
+        ("think one\nsleep 1\nthink two\nnothing 9999 0.02", ".thinking summary')?.innerText === 'Thinking for 1 s'"),
+    ]:
+        tab.type(script)
+        tab.press("Enter")
+        tab.wait_for(f"document.querySelector('.answer:last-child {shown}")
+        tab.press("Escape")
+        tab.wait_until_idle()
+    assert tab.text(".answer:last-child summary") == "Thought for 1 s"
+    assert [each["content"] for each in read_request(tab)["messages"]] == ["show"], "questions without an answer"
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
     [("think deep thoughts", "The answer ended after the model's thoughts."), ("say", "The answer is empty.")],
