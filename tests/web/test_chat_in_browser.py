@@ -508,6 +508,25 @@ def test_questions_wait_for_the_model(open_page: OpenPage, tmp_path: Path) -> No
         assert tab.text(".answer .markdown") == "hello"
 
 
+def test_the_first_question_loads_its_model(open_page: OpenPage, tmp_path: Path) -> None:
+    from doubles import directed_server_engine
+
+    gate = tmp_path / "gate"
+    gate.touch()
+    plans = {"actor": directed_server_engine.plan("actor"), "hesitant": directed_server_engine.plan("hesitant", gate)}
+    with served(directed(plans=plans)) as server:
+        tab = open_page(server)
+        tab.wait_for("document.querySelector('#model-facts').innerText.endsWith(' tokens of context, draft: none')")
+        tab.choose_model("hesitant")
+        assert tab.text("#model-facts") == "Your first question loads it."
+        tab.type("hello")
+        tab.press("Enter")
+        tab.wait_for("document.querySelector('.waiting')?.innerText === 'Loading the model'")
+        gate.unlink()
+        tab.wait_until_idle()
+        assert tab.text(".answer .markdown") == "hello"
+
+
 @pytest.mark.parametrize(
     ("script", "kept", "said"),
     [
