@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -32,8 +32,8 @@ from eaglelocal.conversation.action_context import (
 from eaglelocal.conversation.answer_stats import model_lines
 from eaglelocal.conversation.ask import follow_answer
 from eaglelocal.conversation.chat_hints import word_for_chat
-from eaglelocal.conversation.command_arguments import ArgumentSources, list_choices
-from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
+from eaglelocal.conversation.command_arguments import ArgumentSources, list_choices, list_paths
+from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.session import AnswerEvents, RequestOutcome
 from eaglelocal.conversation.slash_commands import COMMANDS, Command, is_command, parse_command, run_command
@@ -281,12 +281,12 @@ class LineEditor:
     def _complete(self, text: str, state: int) -> str | None:
         """Return a completion of the word, which is the last of an argument: names have blanks."""
         name, blank, argument = readline.get_line_buffer()[: readline.get_endidx()].partition(" ")
-        if name == "/image" and blank:
-            matches: Sequence[str] = complete_path(text)
+        typed = argument.lstrip() if blank else text
+        if blank:
+            words = [*list_choices(self._sources, name), *list_paths(name, typed)]
         else:
-            words = list_choices(self._sources, name) if blank else [f"{word} " for word in COMMANDS if text]
-            typed = argument.lstrip() if blank else text
-            matches = [word[len(typed) - len(text) :] for word in words if word.startswith(typed)]
+            words = [f"{word} " for word in COMMANDS if text]
+        matches = [word[len(typed) - len(text) :] for word in words if word.startswith(typed)]
         return matches[state] if state < len(matches) else None
 
 

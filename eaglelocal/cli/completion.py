@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from eaglelocal.core.run_options import LOOKUPS, list_draft_words
-from eaglelocal.core.user_paths import expand_path
-from eaglelocal.errors import EagleLocalError, UsageError
+from eaglelocal.core.user_paths import complete_path
+from eaglelocal.errors import EagleLocalError
 
 if TYPE_CHECKING:
     from eaglelocal.client.running_servers import RunningServer
@@ -75,22 +75,6 @@ def list_matches(words: Iterable[str], begun: str) -> list[str]:
     return [word for word in words if word.startswith(begun)]
 
 
-def list_paths(begun: str) -> list[str]:
-    """Return the folders and .gguf files whose path begins so, written as the user began it."""
-    folder, slash, name = begun.rpartition("/")
-    if not slash:  # "." or "~": only a folder can follow
-        return [f"{begun}/"]
-    try:
-        found = sorted(expand_path(folder or "/").iterdir())
-    except (OSError, UsageError):
-        return []
-    return [
-        f"{folder}/{path.name}{'/' if path.is_dir() else ''}"
-        for path in found
-        if path.name.startswith(name) and (path.is_dir() or path.suffix == GGUF)
-    ]
-
-
 def find_or_nothing(find: Callable[[], list[str]]) -> list[str]:
     """Return what a search finds; nothing if it fails, because a shell would show the error between the words."""
     try:
@@ -104,7 +88,7 @@ def complete_models(*sources: Callable[[], list[str]]) -> Complete:
 
     def complete(incomplete: str) -> list[str]:
         if incomplete.startswith((".", "/", "~")):
-            return list_paths(incomplete)
+            return complete_path(incomplete, [GGUF]) if "/" in incomplete else [f"{incomplete}/"]
         return list_matches(dict.fromkeys(name for find in sources for name in find_or_nothing(find)), incomplete)
 
     return complete

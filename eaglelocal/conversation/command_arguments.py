@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.action_context import ListModels
+from eaglelocal.conversation.pictures import PICTURE_SUFFIXES
 from eaglelocal.conversation.sampling_form import FIELDS, describe_changes
 from eaglelocal.conversation.session import Session
 from eaglelocal.conversation.slash_commands import COMMANDS, Command, spec_line, thinking_line
@@ -19,10 +20,12 @@ from eaglelocal.core.amounts import count_noun
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import list_draft_words
 from eaglelocal.core.thinking import USUAL_EFFORT
+from eaglelocal.core.user_paths import complete_path
 from eaglelocal.settings import THEME_NAMES
 
 # They neither change what the running answer belongs to, nor need the model that gives it
 IMMEDIATE = frozenset({"/help", "/stats", "/set", "/think", "/system", "/copy", "/save", "/rename", "/export", "/exit"})
+GGUF_SUFFIXES = (".gguf",)
 SHOWN_AT_ONCE = frozenset({"/spec", "/draft", "/lora", "/model", "/load", "/image"})  # without an argument
 
 
@@ -53,11 +56,22 @@ def list_choices(sources: ArgumentSources, name: str) -> Sequence[str]:
     return () if find is None else find(sources)
 
 
+def list_paths(name: str, partial: str) -> Sequence[str]:
+    """Return the paths that complete a command's partly typed one; of a model only once a folder is typed."""
+    suffixes = _SUFFIXES.get(name)
+    if suffixes is None or (suffixes == GGUF_SUFFIXES and not ("/" in partial and partial.startswith(("/", ".", "~")))):
+        return ()
+    return complete_path(partial, suffixes)
+
+
 def _describe_summary(session: Session) -> str:
     summary = session.conversation.summary
     return "" if summary is None else f"{count_noun(summary.num_turns, 'turn')} summarized"
 
 
+_SUFFIXES: Mapping[str, Sequence[str]] = MappingProxyType(
+    {"/add": (), "/image": PICTURE_SUFFIXES, "/model": GGUF_SUFFIXES, "/draft": GGUF_SUFFIXES}
+)
 _VALUES: Mapping[str, Callable[[Session], str]] = MappingProxyType(
     {
         "/spec": lambda session: spec_line(session).partition(": ")[2].partition(", ")[0],

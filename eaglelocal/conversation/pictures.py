@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -31,11 +30,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image as Opened
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp")
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp")
 MAX_PATHS_CHARS = 8192  # a longer text is not a dropped path
 BEGINNING_BYTES = 16
 ADDRESS = re.compile("https?:/")
-MAX_COMPLETIONS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,24 +143,6 @@ def find_dropped_pictures(text: str) -> tuple[Path, ...]:
         return ()
     paths = parse_paths(text)
     return paths if all(map(_is_picture, paths)) else ()
-
-
-def complete_path(partial: str, *, only_pictures: bool = True) -> list[str]:
-    """Return the folders and files that complete a partly typed path."""
-    folder, _, name = partial.rpartition("/")
-    place = Path(os.path.expanduser(f"{folder}/" if "/" in partial else "."))
-    try:
-        found = sorted(path for path in place.iterdir() if path.name.startswith(name))
-    except (OSError, ValueError):
-        return []
-    head = partial[: len(partial) - len(name)]
-    matches = (
-        f"{head}{path.name}{'/' if path.is_dir() else ''}"
-        for path in found
-        if name or not path.name.startswith(".")
-        if not only_pictures or path.is_dir() or path.suffix.lower() in SUFFIXES
-    )
-    return list(islice(matches, MAX_COMPLETIONS))
 
 
 def _path(text: str) -> Path:

@@ -7,12 +7,14 @@ import importlib.util
 import os
 import re
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 
 from eaglelocal.errors import UsageError
 
 MAX_NAME_BYTES = 255  # the limit of file systems
 MAX_SHOWN = 60  # characters of a wrong path
+MAX_COMPLETIONS = 200
 
 
 def expand_path(text: str | Path) -> Path:
@@ -37,6 +39,21 @@ def expand_path(text: str | Path) -> Path:
         if problem.errno == errno.ENAMETOOLONG:
             raise UsageError(f"the path {shown} is too long: {_describe_length(path)}") from None
     return Path(path)
+
+
+def complete_path(partial: str, suffixes: Collection[str] = ()) -> list[str]:
+    """Return the folders, and the files with one of the suffixes, if any, that complete a partly typed path."""
+    folder, slash, name = partial.rpartition("/")
+    try:
+        found = sorted(expand_path(folder + slash or ".").iterdir())
+    except (OSError, UsageError):
+        return []
+    return [
+        f"{folder}{slash}{path.name}{'/' if path.is_dir() else ''}"
+        for path in found
+        if path.name.startswith(name) and (name or not path.name.startswith("."))
+        if not suffixes or path.suffix.lower() in suffixes or path.is_dir()
+    ][:MAX_COMPLETIONS]
 
 
 def quote_path(path: str | Path) -> str:

@@ -320,6 +320,19 @@ def test_a_search_without_a_match_says_what_to_do(tmp_path: Path) -> None:
     play(stage_in(tmp_path), scenario)
 
 
+def test_a_typed_path_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.gguf").touch()
+    monkeypatch.chdir(tmp_path)
+
+    async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
+        await person.pilot.press(*"./mi")
+        await person.sees("./mine.gguf")
+        await person.pilot.press("right")
+        assert dialog.query_one("#target", Input).value == "./mine.gguf"
+
+    play(stage_in(tmp_path), with_dialog(scenario))
+
+
 def test_a_key_that_reaches_a_dialog_while_the_chat_ends_does_nothing(tmp_path: Path) -> None:
     async def scenario(person: ChatObserver, dialog: ModelDialog) -> None:
         person.app.pop_screen()  # as leaving does

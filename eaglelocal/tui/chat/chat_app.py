@@ -21,8 +21,8 @@ from textual.screen import Screen
 from textual.signal import Signal
 from textual.widgets import Footer
 
-from eaglelocal.conversation.command_arguments import ArgumentSources, list_choices
-from eaglelocal.conversation.pictures import complete_path, find_dropped_pictures
+from eaglelocal.conversation.command_arguments import ArgumentSources, list_choices, list_paths
+from eaglelocal.conversation.pictures import find_dropped_pictures
 from eaglelocal.conversation.question_history import QuestionHistory
 from eaglelocal.conversation.slash_commands import COMMANDS, is_command, is_help, split_command
 from eaglelocal.core.records import dataclass
@@ -122,7 +122,7 @@ class ChatApp(EagleApp[int]):
         self.controller = ChatController(open_session, self._emit, feed, folder, saves=saves, pull=models.pull)
         keys, self.models = dict(display_options.keys), OfferedModels(models)
         choices = partial(list_choices, ArgumentSources(folder, self.models.list_references))
-        sources = MenuSources(COMMANDS, self.controller.describe_value, choices, complete_path)
+        sources = MenuSources(COMMANDS, self.controller.describe_value, choices, list_paths)
         start = StartList(folder, models.find_best)
         self.prompt = PromptInput(QuestionHistory(paths.history), keys, sources, start)
         self._keys = ChatKeys(self.prompt.mapped_keys, CHAT_BINDINGS, keys)

@@ -6,14 +6,11 @@ What the rows are chosen from (models, conversations, folders) is read by the fu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
 from eaglelocal.conversation.added_file import find_mention, write_mention
 from eaglelocal.conversation.slash_commands import OTHER_NAMES, SlashCommand
 from eaglelocal.conversation.spelling import has_words
 from eaglelocal.core.records import dataclass
-
-PATH_COMMANDS = ("/image", "/add")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +44,6 @@ class Menu:
     usage: str = ""
 
 
-class CompletePath(Protocol):
-    """A function that returns the paths that complete a partly typed one."""
-
-    def __call__(self, partial: str, *, only_pictures: bool) -> Sequence[str]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class MenuSources:
     """The functions that a menu is made with.
@@ -60,13 +51,13 @@ class MenuSources:
     commands       by name, in order
     describe       the present value of a command, by name
     list_choices   the words that a command takes, by name
-    complete_path  the paths that complete a partly typed one
+    list_paths     the paths that complete a partly typed one, by a command's name
     """
 
     commands: Mapping[str, SlashCommand]
     describe: Callable[[str], str] = lambda name: ""
     list_choices: Callable[[str], Sequence[str]] = lambda name: ()
-    complete_path: CompletePath = lambda partial, *, only_pictures: ()
+    list_paths: Callable[[str, str], Sequence[str]] = lambda name, partial: ()
 
 
 def make_menu(typed: str, sources: MenuSources) -> Menu | None:
@@ -102,7 +93,8 @@ def _list_arguments(name: str, argument: str, sources: MenuSources) -> Menu | No
     chosen = argument.rpartition(",")[0] if command.arguments.endswith(",...") else ""
     begin = len(name) + 1 + (len(chosen) + 1 if chosen else 0)
     rest = argument[len(chosen) + 1 :] if chosen else argument
-    words = [*_match(sources.list_choices(name), rest), *_list_paths(name, rest, sources)]
+    paths = (path for path in sources.list_paths(name, rest) if path != rest)  # a whole one is to be sent
+    words = [*_match(sources.list_choices(name), rest), *paths]
     return Menu(begin, tuple(MenuRow(word, word) for word in words), usage=f"{command.arguments}: {command.purpose}")
 
 
@@ -115,16 +107,9 @@ def _match(words: Iterable[str], typed: str) -> list[str]:
     return sorted(found, key=lambda word: not word.casefold().startswith(typed.casefold()))
 
 
-def _list_paths(name: str, partial: str, sources: MenuSources) -> list[str]:
-    """Return the paths that complete a partly typed one; not that of a whole file, which is to be sent."""
-    if name not in PATH_COMMANDS:
-        return []
-    return [path for path in sources.complete_path(partial, only_pictures=name == "/image") if path != partial]
-
-
 def _list_files(begin: int, partial: str, sources: MenuSources) -> Menu | None:
     """Return the files and folders that complete a path after `@`; Enter takes the first if anything is typed."""
-    paths = sources.complete_path(partial, only_pictures=False)
+    paths = sources.list_paths("/add", partial)
     if not paths:
         return None
     rows = tuple(MenuRow(write_mention(path), name_path(path), path=path) for path in paths)

@@ -16,11 +16,13 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.signal import Signal
+from textual.suggester import Suggester
 from textual.timer import Timer
 from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
+from eaglelocal.conversation.command_arguments import list_paths
 from eaglelocal.conversation.session import ActiveModel
 from eaglelocal.conversation.spelling import has_words
 from eaglelocal.core.amounts import format_disk
@@ -41,7 +43,7 @@ MIN_NAME_WIDTH, OTHER_WIDTH = 10, 52  # of the columns beside the name, the dial
 HEADING = f"{'size':>{SIZE_WIDTH}}  {'predicted':<{SPEED_WIDTH}}{'here':<{FIT_WIDTH}}from"
 DOWNLOAD = "download"  # the place of a model that is not on this disk
 RUNNING, OPENED = "running", "a path"  # instead of a place: the model that runs, one that was opened by its path
-HOW_TO_LOAD = "enter loads what is typed: a path of a GGUF file, or OWNER/REPO of the hub"
+HOW_TO_LOAD = "enter loads what is typed: a path of a GGUF file (right completes it), or OWNER/REPO of the hub"
 BATCH_S = 0.2  # between two additions of planned rows to the list
 SETTLE_S = 0.3  # after the last key in the form, until the models are assessed again
 ASSESSING, CATALOG = "assessing", "catalog"  # groups of workers
@@ -98,6 +100,13 @@ def describe_preview(preview: ModelPreview | None) -> str:
     return f"{', '.join(part for part in parts if part)}; draft: {preview.draft or 'none'}"
 
 
+class PathSuggester(Suggester):
+    """Completes the path of a GGUF file; the right arrow takes what it suggests."""
+
+    async def get_suggestion(self, value: str) -> str | None:
+        return next(iter(list_paths("/model", value)), None)
+
+
 class ModelDialog(Dialog):
     """A list of models to choose from, and a form for draft, draft length, context and cache type."""
 
@@ -147,7 +156,9 @@ class ModelDialog(Dialog):
     def compose_box(self) -> ComposeResult:
         yield Label(self._describe_active(), id="active", markup=False)
         hint = "type to search; a reference or a path"
-        yield ListSearch(self._search_text, placeholder=hint, id="target", select_on_focus=False)
+        search = ListSearch(self._search_text, placeholder=hint, id="target", select_on_focus=False)
+        search.suggester = PathSuggester(use_cache=False, case_sensitive=True)
+        yield search
         yield Label("", id="heading", markup=False)
         yield OptionList(markup=False)
         yield Label("", id="preview", markup=False)

@@ -15,7 +15,6 @@ from eaglelocal.conversation.conversation import Conversation, TokenEstimate, Tu
 from eaglelocal.conversation.conversation_file import format_markdown
 from eaglelocal.conversation.pictures import (
     check_picture,
-    complete_path,
     find_dropped_pictures,
     join_pictures,
     make_message,
@@ -134,15 +133,6 @@ def test_an_image_url_is_refused_because_nothing_is_fetched() -> None:
 
 def test_a_missing_path_with_spaces_is_named_as_typed() -> None:
     assert parse_paths("my photo.png") == (Path("my photo.png"),)
-
-
-def test_paths_are_completed_to_folders_and_pictures(tmp_path: Path) -> None:
-    (tmp_path / "cats").mkdir()
-    for name in ("cat.png", "cat.txt", ".hidden.png"):
-        (tmp_path / name).touch()
-    assert complete_path(f"{tmp_path}/ca") == [f"{tmp_path}/cat.png", f"{tmp_path}/cats/"]
-    assert complete_path(f"{tmp_path}/") == [f"{tmp_path}/cat.png", f"{tmp_path}/cats/"]
-    assert complete_path(f"{tmp_path}/nowhere/") == []
 
 
 def test_a_question_has_at_most_so_many() -> None:

@@ -14,12 +14,12 @@ from eaglelocal.tui.styled_lines import cell_width
 WORDS = {"/think": ("off", "low", "High"), "/set": ("top_k ", "seed "), "/draft": ("auto", "ngram")}
 
 
-def complete_path(partial: str, *, only_pictures: bool) -> list[str]:
-    found = ("my file.txt", "my folder/") if not only_pictures else ("my cat.png", "my folder/")
+def list_paths(name: str, partial: str) -> list[str]:
+    found = {"/add": ("my file.txt", "my folder/"), "/image": ("my cat.png", "my folder/")}.get(name, ())
     return [path for path in found if path.startswith(partial)]
 
 
-SOURCES = MenuSources(COMMANDS, lambda name: f"value of {name}", lambda name: WORDS.get(name, ()), complete_path)
+SOURCES = MenuSources(COMMANDS, lambda name: f"value of {name}", lambda name: WORDS.get(name, ()), list_paths)
 
 
 def list_texts(typed: str) -> list[str]:
@@ -40,6 +40,7 @@ def list_texts(typed: str) -> list[str]:
         ("/think off", []),
         ("/set ", ["/set top_k ", "/set seed "]),
         ("/draft ngram,a", ["/draft ngram,auto", "/draft ngram,ngram"]),
+        ("/image my folder/", []),
         ("/image my", ["/image my cat.png", "/image my folder/"]),
         ("/add my f", ["/add my file.txt", "/add my folder/"]),
         ("/clear now", []),
