@@ -7,6 +7,8 @@ of each is decided in placement.py.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import KV_TYPES, split_kv_type
 from eaglelocal.errors import UsageError
@@ -118,12 +120,14 @@ def compressed_cells(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
     return round_up(-(-sizes.num_cells // ratio), CELL_STEP) if ratio else 0
 
 
-def cache_bytes_of_layer(shape: ModelShape, layer: int, sizes: CacheParams) -> int:
-    """Return the bytes of a layer's keys, values and recurrent states."""
+@lru_cache(maxsize=64)  # a search for a plan asks for the same ones again and again
+def list_cache_bytes(shape: ModelShape, sizes: CacheParams) -> tuple[int, ...]:
+    """Return the bytes of each layer's keys, values and recurrent states."""
     num_states = sizes.num_sequences * (1 + (sizes.num_snapshots if shape.keeps_snapshots else 0))
-    return kv_bytes_of_layer(shape, layer, sizes) + shape.layer_states[layer] * num_states
+    states = (each * num_states for each in shape.layer_states)
+    return tuple(kv_bytes_of_layer(shape, layer, sizes) + each for layer, each in enumerate(states))
 
 
 def cache_bytes(shape: ModelShape, sizes: CacheParams) -> int:
     """Return the bytes of all caches and recurrent states of a context."""
-    return sum(cache_bytes_of_layer(shape, layer, sizes) for layer in range(shape.n_layer))
+    return sum(list_cache_bytes(shape, sizes))

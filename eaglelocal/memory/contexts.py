@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from eaglelocal.core.plan import Plan, shares_cache
 from eaglelocal.core.records import dataclass
@@ -166,6 +167,7 @@ RESIDUAL_STREAMS = {"gemma3n": 4, **dict.fromkeys(("deepseek4", "glm5-next", "hy
 PIPELINE_COPIES = 4  # copies of tensors sent between GPUs, for pipeline parallelism (GGML_SCHED_MAX_COPIES)
 
 
+@lru_cache(maxsize=256)  # as of `list_cache_bytes`
 def compute_bytes(shape: ModelShape, sizes: CacheParams, *, max_outputs: int | None, device: str = "CPU") -> int:
     """Return the bytes of the compute buffers of the device, by name, that computes layers and the output.
 

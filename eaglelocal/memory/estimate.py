@@ -7,6 +7,7 @@ files are on disk, backend/dry_run.py gives exact figures in the same types (mem
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -19,7 +20,7 @@ from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.projector import Projector, max_image_tokens
 from eaglelocal.memory.budget import RAM, Buffer, FreeMemory, MemoryKind
-from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
+from eaglelocal.memory.cache_bytes import list_cache_bytes
 from eaglelocal.memory.contexts import (
     FLOAT_BYTES,
     HALF_BYTES,
@@ -110,10 +111,7 @@ def estimate_context(context: PlannedContext, gpus: Sequence[FreeMemory], shares
     expert_devices = place_experts(devices[: shape.n_layer], context.n_cpu_moe)
     buffers = (
         *weight_buffers(shape, devices, expert_devices),
-        *(
-            Buffer(devices[layer], MemoryKind.CACHE, cache_bytes_of_layer(shape, layer, context.sizes))
-            for layer in range(shape.n_layer)
-        ),
+        *sum_buffers(MemoryKind.CACHE, zip(devices, list_cache_bytes(shape, context.sizes), strict=False)),
         *compute_buffers(context, devices, expert_devices),
         *output_buffers(context, devices),
     )
@@ -133,10 +131,18 @@ def weight_buffers(shape: ModelShape, devices: Sequence[str], expert_devices: Se
     yield Buffer(output, MemoryKind.WEIGHTS, shape.output_bytes)
     if output != RAM:
         yield Buffer(output, MemoryKind.WEIGHTS, shape.tied_output_bytes)
-    for layer in range(shape.n_layer):
-        routed = shape.experts_of_layer(layer)
-        yield Buffer(devices[layer], MemoryKind.WEIGHTS, shape.bytes_of_layer(layer) - routed)
-        yield Buffer(expert_devices[layer], MemoryKind.WEIGHTS, routed)
+    routed = [shape.experts_of_layer(layer) for layer in range(shape.n_layer)]
+    others = [shape.bytes_of_layer(layer) - routed[layer] for layer in range(shape.n_layer)]
+    yield from sum_buffers(MemoryKind.WEIGHTS, zip(devices, others, strict=False))
+    yield from sum_buffers(MemoryKind.WEIGHTS, zip(expert_devices, routed, strict=False))
+
+
+def sum_buffers(kind: MemoryKind, parts: Iterable[tuple[str, int]]) -> Iterator[Buffer]:
+    """Yield a buffer for each device with the bytes of all its parts."""
+    sums = Counter[str]()
+    for device, num_bytes in parts:
+        sums[device] += num_bytes
+    return (Buffer(device, kind, num_bytes) for device, num_bytes in sums.items())
 
 
 def sum_apart_bytes(plan: Plan, target: ModelShape, gpus: Sequence[FreeMemory], tensors: Sequence[TensorInfo]) -> int:
@@ -180,7 +186,8 @@ def staging_bytes(context: PlannedContext, devices: Sequence[str], expert_device
     parts = [shape.bytes_of_layer(layer) for layer in on_host] + [shape.experts_of_layer(layer) for layer in routed]
     if not any(parts):
         return 0
-    cache = max((cache_bytes_of_layer(shape, layer, context.sizes) for layer in on_host), default=0)
+    caches = list_cache_bytes(shape, context.sizes)
+    cache = max((caches[layer] for layer in on_host), default=0)
     return max(int(max(parts) * LARGEST_MATRIX_SHARE), cache) + inputs_bytes(shape, context.sizes)
 
 

@@ -54,9 +54,8 @@ def place_blocks(
     num_on_gpus = total if gpu_layers is None else min(gpu_layers, total)
     if not gpus or not num_on_gpus or sum(shares) <= 0:
         return (RAM,) * total
-    ends = [end / sum(shares) for end in accumulate(shares)]
-    chosen = (bisect_right(ends, layer / num_on_gpus) for layer in range(num_on_gpus))
-    placed = [gpus[min(gpu, len(gpus) - 1)] for gpu in chosen]
+    ends = [end / sum(shares) for end in accumulate(shares[: len(gpus) - 1])]  # the last GPU takes the rest
+    placed = [gpus[bisect_right(ends, layer / num_on_gpus)] for layer in range(num_on_gpus)]
     output = RAM if is_rpc_device(placed[-1]) else placed[-1]
     return (*(RAM,) * (total - num_on_gpus), *placed[:-1], output)
 

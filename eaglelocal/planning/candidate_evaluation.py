@@ -21,7 +21,7 @@ from eaglelocal.gguf.header import TensorInfo
 from eaglelocal.gguf.model_shape import ModelShape
 from eaglelocal.gguf.upper_layers import list_loaded_tensors
 from eaglelocal.memory.budget import RAM, Buffer, DeviceLoad, device_load, join_devices, may_read, subtract_margins
-from eaglelocal.memory.cache_bytes import cache_bytes_of_layer
+from eaglelocal.memory.cache_bytes import list_cache_bytes
 from eaglelocal.memory.contexts import plan_rollback, plan_target_context, settle_plan
 from eaglelocal.memory.estimate import MemorySummary, estimate, sum_apart_bytes, sum_by_purpose
 from eaglelocal.memory.placement import WHOLE, Offload, choose_gpus, place_experts, place_layers
@@ -278,7 +278,7 @@ class CandidateEvaluator:
         shape = option.shape
         sizes = plan_target_context(self.make_sizing_plan(option, draft, setup, offload), shape).sizes
         weights = layer_weights(shape, offload.n_cpu_moe)
-        blocks = [size + cache_bytes_of_layer(shape, layer, sizes) for layer, size in enumerate(weights)]
+        blocks = [sum(pair) for pair in zip(weights, list_cache_bytes(shape, sizes), strict=True)]
         blocks += [0] * shape.n_layer_ahead + [shape.read_output_bytes]
         filled = offload
         rooms = [(room.free_bytes or 0) for room in self._gpus]
@@ -307,7 +307,7 @@ class CandidateEvaluator:
         held = sum(load.total for load in self.estimate_memory(option, draft, setup, alone).loads if load.device != RAM)
         sizes = plan_target_context(self.make_sizing_plan(option, draft, setup, alone), shape).sizes
         weights = layer_weights(shape, n_cpu_moe)
-        each = [size + cache_bytes_of_layer(shape, layer, sizes) for layer, size in enumerate(weights)]
+        each = [sum(pair) for pair in zip(weights, list_cache_bytes(shape, sizes), strict=True)]
         guess = 1 + count_fitting(each, self._gpu_bytes - held)
 
         def fits(layers: int) -> bool:

@@ -307,15 +307,24 @@ class _Search:
         heapq.heappush(self._heap, (-candidate.score, self._num_pushed, candidate))
 
     def _way(self, option: ModelOption, draft: DraftOption, setup: CacheSetup, offload: Offload) -> Candidate:
+        return self._list_ways(option, draft, [setup], offload)[0]
+
+    def _list_ways(
+        self, option: ModelOption, draft: DraftOption, setups: Sequence[CacheSetup], offload: Offload
+    ) -> list[Candidate]:
+        """Return a way for each setup; the predicted speed is that of all."""
         prediction = self.evaluator.predict(option, draft, offload)
-        return Candidate(
-            option=option,
-            draft=NO_LOOKUP if draft.kind == NGRAM and not prediction.num_draft_tokens else draft,
-            setup=setup,
-            offload=offload,
-            prediction=prediction,
-            terms=compute_terms(self._goal, option, setup, offload, prediction.spec_tok_s),
-        )
+        return [
+            Candidate(
+                option=option,
+                draft=NO_LOOKUP if draft.kind == NGRAM and not prediction.num_draft_tokens else draft,
+                setup=setup,
+                offload=offload,
+                prediction=prediction,
+                terms=compute_terms(self._goal, option, setup, offload, prediction.spec_tok_s),
+            )
+            for setup in setups
+        ]
 
     def _weigh(self, way: Candidate) -> Candidate:
         offload, memory = self.evaluator.divide(way.option, way.draft, way.setup, way.offload)
@@ -328,7 +337,7 @@ class _Search:
         smallest = self._weigh(replace(bound, setup=setups[-1]))
         if smallest.memory.fits:
             in_ram = not (self.evaluator.may_use_gpus and bound.offload.is_whole)
-            ways = [self._way(bound.option, bound.draft, setup, bound.offload) for setup in setups]
+            ways = self._list_ways(bound.option, bound.draft, setups, bound.offload)
             best: Candidate | None = None
             for ceiling in sorted(ways, key=lambda way: -way.score):
                 if best is not None and ceiling.score <= best.score:
@@ -352,7 +361,7 @@ class _Search:
         option, offload = bound.option, self._offload(bound.option)
         pieces = list_small_pieces(option, self._options) if self.evaluator.may_use_gpus else ()
         setups = [replace(setup, n_batch=piece) for piece in pieces for setup in self._setups(option)]
-        ways = [self._way(option, bound.draft, setup, offload) for setup in setups]
+        ways = self._list_ways(option, bound.draft, setups, offload) if setups else []
         if not ways or not self._weigh(ways[-1]).memory.fits:
             return None
         in_order = map(self._weigh, sorted(ways, key=lambda way: -way.score))
