@@ -220,8 +220,10 @@ class CandidateEvaluator:
         """Return a lower bound, at least 1, of the layers with experts in RAM, by weights alone."""
         shape, free = option.shape, self._free_beside(option.shape, draft)
         on_gpu = shape.n_layer if gpu_layers is None else min(max(gpu_layers - 1, 0), shape.n_layer)
-        held = (sum(layer_weights(shape, count)[shape.n_layer - on_gpu :]) for count in range(1, shape.n_layer))
-        return Offload(gpu_layers, next((n for n, size in enumerate(held, 1) if size <= free), shape.n_layer))
+        first = shape.n_layer - on_gpu
+        lacking = sum(layer_weights(shape, 0)[first:]) - free
+        moved = accumulate(shape.experts_of_layer(layer) * (layer >= first) for layer in range(shape.n_layer - 1))
+        return Offload(gpu_layers, next((n for n, size in enumerate(moved, 1) if size >= lacking), shape.n_layer))
 
     def _free_beside(self, shape: ModelShape, draft: DraftOption) -> int:
         """Return the free bytes of the GPUs for layers, beside the output and the draft's weights."""
