@@ -52,10 +52,13 @@ def is_linear(run: Run, texts: list[str]) -> bool:
     """`texts` are one attack in growing sizes. Where it seems to be none, it has two more chances."""
     before_s = FLOOR_S
     for shorter, text in zip(["", *texts], texts, strict=False):
-        allowed = TOO_MUCH * max(len(text) / max(len(shorter), len(text) / 4), 2.0)
-        if not any(cpu_s(run, text) <= allowed * before_s for _ in range(3)):
-            return False
-        before_s = max(FLOOR_S, min(cpu_s(run, text) for _ in range(2)))
+        took_s = cpu_s(run, text)
+        if took_s > FLOOR_S:  # few do
+            allowed = TOO_MUCH * max(len(text) / max(len(shorter), len(text) / 4), 2.0)
+            took_s = min(took_s, *(cpu_s(run, text) for _ in range(2)))
+            if took_s > allowed * before_s:
+                return False
+        before_s = max(FLOOR_S, took_s)
     return True
 
 
