@@ -133,10 +133,10 @@ def format_traceback(record: logging.LogRecord) -> str:
 def describe_answer(fields: Mapping[str, object]) -> str:
     """Return the figures of an answer for a line of text; "" if the request had none."""
     formats = {
-        "model": "{}",
         "completion_tokens": "{} tokens",
         "tok_s": "{:.1f} tok/s",
         "acceptance_rate": "acceptance {:.0%}",
+        "model": "{}",  # last, for a narrow screen cuts the line
     }
     known = ((text, fields.get(name)) for name, text in formats.items())
     parts = [text.format(value) for text, value in known if value is not None]

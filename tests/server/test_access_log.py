@@ -74,7 +74,7 @@ def test_an_answer_has_model_tokens_rate_acceptance_and_duration(actor: Server, 
     assert record["finish_reason"] == "stop"
     assert isinstance(record["seconds"], float) and isinstance(record["ttft_s"], float)
     assert record["tok_s"] is None or isinstance(record["tok_s"], float)
-    assert "actor, 3 tokens, " in logged.lines[-1] and "acceptance 62%" in logged.lines[-1]
+    assert "  3 tokens, " in logged.lines[-1] and logged.lines[-1].endswith(", acceptance 62%, actor")
     assert "secret" not in json.dumps(logged.records)
 
 

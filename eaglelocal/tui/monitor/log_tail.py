@@ -129,8 +129,8 @@ def describe_drafting_change(before: ServerReading | None, now: ServerReading) -
     if before is None or before.model != now.model or DISCONNECTED in (before.state, now.state):
         return ""
     old, new = before.drafting, now.drafting
-    if old.state == new.state or not (old.state and new.state):
-        return ""
+    if old.state == new.state or not new.state or old.state in ("", "off"):
+        return ""  # from off: a model was just loaded, or the person switched drafting on, which has its own line
     if new.state != "on":
         return describe_drafting(new.state, new.reason)
     return f"drafting resumed: {new.reason}" if new.reason else "drafting resumed"

@@ -142,7 +142,7 @@ ANSWER_TITLES = frozenset(column.title for column in ANSWER_COLUMNS)
 PERCENT_CELLS = len("100 %")
 COLUMNS = (
     _text("state", 0, attrgetter("state"), min_width=7),
-    _text("model", 4, attrgetter("model"), min_width=12),
+    _text("model", 4, lambda row: row.model.removesuffix(".gguf"), min_width=12),
     _text("client", 5, attrgetter("owner"), min_width=18),
     _text("drafting", 11, lambda row: DRAFTING_WORDS.get(row.drafting, row.drafting)),
     _figure("prompt", 3, "prompt_tokens", format_count),

@@ -360,9 +360,9 @@ def test_columns_are_as_wide_as_their_texts_and_fit(width: int, model: str, owne
 
 
 def test_a_column_that_is_too_narrow_for_a_text_says_so() -> None:
-    rows = [replace(ROWS[0], model="a-model-with-a-long-name")]
+    rows = [replace(ROWS[0], model="a-model-with-a-long-name-Q4_1.gguf")]
     (column,) = fit_columns([column for column in COLUMNS if column.title == "model"], rows, 14)
-    assert column.format_cell("a-model-with-a-long-name") == "a-mode...-name"
+    assert column.format_cell(column.format(rows[0])) == "a-mode...-Q4_1"
 
 
 def test_several_clients_of_one_name_are_told_apart() -> None:
@@ -429,6 +429,8 @@ def test_what_is_noticed() -> None:
     assert describe_changes(busy(), off()) == []
     assert describe_drafting_change(busy(), off()) == "drafting paused: it would be slower (0.94x)"
     assert describe_drafting_change(off(), busy()) == "drafting resumed"
+    loaded = replace(EMPTY, drafting=DraftingState(state="off"))
+    assert describe_drafting_change(loaded, replace(loaded, drafting=DraftingState(state="on"))) == ""
     assert describe_drafting_change(None, off()) == describe_drafting_change(off(), off()) == ""
     assert describe_drafting_change(GONE, off()) == describe_drafting_change(replace(busy(), model="x"), off()) == ""
     switched = replace(EMPTY, drafting=DraftingState(state="on", setting="4"))
