@@ -6,7 +6,6 @@ code that uses it decides what that means.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
@@ -43,6 +42,7 @@ from eaglelocal.core.setting_readers import (
     whole,
     word_or,
 )
+from eaglelocal.core.spelling import closest_word
 from eaglelocal.core.tensor_overrides import EXAMPLE
 from eaglelocal.core.terminal_text import decode_text
 from eaglelocal.core.toml_text import TomlValue, read_toml_file, set_key
@@ -374,7 +374,7 @@ def check_setting_name(name: str) -> str:
 
 def read_setting(name: str, text: str) -> TomlValue:
     """Return a setting's value as the config file has it. Raises UsageError for an unknown name or a wrong value."""
-    meant: str = name if name in READERS else next(iter(difflib.get_close_matches(name, READERS, n=1)), "")
+    meant = name if name in READERS else closest_word(name, READERS) or ""
     try:
         value = READERS[meant or check_setting_name(name)](text)
     except ValueError as error:
@@ -391,8 +391,8 @@ def suggest_value(name: str, given: object) -> str:
     if name == "override_tensor":
         return f"'{EXAMPLE}'"
     default = getattr(Settings(), name)
-    if near := difflib.get_close_matches(str(given), SETTINGS[name].words, n=1, cutoff=0.5):
-        return near[0]
+    if near := closest_word(str(given), SETTINGS[name].words):
+        return near
     if isinstance(default, int | float) and not isinstance(default, bool):
         return f"{default:g}"
     return "" if default is None or default == () else str(default).lower()
@@ -449,8 +449,8 @@ def _check_name(name: str, place: str, style: Callable[[str], str], *, otherwise
     """
     if name in READERS:
         return name
-    near = difflib.get_close_matches(name, READERS, n=1)
-    hint = f"did you mean {style(near[0])}?" if near else otherwise
+    near = closest_word(name, READERS)
+    hint = f"did you mean {style(near)}?" if near else otherwise
     raise UsageError(f"{place}: unknown setting {style(name)}", hint=hint)
 
 

@@ -164,7 +164,7 @@ def guess_command(word: str, rest: Sequence[str], known: Sequence[str]) -> list[
     """Return the command line that was meant by an unknown command; empty if nothing is near."""
     from eaglelocal.cli.command_table import NAMES_ELSEWHERE, SUBCOMMANDS_ELSEWHERE
     from eaglelocal.cli.flags import translate_flags
-    from eaglelocal.conversation.spelling import COMMAND_CUTOFF, closest_word
+    from eaglelocal.core.spelling import COMMAND_CUTOFF, closest_word
 
     if word == "server" and rest and rest[0] in SUBCOMMANDS_ELSEWHERE:
         return translate_flags([SUBCOMMANDS_ELSEWHERE[rest[0]], *rest[1:]])

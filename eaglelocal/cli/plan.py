@@ -12,8 +12,8 @@ from eaglelocal.cli import flags
 from eaglelocal.cli.completion import complete_machine, complete_target
 from eaglelocal.cli.flags import argument, flag
 from eaglelocal.cli.output import standard_output
-from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.spelling import closest_word
 from eaglelocal.errors import UsageError
 
 if TYPE_CHECKING:

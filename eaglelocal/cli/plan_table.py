@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from eaglelocal.catalog.catalog import KINDS, KnownMachine, load_catalog, load_machines
 from eaglelocal.cli.output import Output, format_columns
 from eaglelocal.cli.plan_report import link_lines, list_all_rejected, outcome_object, report_lines
-from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.core.amounts import GIB
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.run_options import RunOptions
+from eaglelocal.core.spelling import closest_word
 from eaglelocal.errors import EagleLocalError, ResourceError, UsageError
 from eaglelocal.planning.candidate_evaluation import CacheSetup
 from eaglelocal.planning.no_fit_hints import explain_no_fit

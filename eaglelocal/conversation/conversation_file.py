@@ -31,13 +31,13 @@ from eaglelocal.conversation.conversation import (
     walk_branches,
 )
 from eaglelocal.conversation.sampling_form import read_values
-from eaglelocal.conversation.spelling import closest_word
 from eaglelocal.conversation.tool_rounds import describe_call
 from eaglelocal.core.atomic_file import PRIVATE, make_folder, sync_folder, write_atomically
 from eaglelocal.core.events import Finished
 from eaglelocal.core.json_text import read_json
 from eaglelocal.core.own_files import list_own, read_own
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.spelling import closest_word
 from eaglelocal.core.stats import SpeculationStats, Timings
 from eaglelocal.core.terminal_text import FaultInLine, decode_text, join_in_json, join_surrogates, make_printable
 from eaglelocal.core.tools import ToolCall

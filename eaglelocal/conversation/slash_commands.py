@@ -18,7 +18,6 @@ from eaglelocal.conversation.conversation_file import export_markdown
 from eaglelocal.conversation.pictures import parse_paths, read_picture
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, set_field
 from eaglelocal.conversation.session import Session, check_sees, resume_conversation, save_session
-from eaglelocal.conversation.spelling import COMMAND_CUTOFF, closest_word
 from eaglelocal.conversation.tool_commands import ARGUMENTS as TOOLS_ARGUMENTS
 from eaglelocal.conversation.tool_commands import switch_tools
 from eaglelocal.core.adapters import describe_adapters, parse_scale
@@ -28,6 +27,7 @@ from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import AUTO_SPEC, OFF, Spec, parse_spec
 from eaglelocal.core.run_options import ModelChoice, list_draft_words
 from eaglelocal.core.sampling import fill_recommended
+from eaglelocal.core.spelling import COMMAND_CUTOFF, closest_word
 from eaglelocal.core.thinking import LIMITS as THINKING_LIMITS
 from eaglelocal.core.thinking import parse_thinking
 from eaglelocal.errors import UsageError

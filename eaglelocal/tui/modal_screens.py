@@ -15,8 +15,8 @@ from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import Footer, Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
 
-from eaglelocal.conversation.spelling import has_words
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.spelling import has_words
 
 
 class ClosableScreen(ModalScreen[ScreenResultType]):

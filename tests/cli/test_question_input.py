@@ -20,7 +20,7 @@ from eaglelocal.conversation.action_context import list_no_models
 from eaglelocal.conversation.command_arguments import ArgumentSources
 from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.question_history import QuestionHistory
-from eaglelocal.conversation.spelling import closest_word
+from eaglelocal.core.spelling import closest_word
 from eaglelocal.errors import UsageError
 from eaglelocal.settings import READERS, Settings
 

@@ -22,8 +22,8 @@ from textual.worker import get_current_worker
 from eaglelocal.conversation import conversation_file
 from eaglelocal.conversation.sampling_form import FIELDS, format_field, parse_fields
 from eaglelocal.conversation.slash_commands import COMMANDS
-from eaglelocal.conversation.spelling import has_folded_words
 from eaglelocal.core.sampling import fill_recommended
+from eaglelocal.core.spelling import has_folded_words
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.settings import THEME_NAMES
 from eaglelocal.tui.chat.chat_controller import ChatController

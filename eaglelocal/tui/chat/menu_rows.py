@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from eaglelocal.conversation.added_file import find_mention, write_mention
 from eaglelocal.conversation.slash_commands import OTHER_NAMES, SlashCommand
-from eaglelocal.conversation.spelling import has_words
 from eaglelocal.core.records import dataclass
+from eaglelocal.core.spelling import has_words
 
 
 @dataclass(frozen=True, slots=True)

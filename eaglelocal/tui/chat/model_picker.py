@@ -24,11 +24,11 @@ from textual.worker import get_current_worker
 
 from eaglelocal.conversation.command_arguments import list_paths
 from eaglelocal.conversation.session import ActiveModel
-from eaglelocal.conversation.spelling import has_words
 from eaglelocal.core.amounts import format_disk
 from eaglelocal.core.records import dataclass
 from eaglelocal.core.request import parse_spec
 from eaglelocal.core.run_options import ModelChoice, parse_kv_type
+from eaglelocal.core.spelling import has_words
 from eaglelocal.errors import EagleLocalError, UsageError
 from eaglelocal.preparation.model_choices import CatalogChoice, ModelChoiceEntry, ModelPreview, describe_choice
 from eaglelocal.tui.chat.chat_controller import ChatController
