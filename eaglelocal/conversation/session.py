@@ -230,13 +230,17 @@ class Session:
 
     @property
     def context_use(self) -> ContextUse:
-        """The use of the context between two questions: as counted after the last answer, else estimated."""
-        messages = self.conversation.messages(Turn("", ""))[:-1]  # without the next question
+        """The use of the context between two questions: as counted after the last answer, else estimated.
+
+        Of a conversation that was opened, or of another model, what no longer fits is not counted.
+        """
+        sent, counted = self._counted
+        is_counted, begun = sent == self._find_sent(), Turn("", "")
+        num_forgotten = None if is_counted else self.count_forgettable(self.conversation, begun, self.params.max_tokens)
+        messages = self.conversation.messages(begun, num_forgotten=num_forgotten)[:-1]  # without the next question
         num_first = bool(self.conversation.system)
         system = round(self.estimate.measure(messages[:num_first]) + self.estimate.tool_tokens)
         history = self.estimate.count_tokens(messages[num_first:])
-        sent, counted = self._counted
-        is_counted = sent == self._find_sent()
         if is_counted:
             history = max(counted - system, 0)
         return ContextUse(self.model.info.n_ctx, system, history, is_counted=is_counted)

@@ -6,6 +6,7 @@ import pytest
 from doubles.scripted_client import ScriptedClient, join_nothing, says, scripted_plan
 
 from eaglelocal.conversation.ask import ask, follow_answer
+from eaglelocal.conversation.conversation import Conversation, Turn
 from eaglelocal.conversation.session import ActiveModel, ModelLoader, Session
 from eaglelocal.core.plan import Plan
 from eaglelocal.core.run_options import ModelChoice
@@ -99,3 +100,10 @@ def test_the_context_is_counted_until_something_else_would_be_sent() -> None:
     assert (session.context_use.used, session.context_use.is_counted) == (3, True)
     session.conversation.system = "be brief"
     assert session.context_use.used > 3 and not session.context_use.is_counted
+
+
+def test_turns_that_no_longer_fit_are_not_counted_after_a_conversation_is_opened() -> None:
+    session = Loads().session()
+    n_ctx = session.model.info.n_ctx
+    session.open_conversation(Conversation(turns=[Turn("word " * n_ctx, "so many"), Turn("hello", "two words")]))
+    assert 0 < session.context_use.used < n_ctx // 10
