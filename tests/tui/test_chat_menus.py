@@ -340,4 +340,4 @@ def stage_end(stage: ChatHarness) -> chat_app.AnswerEnded:
     from eaglelocal.conversation.ask import AskResult
     from eaglelocal.conversation.session import RequestOutcome
 
-    return chat_app.AnswerEnded(AskResult(RequestOutcome(), 0), None, stage.n_ctx, "")
+    return chat_app.AnswerEnded(AskResult(RequestOutcome(), 0), None, stage.n_ctx)

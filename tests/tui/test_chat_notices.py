@@ -199,3 +199,15 @@ def test_a_server_is_joined_again_only_after_it_was_away(tmp_path: Path, monkeyp
         await person.until(lambda: joined == ["now"], "the return")
 
     play(stage, scenario)
+
+
+def test_a_new_name_is_in_the_status_line_at_once(tmp_path: Path) -> None:
+    async def scenario(person: ChatObserver) -> None:
+        await person.ask("hello")
+        await person.idle()
+        for command in ("/save first", "/rename second"):
+            await person.ask(command)
+            name = command.split()[-1]
+            await person.until(lambda name=name: person.app.view.status.text.endswith(f" {name}"), name)  # type: ignore[misc]
+
+    play(ChatHarness(tmp_path), scenario)

@@ -108,6 +108,10 @@ class ChatController:
     def context_use(self) -> ContextUse:
         return ContextUse() if self._tasks.session is None else self._tasks.session.context_use
 
+    @property
+    def conversation_name(self) -> str:
+        return "" if self._tasks.session is None else self._tasks.session.conversation.name
+
     def count_tokens(self, text: str) -> int:
         """Return the approximate tokens of a text."""
         session = self._tasks.session

@@ -111,7 +111,6 @@ class AnswerEnded:
     result: AskResult
     turn: Turn | None
     n_ctx: int
-    conversation_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,6 @@ class ConversationReplaced:
     """The user opened another conversation or began a new one."""
 
     turns: tuple[Turn, ...]
-    name: str
     is_same: bool = False  # only its summary was removed
 
 

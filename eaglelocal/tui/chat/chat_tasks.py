@@ -116,7 +116,7 @@ class ChatTasks:
         self._save(session)
         has_turn = len(conversation.turns) > num_before and not result.is_restored
         turn = conversation.turns[-1] if has_turn else None
-        self._emit(AnswerEnded(result, turn, session.model.info.n_ctx, conversation.name))
+        self._emit(AnswerEnded(result, turn, session.model.info.n_ctx))
         if result.is_restored:
             self._emit_turns(num_before)
             self._emit(NoteWritten("there is no new answer, so the turn stays as it was"))
@@ -289,7 +289,7 @@ class ChatTasks:
             if session.conversation is not conversation or is_cleared:
                 self._emit_conversation(session.conversation)
             elif is_undone:
-                self._emit(ConversationReplaced(tuple(conversation.turns), conversation.name, is_same=True))
+                self._emit(ConversationReplaced(tuple(conversation.turns), is_same=True))
             elif conversation.summary != summary:
                 self._emit_summary(conversation)
             if _list_settings(session) != settings:
@@ -307,7 +307,7 @@ class ChatTasks:
         self._emit(ModelChanged(session.model, *settings, session.reference))
 
     def _emit_conversation(self, conversation: Conversation) -> None:
-        self._emit(ConversationReplaced(tuple(conversation.turns), conversation.name))
+        self._emit(ConversationReplaced(tuple(conversation.turns)))
         self._emit_summary(conversation)
 
     def _emit_summary(self, conversation: Conversation) -> None:

@@ -61,7 +61,6 @@ class ChatView:
         self._progress: LoadProgress | None = None
         self._engine_state = "loading"
         self._notice = ""
-        self._conversation_name = ""
         self._context = ContextUse()  # between two questions
         self._answers: tuple[Finished, ...] = ()  # of the model, in this chat
         self._frame, self._framed_at = PanelFrame(), float("-inf")
@@ -102,7 +101,7 @@ class ChatView:
             return justify(left, make_line((figures, "quiet")), width)
         frame = frame if self._answers else None  # another conversation's figures are not those of this one
         left = format_rest(self.model, self._context, frame, width, self._glyphs)
-        name = shorten(clean_line(self._conversation_name), width - cell_width(left) - 2)
+        name = shorten(clean_line(self._controller.conversation_name), width - cell_width(left) - 2)
         return justify(left, make_line((name, "quiet")), width)
 
     def show_notice(self, text: str) -> None:
@@ -137,8 +136,7 @@ class ChatView:
 
     def _apply(self, event: ChatEvent) -> None:
         match event:
-            case AnswerEnded(result, answered, n_ctx, name):
-                self._conversation_name = name
+            case AnswerEnded(result, answered, n_ctx):
                 self._end_answer(result, answered, n_ctx)
             case ConversationReplaced():
                 self._replace_conversation(event)
@@ -180,7 +178,6 @@ class ChatView:
 
     def _replace_conversation(self, event: ConversationReplaced) -> None:
         """Replace the conversation on the screen; the answers of the panel are those of this one."""
-        self._conversation_name = event.name
         self._answers = self._answers if event.is_same else ()
         self.transcript.replace_conversation(event.turns)
         if not event.turns:
