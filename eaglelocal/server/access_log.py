@@ -142,6 +142,8 @@ class AccessLogMiddleware:
             path, method = encode_path(scope), scope["method"]
             if method not in SAFE_METHODS:
                 self._count_call(record, status)
+            if record.problem is not None and status < 400:  # it came during the answer
+                status = record.problem.status
             fields = {
                 **identity,
                 "method": method,

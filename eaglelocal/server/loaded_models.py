@@ -182,6 +182,7 @@ class ModelNames:
             raise UsageError(f"--alias {min(taken)}: that is another model of this server")
         self.listed = tuple(dict.fromkeys([*self.shown, *(name for name in aliases if name != ANY_NAME)]))
         self._names = unique_names(self._references) | dict.fromkeys(aliases, self.first)
+        self._folded = {name.casefold(): meant for name, meant in self._names.items()}
 
     @property
     def first(self) -> str:
@@ -195,7 +196,7 @@ class ModelNames:
         """Return the model that a name in a request means. Raises Problem (404)."""
         if requested in DEFAULT_NAMES:
             return self.first
-        name = self._names.get(requested) or self._names.get(ANY_NAME)
+        name = self._names.get(requested) or self._folded.get(requested.casefold()) or self._names.get(ANY_NAME)
         if name is None:
             requested = requested[:MAX_QUOTED_CHARS]
             message = f"there is no model {requested!r} here, only: {', '.join(self.listed)}"

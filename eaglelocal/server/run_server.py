@@ -185,7 +185,7 @@ def describe_stop(num_answers: int, drain_s: float) -> str:
     if not num_answers:
         return "stopping"
     answers = "1 answer has" if num_answers == 1 else f"{num_answers} answers have"
-    return f"stopping: {answers} up to {drain_s:g} s to finish; ctrl-c again ends at once"
+    return f"stopping: {answers} up to {drain_s:g} s to finish; ctrl-c or SIGTERM again ends at once"
 
 
 def ending_signals() -> list[signal.Signals]:

@@ -148,11 +148,11 @@ def test_refusals_before_any_route_have_a_reason_too(actor: Server, logged: Logg
     assert (record["status"], record["reason"]) == (400, "this is not a valid HTTP request")
 
 
-def test_a_failure_within_a_stream_has_a_reason_though_its_status_is_200(actor: Server, logged: Logged) -> None:
+def test_a_failure_within_a_stream_is_logged_with_its_own_status(actor: Server, logged: Logged) -> None:
     answer = actor.ask("say a\nsleep 0.5\nfail full", stream=True)
     assert (answer.status_code, "error" in answer.text) == (200, True)
     record = logged.last()
-    assert record["status"] == 200
+    assert record["status"] == 503
     assert "the cache has no room" in str(record["reason"])
 
 

@@ -133,7 +133,7 @@ def test_the_parameter_of_a_completion_is_named(actor: Server, body: str, parame
     ("body", "said"),
     [
         (b"", "the body"),
-        (b"{", "not valid JSON"),
+        (b"{\n,", "not valid JSON: Expecting property name enclosed in double quotes at line 2, column 1"),
         (b'{"messages":', "not valid JSON"),
         (b"null", "the body"),
         (b"[]", "the body"),

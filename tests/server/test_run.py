@@ -83,8 +83,8 @@ def test_the_service_manager_is_reported(tmp_path: Path, monkeypatch: pytest.Mon
     ("number", "said"),
     [
         (0, "stopping"),
-        (1, "stopping: 1 answer has up to 30 s to finish; ctrl-c again ends at once"),
-        (2, "stopping: 2 answers have up to 30 s to finish; ctrl-c again ends at once"),
+        (1, "stopping: 1 answer has up to 30 s to finish; ctrl-c or SIGTERM again ends at once"),
+        (2, "stopping: 2 answers have up to 30 s to finish; ctrl-c or SIGTERM again ends at once"),
     ],
 )
 def test_a_server_that_stops_says_what_it_waits_for(number: int, said: str) -> None:

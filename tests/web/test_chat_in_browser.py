@@ -365,6 +365,21 @@ def test_a_deleted_conversation_stays_deleted_although_it_was_being_answered(tab
     assert read_saved(tab) == [] and tab.count(".answer") == 0
 
 
+def test_a_question_during_an_answer_stays_in_the_prompt_with_the_reason_and_over_a_reload(tab: Tab) -> None:
+    tab.type("forever")
+    tab.press("Enter")
+    tab.wait_for(STARTED)
+    tab.click("#new")
+    tab.evaluate("document.querySelector('#prompt').focus()")
+    tab.type("and now?")
+    tab.press("Enter")
+    tab.wait_for("document.querySelector('#notice').innerText.startsWith('An answer is being written.')")
+    tab.send("Page.reload")
+    tab.wait_for("document.querySelector('#prompt')?.value === 'and now?'")
+    tab.ask("")
+    assert tab.text(".question .text") == "and now?"
+
+
 def test_an_answer_goes_on_while_another_conversation_is_in_view(tab: Tab) -> None:
     tab.type("forever")
     tab.press("Enter")
@@ -530,7 +545,7 @@ def test_the_first_question_loads_its_model(open_page: OpenPage, tmp_path: Path)
 @pytest.mark.parametrize(
     ("script", "kept", "said"),
     [
-        ("refuse messages context_length_exceeded", "", "longer than the model's context"),
+        ("refuse messages context_length_exceeded", "", "Edit it, or begin a new conversation."),
         ("refuse temperature x", "", "the script refuses this"),
         ("say so far\nnothing 3 0.1\nfail full", "so far", "the cache has no room"),
         ("say cut\nlength", "cut", "Cut off"),
