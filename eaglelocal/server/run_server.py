@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 KEEP_ALIVE_S = 30
 ENGINE_CHECK_S = 1.0
+DRAIN_CHECK_S = 0.1  # as uvicorn looks whether it is to exit
 CUT_OFF_S = 3  # time to send the ends of answers that were cut off
 
 _log = logging.getLogger("eaglelocal.server")
@@ -163,13 +164,20 @@ def _signals(server_state: ServerState, server: HttpServer, drain_s: float) -> I
 
     def stop() -> None:
         if server_state.is_draining:
-            server.force_exit = True
-        else:
-            notify_service_manager("STOPPING=1")
-            _log.info(describe_stop(len(server_state.active), drain_s))
-            loop.call_later(drain_s, server_state.cut_off_answers)
+            server.force_exit = server.should_exit = True
+            return
+        notify_service_manager("STOPPING=1")
+        _log.info(describe_stop(len(server_state.active), drain_s))
+        loop.call_later(drain_s, server_state.cut_off_answers)
         server_state.is_draining = True
-        server.should_exit = True
+        exit_when_idle()
+
+    def exit_when_idle() -> None:
+        """Listen until all is answered: the monitor shows what runs, and other clients hear that the server stops."""
+        if server_state.active:
+            loop.call_later(DRAIN_CHECK_S, exit_when_idle)
+        else:
+            server.should_exit = True
 
     signals = ending_signals()
     for number in signals:

@@ -365,7 +365,7 @@ def test_a_deleted_conversation_stays_deleted_although_it_was_being_answered(tab
     assert read_saved(tab) == [] and tab.count(".answer") == 0
 
 
-def test_a_question_during_an_answer_stays_in_the_prompt_with_the_reason_and_over_a_reload(tab: Tab) -> None:
+def test_a_question_during_another_answer_is_kept_and_so_is_the_answer_so_far_over_a_reload(tab: Tab) -> None:
     tab.type("forever")
     tab.press("Enter")
     tab.wait_for(STARTED)
@@ -373,11 +373,15 @@ def test_a_question_during_an_answer_stays_in_the_prompt_with_the_reason_and_ove
     tab.evaluate("document.querySelector('#prompt').focus()")
     tab.type("and now?")
     tab.press("Enter")
+    tab.press("Escape")  # not of this conversation
     tab.wait_for("document.querySelector('#notice').innerText.startsWith('An answer is being written.')")
+    tab.wait_for(f"({SAVED})().then(([saved]) => saved.messages[1].text.length > 9)")
     tab.send("Page.reload")
     tab.wait_for("document.querySelector('#prompt')?.value === 'and now?'")
-    tab.ask("")
-    assert tab.text(".question .text") == "and now?"
+    tab.wait_for("document.querySelector('.open')")
+    tab.click(".open")
+    tab.wait_for("document.querySelector('.answer .markdown')?.innerText.includes('xxxxxxxxx')")
+    assert tab.text(".answer .note") == "The page was closed before this answer ended.Continue"
 
 
 def test_an_answer_goes_on_while_another_conversation_is_in_view(tab: Tab) -> None:
