@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, model_validator
@@ -167,10 +167,10 @@ MAX_UNKNOWN = 32  # fields that are looked at
 MAX_WARNINGS = 4
 
 
-def note_misspelled(given: Mapping[object, object], known: Iterable[str]) -> None:
-    """Add a warning to the request's record for each unknown field that may be a misspelt one."""
+def note_misspelled(given: Mapping[object, object], known: Iterable[str], refused: Collection[str]) -> None:
+    """Add a warning to the request's record for each unknown field that may be a misspelt one, not of `refused`."""
     names = set(known)
-    free = names - given.keys()
+    free = names - given.keys() - set(refused)
     unknown = [name for name in given if name not in names]
     warnings = current_record().warnings
     for name in unknown[:MAX_UNKNOWN]:
@@ -381,7 +381,7 @@ class SamplingGiven(Body):
     @classmethod
     def note_misspelled_fields(cls, given: Any) -> Any:
         if isinstance(given, dict):
-            note_misspelled(given, (field.alias or name for name, field in cls.model_fields.items()))
+            note_misspelled(given, (field.alias or name for name, field in cls.model_fields.items()), cls.refused)
         return given
 
     def sampling_fields(self) -> dict[str, Any]:

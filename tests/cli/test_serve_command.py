@@ -195,10 +195,12 @@ def test_it_listens_loads_answers_logs_and_drains(environ: dict[str, str], tmp_p
         answer = client.post("/v1/chat/completions", json=chat(max_tokens=6, temperature=0))
         assert answer.status_code == 200
         assert answer.json()["choices"][0]["message"]["content"]
-        with client.stream("POST", "/v1/chat/completions", json=chat(stream=True, max_tokens=12)) as stream:
+        long = chat(stream=True, max_tokens=400, ignore_eos=True)
+        with client.stream("POST", "/v1/chat/completions", json=long) as stream:
             lines = stream.iter_lines()
             next(lines)
             serve.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: client.get("/health").json()["status"] == "draining", "the server is being stopped")
             rest = list(lines)  # what runs may end
         assert "data: [DONE]" in rest
         assert serve.process.wait(PATIENCE_S) == 0
