@@ -107,11 +107,8 @@ PARSE_FAILURES = {RecursionError: "it is nested too deeply", UnicodeDecodeError:
 def parse_problem(error: Exception) -> Problem:
     """Return the Problem for an error of read_body."""
     if isinstance(error, json.JSONDecodeError):
-        return Problem(
-            400,
-            f"the body is not valid JSON: {error.msg} at line {error.lineno}, column {error.colno}",
-            code="invalid_json",
-        )
+        place = f"line {error.lineno}, column {error.colno}"
+        return Problem(400, f"the body is not valid JSON: {error.msg} at {place}", code="invalid_json")
     why = PARSE_FAILURES.get(type(error), "it holds a number of too many digits")
     return Problem(400, f"the body cannot be read as JSON: {why}", code="invalid_json")
 

@@ -205,6 +205,21 @@ def test_what_a_server_refuses_is_said() -> None:
     asyncio.run(run())
 
 
+def test_a_question_about_a_request_closes_with_it() -> None:
+    async def run() -> None:
+        app, watch = monitor()
+        async with app.run_test(size=(80, 24), notifications=True) as pilot:
+            await show(pilot, watch, busy(), "2 of 4 running")
+            await pilot.press("c")
+            await until(pilot, lambda: len(app.screen_stack) == 2, "the question")
+            await show(pilot, watch, EMPTY, "no request is running")
+            await until(pilot, lambda: len(app.screen_stack) == 1, "its end")
+            assert any("has ended" in str(each.message) for each in app._notifications)
+            assert watch.cancelled == []
+
+    asyncio.run(run())
+
+
 def test_a_notice_stands_in_a_border_and_covers_no_figure() -> None:
     async def run() -> None:
         app, watch = monitor()

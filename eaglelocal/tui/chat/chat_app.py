@@ -315,6 +315,7 @@ class ChatApp(EagleApp[int]):
             self._interrupted_at = now
         elif self.prompt.text:
             self.prompt.replace_text("")
+            self._interrupted_at = float("-inf")
         elif now - last < DOUBLE_PRESS_S:
             self.exit(INTERRUPTED)
         else:

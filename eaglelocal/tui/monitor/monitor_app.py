@@ -154,6 +154,7 @@ class Monitor(EagleApp[Outcome]):
             is_local=read_machine is not None,
         )
         self._notice = ""
+        self._asked_about = ""  # the id of the request that may be cancelled, while that is asked
         self._redraw_timer = RedrawTimer(self, self._tick)
 
     def compose(self) -> ComposeResult:
@@ -197,6 +198,7 @@ class Monitor(EagleApp[Outcome]):
         frame, loads = self.feed.make_frame(now), self._loads.read(now)
         self._snapshot = replace(self._snapshot, frame=frame, machine=machine, loads=loads)
         self._draw()
+        self._close_question()
         return self._snapshot.frame.is_moving
 
     def _draw(self) -> None:
@@ -299,9 +301,20 @@ class Monitor(EagleApp[Outcome]):
             what = f"{row.state}, {row.generated_tokens or 0} tokens"
             text = f"Cancel {f'the request of {row.owner}' if row.owner else 'this request'} ({what})?"
             question = QuestionDialog(text, {"no": "no, let it run", "yes": "yes, cancel it"})
+            self._asked_about = row.id
             self.push_screen(question, partial(self._cancel_if, row.id))
 
+    def _close_question(self) -> None:
+        """Close the question about a request that has ended meanwhile."""
+        reading = self._snapshot.frame.reading
+        active = () if reading is None else reading.requests or ()
+        if self._asked_about and self._asked_about not in {row.id for row in active}:
+            if isinstance(self.screen, QuestionDialog):
+                self.screen.dismiss(None)
+            self.notify("this request has ended")
+
     def _cancel_if(self, request_id: str, answer: str | None) -> None:
+        self._asked_about = ""
         if answer == "yes":
             self._control(partial(self._watch.cancel, request_id), "cancelled")
 
