@@ -32,6 +32,13 @@ FIELDS = (
     SamplingField("seed", "seed", is_whole=True, unset="another one each time"),
 )
 
+ELSEWHERE = {  # what other programs' /set takes besides
+    "num_ctx": "eaglelocal chat --ctx N, or f5 in its screen",
+    "num_predict": "/set max_tokens",
+    "system": "/system",
+    "think": "/think",
+}
+
 
 def format_field(params: SamplingParams, field: SamplingField) -> str:
     """Return the text that the field shows; "" if the parameter is unset."""
@@ -52,7 +59,7 @@ def set_field(params: SamplingParams, name: str, text: str) -> SamplingParams:
     """Return `params` with one field set. Raises as `parse_fields`, and UsageError for an unknown name."""
     known = {field.name: field for field in FIELDS}
     if name not in known:
-        raise UsageError(f"unknown parameter {name!r}", hint=f"one of: {', '.join(known)}")
+        raise UsageError(f"unknown parameter {name!r}", hint=ELSEWHERE.get(name) or f"one of: {', '.join(known)}")
     return apply_changes(params, {name: _parse_number(known[name], text.strip())})
 
 

@@ -310,6 +310,7 @@ def test_set_shows_and_changes_how_answers_are_drawn(talk: Start) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("/set num_ctx 9", "unknown parameter 'num_ctx'\n\nhint: eaglelocal chat --ctx N, or f5 in its screen"),
         ("/set warmth 1", "unknown parameter 'warmth'\n\nhint: one of: temperature, top_k"),
         ("/set temperature hot", "temperature must be a number, not 'hot'"),
         ("/set temperature", "temperature must be a number, not ''"),
