@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection
+from itertools import islice
 from pathlib import Path
 
 from eaglelocal.errors import UsageError
@@ -48,12 +49,13 @@ def complete_path(partial: str, suffixes: Collection[str] = ()) -> list[str]:
         found = sorted(expand_path(folder + slash or ".").iterdir())
     except (OSError, UsageError):
         return []
-    return [
+    matches = (
         f"{folder}{slash}{path.name}{'/' if path.is_dir() else ''}"
         for path in found
         if path.name.startswith(name) and (name or not path.name.startswith("."))
         if not suffixes or path.suffix.lower() in suffixes or path.is_dir()
-    ][:MAX_COMPLETIONS]
+    )
+    return list(islice(matches, MAX_COMPLETIONS))  # is_dir reads the disk
 
 
 def quote_path(path: str | Path) -> str:

@@ -375,7 +375,9 @@ def test_a_question_during_another_answer_is_kept_and_so_is_the_answer_so_far_ov
     tab.press("Enter")
     tab.press("Escape")  # not of this conversation
     tab.wait_for("document.querySelector('#notice').innerText.startsWith('An answer is being written.')")
+    tab.evaluate("document.querySelector('.open').focus()")
     tab.wait_for(f"({SAVED})().then(([saved]) => saved.messages[1].text.length > 9)")
+    assert tab.evaluate("document.activeElement.className") == "open", "the list is not drawn again each time"
     tab.send("Page.reload")
     tab.wait_for("document.querySelector('#prompt')?.value === 'and now?'")
     tab.wait_for("document.querySelector('.open')")
